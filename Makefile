@@ -1,0 +1,31 @@
+# `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
+PYTHON ?= python3
+BIN := .venv/bin
+.PHONY: setup run test lint figures bench clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev]"
+	touch .venv/ready
+
+run: setup
+	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first
+
+test: setup
+	$(BIN)/pytest -n 2
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+figures: setup
+	for figure in fig1 fig2 theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
+
+bench: setup
+	$(BIN)/python -m benchmarks.foundation
+
+clean:
+	rm -rf .venv runs figures

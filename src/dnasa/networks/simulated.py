@@ -1,0 +1,101 @@
+"""All nodes in one process: the exchange is one product with W for all arrays and all runs."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dnasa.core import Array, InputError, Network
+from dnasa.topology import Topology
+
+
+def connect(topology: Topology, rounds: int = 1) -> Network:
+    """A network of all nodes; with several `rounds`, each step's exchange is repeated, as if W were W^rounds."""
+    if rounds < 1:
+        raise InputError(f"An exchange needs at least one round, not {rounds}.")
+    if sp.issparse(topology.weights):
+        multiply = _sparse_product(topology.weights, rounds)
+    else:
+        multiply = _dense_product(np.linalg.matrix_power(topology.weights, rounds))
+
+    def mix(*arrays: Array, t: int = 0) -> tuple[Array, ...]:
+        return multiply(arrays)
+
+    return Network(topology.nodes, mix, mean=lambda a: a.mean(-2), here=range(topology.nodes))
+
+
+Product = Callable[[tuple[Array, ...]], tuple[Array, ...]]
+
+
+def _dense_product(weights: np.ndarray) -> Product:
+    as_kind = _converted(lambda like: _dense_like(weights, like))
+
+    def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        if isinstance(arrays[0], np.ndarray):
+            return tuple(as_kind(arrays[0]) @ np.stack(arrays))
+        import torch
+
+        return torch.matmul(as_kind(arrays[0]), torch.stack(arrays)).unbind()
+
+    return multiply
+
+
+def _sparse_product(weights: sp.csr_array, rounds: int) -> Product:
+    as_kind = _converted(lambda like: _sparse_like(weights, like))
+
+    def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        matrix = as_kind(arrays[0])
+        side_by_side, apart = _node_axis_first(arrays)
+        for _ in range(rounds):
+            side_by_side = matrix @ side_by_side
+        return apart(side_by_side)
+
+    return multiply
+
+
+def _node_axis_first(arrays: tuple[Array, ...]) -> tuple[Array, Callable[[Array], tuple[Array, ...]]]:
+    """Arrays (..., n, d) as one (n, columns), and the way back."""
+    if isinstance(arrays[0], np.ndarray):
+        moved: Array = np.moveaxis(np.stack(arrays), -2, 0)
+        return moved.reshape(len(moved), -1), lambda flat: tuple(np.moveaxis(flat.reshape(moved.shape), 0, -2))
+    import torch
+
+    moved = torch.stack(arrays).movedim(-2, 0)
+    return moved.reshape(len(moved), -1), lambda flat: flat.reshape(moved.shape).movedim(0, -2).unbind()
+
+
+def _converted(convert: Callable[[Array], Any]) -> Callable[[Array], Any]:
+    """W in the library, dtype and device of the arrays, converted once for each."""
+    made: dict[Any, Any] = {}
+
+    def as_kind(like: Array) -> Any:
+        kind = (type(like), like.dtype, getattr(like, "device", None))
+        if kind not in made:
+            made[kind] = convert(like)
+        return made[kind]
+
+    return as_kind
+
+
+def _dense_like(weights: np.ndarray, like: Array) -> Array:
+    if isinstance(like, np.ndarray):
+        return weights.astype(like.dtype)
+    import torch
+
+    return torch.as_tensor(weights, dtype=like.dtype, device=like.device)
+
+
+def _sparse_like(weights: sp.csr_array, like: Array) -> Array:
+    if isinstance(like, np.ndarray):
+        return weights.astype(like.dtype)
+    import torch
+
+    parts = (weights.indptr, weights.indices, weights.data)
+    rows, columns, data = (torch.as_tensor(part) for part in parts)
+    with (
+        warnings.catch_warnings()
+    ):  # torch calls its CSR tensors "beta" and its unchecked indices "unsafe": ours are SciPy's
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(rows, columns, data, weights.shape, dtype=like.dtype, device=like.device)

@@ -1,0 +1,88 @@
+"""What node i draws at step t is a function of (seed, i, t) alone.
+
+So the simulator, real processes and a resumed run see the same samples, however the nodes are spread over processes.
+Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, whose starting state is a hash of the three.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnasa.core import Array
+
+GOLDEN = 0x9E3779B97F4A7C15
+WORD = (1 << 64) - 1
+
+
+def scramble(word: Any) -> Any:
+    """SplitMix64's finaliser, of an int or an array of them: every input bit reaches every output bit."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+    return word ^ (word >> 31)
+
+
+class Streams:
+    """One generator, set to the stream of (seed, node, block) on demand: much cheaper than making generators.
+
+    Streams of different purposes (batches, test data, ...) are independent of each other.
+    """
+
+    def __init__(self, purpose: str):
+        self.purpose = int.from_bytes(purpose.encode()[:8].ljust(8), "little")
+        self.bits = np.random.SFC64(0)
+        self.generator = np.random.Generator(self.bits)
+
+    def at(self, seed: int, node: int, block: int) -> np.random.Generator:
+        """The generator at the start of that stream; valid until the next call."""
+        return self._set(np.array(self._words(seed, node, block), dtype=np.uint64))
+
+    def each(self, seed: int, nodes: Sequence[int], block: int) -> Iterator[np.random.Generator]:
+        """`at` for many nodes in turn, their streams hashed in one go."""
+        words = self._words(seed, np.asarray(nodes, dtype=np.uint64), block)
+        table = np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint64)
+        return map(self._set, table)
+
+    def _words(self, seed: int, node: Any, block: int) -> tuple[Any, ...]:
+        key = scramble((self.purpose + GOLDEN) & WORD)
+        for part in (seed, block, node):
+            key = scramble((key + GOLDEN & WORD) + part & WORD)
+        return (*(scramble(key + (j * GOLDEN & WORD) & WORD) for j in (1, 2, 3)), 1)
+
+    def _set(self, words: np.ndarray) -> np.random.Generator:
+        self.bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
+        return self.generator
+
+
+class Samples:
+    """Samples of all steps, drawn block by block with `draw(generator, node, length) -> (length, ...)`."""
+
+    def __init__(self, purpose: str, draw: Callable[[np.random.Generator, int, int], np.ndarray], numbers: int):
+        self.streams = Streams(purpose)
+        self.draw = draw
+        # A block's length depends on the size of one sample alone, never on how many nodes this process holds.
+        self.length = max(1, min(64, 65536 // max(1, numbers)))
+        self.held: tuple[object, Array] = (None, None)
+
+    def at(self, seeds: Sequence[int], nodes: Sequence[int], t: int, ready: Callable = lambda block: block) -> Array:
+        """The samples of step t, shape (seeds, nodes, ...); `ready` converts a whole block once (to a device, say)."""
+        block, row = divmod(t, self.length)
+        key = (tuple(seeds), tuple(nodes) if not isinstance(nodes, range) else nodes, block)
+        if self.held[0] != key:
+            self.held = (key, ready(self._block(seeds, nodes, block)))
+        return self.held[1][row]
+
+    def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
+        """(length, seeds, nodes, ...); filled a few nodes at a time, so that the writes stay near each other."""
+        out: Any = None
+        for s, seed in enumerate(seeds):
+            for first in range(0, len(nodes), 64):
+                some = nodes[first : first + 64]
+                streams = self.streams.each(seed, some, block)
+                drawn = np.stack(
+                    [self.draw(g, node, self.length) for g, node in zip(streams, some, strict=True)], axis=1
+                )
+                if out is None:
+                    out = np.empty((self.length, len(seeds), len(nodes), *drawn.shape[2:]), drawn.dtype)
+                out[:, s, first : first + 64] = drawn
+        return out

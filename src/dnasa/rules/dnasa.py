@@ -1,0 +1,28 @@
+"""D-NASA: gradient tracking, moving average, normalized steps; no stepsize to tune (the paper's Algorithm 2)."""
+
+from typing import NamedTuple
+
+from dnasa.core import Array, Mix, Rule, Schedule, unit
+
+
+class State(NamedTuple):
+    x: Array  # iterates; the next gradient is taken here
+    u: Array  # gradient trackers: mean(u) == mean(v)
+    v: Array  # last stochastic gradients
+    z: Array  # moving average of u
+
+
+def dnasa(eta: Schedule, alpha: Schedule) -> Rule:
+    """x, u, z <- W[x - eta z/|z|, u + g - v, (1 - alpha) z + alpha (u + g - v)]"""
+
+    def init(x: Array) -> State:
+        return State(x, u=0 * x, v=0 * x, z=0 * x)
+
+    def step(s: State, g: Array, mix: Mix, t: int) -> State:
+        x = s.x - eta(t) * unit(s.z)
+        u = s.u + g - s.v
+        z = (1 - alpha(t)) * s.z + alpha(t) * u
+        x, u, z = mix(x, u, z)
+        return State(x, u, v=g, z=z)
+
+    return Rule(init, step)

@@ -1,0 +1,38 @@
+"""Several rules as one: their iterates share one array, so that one gradient call serves all of them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dnasa.core import Array, Mix, Rule
+
+
+class State(NamedTuple):
+    x: Array
+    parts: tuple[Any, ...]
+
+
+def together(rules: Sequence[Rule], sizes: Sequence[int]) -> Rule:
+    """Rule j owns `sizes[j]` entries of the first axis; each takes its own step on its own part."""
+    ends = [sum(sizes[: j + 1]) for j in range(len(sizes))]
+    parts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+    def init(x: Array) -> State:
+        return State(x, tuple(rule.init(x[part]) for rule, part in zip(rules, parts, strict=True)))
+
+    def step(s: State, g: Array, mix: Mix, t: int) -> State:
+        states = tuple(
+            rule.step(state, g[part], mix, t) for rule, state, part in zip(rules, s.parts, parts, strict=True)
+        )
+        return State(concatenate([state.x for state in states]), states)
+
+    return Rule(init, step, smallest_eigenvalue=max(rule.smallest_eigenvalue for rule in rules))
+
+
+def concatenate(arrays: Sequence[Array]) -> Array:
+    import numpy as np
+
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    import torch
+
+    return torch.cat(list(arrays))

@@ -1,0 +1,86 @@
+"""Stepsizes: functions of the step t = 0, 1, 2, ...
+
+None of D-NASA's depends on the smoothness, the noise or the graph. `n` is the number of nodes, `T` the number of steps.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+
+from dnasa.core import Array, Schedule
+
+
+def constant(value: float) -> Schedule:
+    """The same at every step."""
+    return lambda t: value
+
+
+def diminishing(n: int) -> tuple[Schedule, Schedule]:
+    """D-NASA's default (Theorem 4.3): eta = n^(1/4) / t^(3/4) and alpha = min(1, sqrt(n/t)), both 0 at t = 0."""
+
+    def eta(t: int) -> float:
+        return n**0.25 / t**0.75 if t else 0.0
+
+    def alpha(t: int) -> float:
+        return min(1.0, sqrt(n / t)) if t else 0.0
+
+    return eta, alpha
+
+
+def fixed(n: int, T: int) -> tuple[Schedule, Schedule]:
+    """D-NASA when the number of steps is known (Theorem 4.2): eta = n^(1/4) / T^(3/4), alpha = min(1, sqrt(n/T))."""
+    return constant(n**0.25 / T**0.75), constant(min(1.0, sqrt(n / T)))
+
+
+def root_decay(eta: float, n: int) -> Schedule:
+    """eta sqrt(n / (t+1)): how the paper runs D-SGD, D2, D-SGT and D-ASAGT."""
+    return lambda t: eta * sqrt(n / (t + 1))
+
+
+def root_fixed(eta: float, n: int, T: int) -> Schedule:
+    """eta sqrt(n / T) at every step."""
+    return constant(eta * sqrt(n / T))
+
+
+def averaging(n: int) -> Schedule:
+    """D-ASAGT's moving average: min(sqrt(n / (t+1)), 0.3)."""
+    return lambda t: min(sqrt(n / (t + 1)), 0.3)
+
+
+def parameter_free(eta: float) -> Schedule:
+    """D-SGT without problem parameters (Theorem 4.1), diminishing: eta / sqrt(t), 0 at t = 0."""
+    return lambda t: eta / sqrt(t) if t else 0.0
+
+
+def parameter_free_fixed(eta: float, T: int) -> Schedule:
+    """D-SGT without problem parameters (Theorem 4.1), fixed: eta / sqrt(T)."""
+    return constant(eta / sqrt(T))
+
+
+def side_by_side(schedules: Sequence[Schedule], like: Array) -> Schedule:
+    """Several schedules as one whose value has shape (variants, 1, 1, 1) and the kind of `like`: a sweep in one array.
+
+    Values are tabulated a thousand steps at a time, so that a GPU receives one copy per thousand steps.
+    """
+    length = 1024
+    tables: dict[int, Array] = {}
+
+    def table(block: int) -> Array:
+        steps = range(block * length, (block + 1) * length)
+        values = np.array([[schedule(t) for schedule in schedules] for t in steps], dtype=np.float64)
+        values = values.reshape(length, -1, 1, 1, 1)
+        if isinstance(like, np.ndarray):
+            return values.astype(like.dtype)
+        import torch
+
+        return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+
+    def value(t: int) -> Array:
+        block, row = divmod(t, length)
+        if block not in tables:
+            tables.clear()
+            tables[block] = table(block)
+        return tables[block][row]
+
+    return value

@@ -1,0 +1,53 @@
+"""Helpers shared by the tests."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import pytest
+
+from dnasa import topology
+
+
+class Bumpy:
+    """Nonconvex, different at every node, noisy: f_i(x) = sum log(1 + (A_i x - b_i)^2) + sin(x), noise from (i, t)."""
+
+    def __init__(self, nodes: int, dim: int = 6, noise: float = 0.3, scale: float = 1.0):
+        generator = np.random.default_rng(7)
+        self.A = generator.standard_normal((nodes, 4, dim))
+        self.b = 3 * generator.standard_normal((nodes, 4))
+        self.start = generator.standard_normal(dim)
+        self.noise, self.scale = noise, scale
+
+    def one(self, i, x, t):
+        """Node i alone."""
+        residual = self.A[i] @ x - self.b[i]
+        noise = self.noise * np.random.default_rng([i, t]).standard_normal(len(x))
+        return self.scale * (self.A[i].T @ (2 * residual / (1 + residual**2)) + np.cos(x) + noise)
+
+    def all(self, x, t):
+        """All nodes of all runs: x of shape (..., n, d)."""
+        flat = x.reshape(-1, *x.shape[-2:])
+        return np.array([[self.one(i, run[i], t) for i in range(len(run))] for run in flat]).reshape(x.shape)
+
+
+@pytest.fixture
+def bumpy():
+    return Bumpy
+
+
+GRAPHS = {
+    "ring": lambda: topology.ring(8, weights="lazy"),
+    "star": lambda: topology.star(7),
+    "random": lambda: topology.random(8, p=0.5, seed=3),
+    "torus": lambda: topology.torus(9),
+    "two": lambda: topology.complete(2),
+    "one": lambda: topology.ring(1),
+}
+
+
+@pytest.fixture(params=GRAPHS)
+def graph(request):
+    """Graphs that all five rules accept."""
+    return GRAPHS[request.param]()

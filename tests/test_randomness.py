@@ -1,0 +1,58 @@
+"""What a node draws is a function of (seed, node, step) alone, and looks random."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dnasa.problems.least_squares import LeastSquares
+from dnasa.randomness import Samples, Streams
+
+
+def draws(numbers=3):
+    return Samples("test", lambda generator, node, length: generator.standard_normal((length, numbers)), numbers)
+
+
+@given(
+    seed=st.integers(0, 2**40),
+    node=st.integers(0, 10**6),
+    t=st.integers(0, 10**6),
+    others=st.lists(st.integers(0, 100), unique=True, max_size=4),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_sample_depends_on_seed_node_and_step_alone(seed, node, t, others):
+    alone = draws().at([seed], [node], t)[0, 0]
+    nodes = [*others, node]
+    shared = draws()
+    for earlier in (t + 500, t // 2, t):
+        among = shared.at([1, seed], nodes, earlier)
+    np.testing.assert_array_equal(among[1, -1], alone)
+
+
+def test_streams_do_not_repeat_or_correlate():
+    samples = draws(100)
+    drawn = np.stack([samples.at(range(5), range(20), t) for t in range(130)])
+    assert abs(drawn.mean()) < 0.01
+    assert abs(drawn.std() - 1) < 0.01
+    flat = drawn.transpose(1, 2, 0, 3).reshape(100, -1)
+    correlations = np.corrcoef(flat) - np.eye(100)
+    assert np.abs(correlations).max() < 6 / np.sqrt(flat.shape[1])
+    assert len(np.unique(drawn)) == drawn.size
+
+
+def test_purposes_have_streams_of_their_own():
+    a, b = (Streams(name).at(0, 0, 0).standard_normal(4) for name in ("one", "two"))
+    assert not np.isclose(a, b).any()
+
+
+def test_a_problem_samples_the_same_for_a_part_of_the_nodes():
+    problem, other = LeastSquares(dim=5), LeastSquares(dim=5)
+    x = np.ones((1, 2, 8, 5))
+    whole = problem.gradient(x, range(8), [3, 4], 77)
+    part = other.gradient(x[:, :, 2:5], range(2, 5), [3, 4], 77)
+    np.testing.assert_array_equal(whole[:, :, 2:5], part)
+
+
+def test_many_streams_at_once_are_the_same_streams():
+    streams, nodes = Streams("one"), [3, 10**9, 0]
+    together = [generator.random() for generator in streams.each(7, nodes, 2)]
+    assert together == [streams.at(7, node, 2).random() for node in nodes]

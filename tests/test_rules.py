@@ -1,0 +1,226 @@
+"""Every rule is its paper's pseudo-code, and the facts that follow from it hold."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+import twins
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dnasa import rules, schedules, topology
+from dnasa.core import unit
+from dnasa.networks import simulated
+
+STEPS = 40
+ETAS = {"dsgd": 0.05, "d2": 0.05, "dsgt": 0.02, "dasagt": 0.05, "dnasa": 0.0}
+
+
+def default_schedules(name, n):
+    return rules.RULES[name].schedules["diminishing"](n, STEPS, ETAS[name])
+
+
+def trace(rule, gradient, network, x, steps=STEPS):
+    state, out = rule.init(x), []
+    for t in range(steps):
+        state = rule.step(state, gradient(state.x, t), network.at(t), t)
+        out.append(state)
+    return out
+
+
+def everyone(start, n):
+    return np.tile(start, (n, 1))
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_rule_is_its_literal_transcription(name, graph, bumpy):
+    n = graph.nodes
+    problem, steps = bumpy(n), default_schedules(name, n)
+    expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
+    network = simulated.connect(graph)
+    actual = trace(rules.RULES[name].make(*steps), problem.all, network, everyone(problem.start, n))
+    for t in range(STEPS):
+        np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_rule_gives_the_same_on_torch(name, bumpy):
+    graph = topology.ring(6, weights="lazy")
+    problem, steps, network = bumpy(6), default_schedules(name, 6), simulated.connect(topology.ring(6, weights="lazy"))
+    rule = rules.RULES[name].make(*steps)
+    expected = trace(rule, problem.all, network, everyone(problem.start, graph.nodes))
+    on_torch = trace(
+        rule,
+        lambda x, t: torch.from_numpy(problem.all(x.numpy(), t)),
+        network,
+        torch.from_numpy(everyone(problem.start, graph.nodes)),
+    )
+    np.testing.assert_allclose(on_torch[-1].x.numpy(), expected[-1].x, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["dsgt", "dasagt", "dnasa"])
+def test_tracker_mean_equals_gradient_mean(name, graph, bumpy):
+    problem = bumpy(graph.nodes)
+    rule = rules.RULES[name].make(*default_schedules(name, graph.nodes))
+    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
+        np.testing.assert_allclose(state.u.mean(-2), state.v.mean(-2), atol=1e-9)
+
+
+@given(exponent=st.integers(-12, 12))
+@settings(max_examples=10, deadline=None)
+def test_dnasa_does_not_notice_the_scale_of_the_loss(exponent):
+    from conftest import Bumpy
+
+    network, make = simulated.connect(topology.ring(5)), rules.dnasa(*schedules.diminishing(5))
+    plain, scaled = Bumpy(5), Bumpy(5, scale=10.0**exponent)
+    x = everyone(plain.start, 5)
+    a = trace(make, plain.all, network, x)[-1].x
+    b = trace(make, scaled.all, network, x)[-1].x
+    np.testing.assert_allclose(a, b, atol=1e-8)
+
+
+def test_dnasa_does_not_notice_a_power_of_two_at_all(bumpy):
+    network, rule = simulated.connect(topology.ring(5)), rules.dnasa(*schedules.diminishing(5))
+    x = everyone(bumpy(5).start, 5)
+    a = trace(rule, bumpy(5).all, network, x)[-1].x
+    b = trace(rule, bumpy(5, scale=2.0**-40).all, network, x)[-1].x
+    np.testing.assert_array_equal(a, b)
+
+
+@given(order=st.permutations(range(8)), name=st.sampled_from(sorted(rules.RULES)))
+@settings(max_examples=15, deadline=None)
+def test_relabelling_the_nodes_relabels_the_iterates(order, name):
+    from conftest import Bumpy
+
+    order = np.array(order)
+    graph, problem = topology.random(8, p=0.6, seed=1), Bumpy(8)
+    moved = topology.from_matrix(graph.weights[np.ix_(order, order)])
+    rule = rules.RULES[name].make(*default_schedules(name, 8))
+    x = everyone(problem.start, 8)
+    a = trace(rule, problem.all, simulated.connect(graph), x)[-1].x
+
+    def shuffled(y, t):
+        g = np.empty_like(y)
+        for row, node in enumerate(order):
+            g[row] = problem.one(node, y[row], t)
+        return g
+
+    b = trace(rule, shuffled, simulated.connect(moved), x)[-1].x
+    np.testing.assert_allclose(b, a[order], atol=1e-9)
+
+
+def central_dsgd(g, x, eta, t, memory):
+    return x - eta[0](t) * g
+
+
+def central_d2(g, x, eta, t, memory):
+    old, move = memory.get("old", x), memory.get("move", 0 * x)
+    memory.update(old=x, move=eta[0](t) * g)
+    return 2 * x - old - eta[0](t) * g + move
+
+
+def central_dasagt(g, x, eta, t, memory, normalise=False):
+    z = memory.get("z", 0 * x)
+    length = np.linalg.norm(z)
+    direction = (z / length if length else z) if normalise else z
+    memory["z"] = (1 - eta[1](t)) * z + eta[1](t) * g
+    return x - eta[0](t) * direction
+
+
+def central_dnasa(g, x, eta, t, memory):
+    """Normalized SGD with momentum."""
+    return central_dasagt(g, x, eta, t, memory, normalise=True)
+
+
+CENTRAL = {
+    "dsgd": central_dsgd,
+    "d2": central_d2,
+    "dsgt": central_dsgd,
+    "dasagt": central_dasagt,
+    "dnasa": central_dnasa,
+}
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("name", rules.RULES)
+def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_counterpart(name, n, bumpy):
+    problem, eta, memory = bumpy(1), default_schedules(name, n), {}
+    x = problem.start
+    decentral = trace(
+        rules.RULES[name].make(*eta),
+        lambda y, t: np.stack([problem.one(0, row, t) for row in y]),
+        simulated.connect(topology.complete(n)),
+        everyone(x, n),
+    )
+    for t in range(STEPS):
+        x = CENTRAL[name](problem.one(0, x, t), x, eta, t, memory)
+        np.testing.assert_allclose(decentral[t].x, everyone(x, n), atol=1e-9)
+
+
+@given(n=st.integers(2, 12), p=st.floats(0.3, 1.0), seed=st.integers(0, 50))
+@settings(max_examples=15, deadline=None)
+def test_consensus_error_of_dnasa_obeys_the_papers_bound(n, p, seed):
+    from conftest import Bumpy
+
+    graph, problem = topology.random(n, p=p, seed=seed), Bumpy(n)
+    eta, alpha = schedules.diminishing(n)
+    rho, x = graph.rho, everyone(problem.start, n)
+    before = 0.0
+    for t, state in enumerate(trace(rules.dnasa(eta, alpha), problem.all, simulated.connect(graph), x)):
+        after = ((state.x - state.x.mean(0)) ** 2).sum()
+        assert after <= (1 + rho) / 2 * before + eta(t) ** 2 * (1 + rho**2) / (1 - rho**2) * n + 1e-12
+        before = after
+
+
+@pytest.mark.parametrize("name", rules.RULES)
+def test_runs_side_by_side_equal_separate_runs_exactly(name, bumpy):
+    graph, problem = topology.ring(8, weights="lazy"), bumpy(8)
+    network, etas = simulated.connect(graph), [0.003, 0.01, 0.05]
+    variants = rules.variants(name, etas)
+    x = everyone(problem.start, 8)[None, None]
+    together = trace(rules.build(variants, 8, STEPS, x), problem.all, network, np.repeat(x, len(variants), axis=0))
+    for v, variant in enumerate(variants):
+        alone = trace(rules.build([variant], 8, STEPS, x), problem.all, network, x)
+        np.testing.assert_array_equal(together[-1].x[v], alone[-1].x[0])
+
+
+def test_different_rules_together_equal_separate_runs_exactly(bumpy):
+    problem, network = bumpy(8), simulated.connect(topology.ring(8, weights="lazy"))
+    variants = [v for name in rules.RULES for v in rules.variants(name, [0.01, 0.02])]
+    x = everyone(problem.start, 8)[None, None]
+    batch = trace(rules.build(variants, 8, STEPS, x), problem.all, network, np.repeat(x, len(variants), axis=0))[-1]
+    for v, variant in enumerate(variants):
+        alone = trace(rules.build([variant], 8, STEPS, x), problem.all, network, x)[-1]
+        np.testing.assert_array_equal(batch.x[v], alone.x[0])
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+def test_unit_normalises_the_last_axis_and_keeps_zero(make):
+    z = make([[3.0, 4.0], [0.0, 0.0]])
+    np.testing.assert_allclose(np.asarray(unit(z)), [[0.6, 0.8], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("make", [lambda a: np.asarray(a, np.float32), lambda a: torch.tensor(a, dtype=torch.float32)])
+def test_unit_of_a_tiny_float32_vector_has_length_one(make):
+    assert abs(float((unit(make([1e-30, 1e-30])) ** 2).sum()) - 1) < 1e-6
+
+
+def test_schedules_are_the_papers():
+    eta, alpha = schedules.diminishing(16)
+    assert (eta(0), alpha(0)) == (0, 0)
+    assert eta(81) == pytest.approx(2 / 27)
+    assert (alpha(4), alpha(64)) == (1, 0.5)
+    eta, alpha = schedules.fixed(16, 10_000)
+    assert (eta(5), alpha(7)) == pytest.approx((2 / 1000, 0.04))
+    assert schedules.root_decay(2, 9)(3) == pytest.approx(3)
+    assert schedules.averaging(4)(15) == 0.3
+    assert schedules.averaging(4)(399) == 0.1
+    assert schedules.parameter_free(3)(0) == 0
+    assert schedules.parameter_free(3)(9) == 1
+    assert schedules.parameter_free_fixed(3, 9)(100) == 1
+    assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
+
+
+def test_fixed_schedule_never_averages_by_more_than_one():
+    assert schedules.fixed(100, 10)[1](0) == 1

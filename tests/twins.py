@@ -1,0 +1,79 @@
+"""The methods once more, node by node, as the papers print them: what the rules are held against.
+
+Every twin takes a gradient oracle `gradient(i, x_i, t)`, W, the start and the schedules, and returns all iterates.
+"""
+
+import numpy as np
+
+
+def average(W, values, i):
+    return sum(W[i, j] * values[j] for j in range(len(values)))
+
+
+def dsgd(gradient, W, start, steps, eta):
+    n, x = len(W), [start.copy() for _ in W]
+    trace = []
+    for t in range(steps):
+        half = [x[i] - eta(t) * gradient(i, x[i], t) for i in range(n)]
+        x = [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def d2(gradient, W, start, steps, eta):
+    n, x = len(W), [start.copy() for _ in W]
+    x_old, g_old, trace = None, None, []
+    for t in range(steps):
+        g = [gradient(i, x[i], t) for i in range(n)]
+        if t == 0:
+            half = [x[i] - eta(0) * g[i] for i in range(n)]
+        else:
+            half = [2 * x[i] - x_old[i] - eta(t) * g[i] + eta(t - 1) * g_old[i] for i in range(n)]
+        x_old, g_old, x = x, g, [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def dsgt(gradient, W, start, steps, eta):
+    """Algorithm 1 from its first line: u and v start at the gradient of the starting point."""
+    n, x = len(W), [start.copy() for _ in W]
+    v = [gradient(i, x[i], 0) for i in range(n)]
+    u, trace = list(v), []
+    for t in range(steps):
+        moved = [x[j] - eta(t) * u[j] for j in range(n)]
+        x = [average(W, moved, i) for i in range(n)]
+        trace.append(np.array(x))
+        v_new = [gradient(i, x[i], t + 1) for i in range(n)]
+        u = [average(W, u, i) + v_new[i] - v[i] for i in range(n)]
+        v = v_new
+    return trace
+
+
+def _averaged(gradient, W, start, steps, eta, alpha, direction):
+    n, d = len(W), len(start)
+    x = [start.copy() for _ in W]
+    u, v, z = ([np.zeros(d) for _ in range(n)] for _ in range(3))
+    trace = []
+    for t in range(steps):
+        x_half = [x[i] - eta(t) * direction(z[i]) for i in range(n)]
+        v_new = [gradient(i, x[i], t) for i in range(n)]
+        u_half = [u[i] + v_new[i] - v[i] for i in range(n)]
+        z_half = [(1 - alpha(t)) * z[i] + alpha(t) * u_half[i] for i in range(n)]
+        x = [average(W, x_half, i) for i in range(n)]
+        u = [average(W, u_half, i) for i in range(n)]
+        z = [average(W, z_half, i) for i in range(n)]
+        v = v_new
+        trace.append(np.array(x))
+    return trace
+
+
+def dasagt(gradient, W, start, steps, eta, alpha):
+    return _averaged(gradient, W, start, steps, eta, alpha, lambda z: z)
+
+
+def dnasa(gradient, W, start, steps, eta, alpha):
+    def direction(z):
+        length = np.sqrt(sum(value * value for value in z))
+        return z / length if length > 0 else np.zeros_like(z)
+
+    return _averaged(gradient, W, start, steps, eta, alpha, direction)
