@@ -1,0 +1,5 @@
+"""`python -m dnasa` is `dnasa`."""
+
+from dnasa.cli import main
+
+main()

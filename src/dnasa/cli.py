@@ -1,0 +1,337 @@
+"""The command line: `dnasa train | compare | reproduce | topology`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dnasa.core import InputError
+from dnasa.rules import RULES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from dnasa.problems import Problem
+    from dnasa.records import Result
+    from dnasa.topology import Topology
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Decentralized training with no server, no shared data and no stepsize to tune.",
+)
+console = Console()
+
+UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+
+DataName = Annotated[str, typer.Option("--data", help="Dataset to train on: digits.")]
+ProblemName = Annotated[
+    str | None, typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares or spike.")
+]
+Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
+TopologyName = Annotated[
+    str,
+    typer.Option(
+        help="Who talks to whom: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, "
+        "paper_random."
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="Stepsize schedule: diminishing (default) or fixed; constant for rules with a stepsize; "
+        "parameter-free or parameter-free-fixed for dsgt."
+    ),
+]
+Steps = Annotated[int, typer.Option(help="Number of steps.")]
+Batch = Annotated[
+    int | None, typer.Option(help="Samples per node and step. Default: 32 for data, 1 for least squares.")
+]
+Evaluate = Annotated[int | None, typer.Option(help="Measure every so many steps. Default: 50 times in all.")]
+Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32 for data, else float64.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for history.csv, x.safetensors, figures and settings.")]
+
+
+@app.command()
+def train(
+    data: DataName = "digits",
+    problem: ProblemName = None,
+    nodes: Nodes = 8,
+    topology: TopologyName = "ring",
+    weights: Weights = None,
+    rule: Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}.")] = "dnasa",
+    eta: Annotated[float | None, typer.Option(help="Stepsize, for rules that need one; dnasa needs none.")] = None,
+    schedule: Schedule = None,
+    steps: Steps = 1000,
+    batch: Batch = None,
+    seed: Annotated[int, typer.Option(help="Seed of the samples and the starting point.")] = 0,
+    evaluate: Evaluate = None,
+    rounds: Rounds = 1,
+    dtype: Dtype = None,
+    out: Out = None,
+) -> None:
+    """Train one model on many nodes."""
+    from dnasa.solve import solve
+
+    graph = make_topology(topology, nodes, weights)
+    task = make_problem(data, problem, nodes, batch, dtype)
+    if eta is not None and rule in RULES and not RULES[rule].needs_eta:
+        raise InputError(f"Rule '{rule}' takes no stepsize: leave --eta out.")
+    result = solve(
+        task, graph, rule, steps=steps, eta=eta, schedule=schedule, seed=seed, evaluate=evaluate, rounds=rounds
+    )
+    console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
+    if out is not None:
+        write(result, out, result.plot())
+    for lost in result.runs.diverged.dropna():
+        fail(1, f"The run diverged at step {lost}: try a smaller --eta, or --rule dnasa, which needs none.")
+
+
+@app.command()
+def compare(
+    data: DataName = "digits",
+    problem: ProblemName = None,
+    nodes: Nodes = 8,
+    topology: TopologyName = "ring",
+    weights: Weights = None,
+    rules: Annotated[str, typer.Option(help=f"Methods, separated by commas, from: {', '.join(RULES)}.")] = (
+        "dsgd,dsgt,dasagt,dnasa"
+    ),
+    etas: Annotated[str, typer.Option(help="Stepsizes for the rules that need one, separated by commas.")] = (
+        "0.01,0.03,0.1,0.3,1,3"
+    ),
+    schedule: Schedule = None,
+    steps: Steps = 1000,
+    batch: Batch = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds: 0, 1, 2, ...")] = 1,
+    evaluate: Evaluate = None,
+    rounds: Rounds = 1,
+    dtype: Dtype = None,
+    out: Out = None,
+) -> None:
+    """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA beside the best of each."""
+    from dnasa.experiments import tuning
+    from dnasa.plots import panels, save_figure
+    from dnasa.solve import solve
+
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, not {seeds}.")
+    names, grid = split(rules), numbers(etas)
+    graph = make_topology(topology, nodes, weights)
+    task = make_problem(data, problem, nodes, batch, dtype)
+    result = solve(
+        task,
+        graph,
+        names,
+        steps=steps,
+        eta=grid,
+        schedule=schedule,
+        seed=range(seeds),
+        evaluate=evaluate,
+        rounds=rounds,
+    )
+    title = f"{problem or data}: {nodes} nodes, {describe(graph)}, {steps:,} steps, {seeds} seed{'s' * (seeds > 1)}"
+    metric = "test_accuracy" if "test_accuracy" in result.history else "test_loss"
+    table = tuning.grid(result, metric)
+    console.print(frame_table(tuning.summary(result, table, metric), title))
+    if out is not None:
+        write(result, out, tuning.draw_winners(result, table, metric))
+        figure, axes = panels(1, width=6)
+        tuning.draw_stepsizes(axes[0, 0], table, SHOWN[metric], log=metric == "test_loss")
+        axes[0, 0].legend(fontsize=8)
+        console.print(f"Saved {save_figure(figure, out / 'stepsizes.png')}.", highlight=False)
+
+
+@app.command()
+def reproduce(
+    figure: Annotated[str, typer.Argument(help="fig1, fig2 or theory.")],
+    quick: Annotated[bool, typer.Option(help="Fewer steps and seeds; the figure says so.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
+) -> None:
+    """Reproduce a figure of the paper: picture, numbers, and what they show in words."""
+    from dnasa import experiments
+
+    report = experiments.figure(figure).run(quick=quick)
+    for table in report.tables.values():
+        console.print(frame_table(table, report.title))
+    for line in report.findings:
+        console.print(line, highlight=False, soft_wrap=True)
+    for picture in report.save(out):
+        console.print(f"Saved {picture} and its numbers in {out}.", highlight=False)
+
+
+@app.command("topology")
+def show_topology(
+    name: Annotated[str, typer.Argument(help="Name of the graph, e.g. ring.")],
+    nodes: Nodes = 8,
+    weights: Weights = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
+) -> None:
+    """Show a graph: nodes, edges, degrees, rho, its weights when small, and a drawing."""
+    import numpy as np
+
+    graph = make_topology(name, nodes, weights)
+    table = Table(title=f"{name}", show_header=False)
+    degrees = graph.degrees
+    rows = {
+        "nodes": f"{graph.nodes:,}",
+        "edges": f"{graph.messages // 2:,}",
+        "degrees": f"{degrees.min()} to {degrees.max()}" if degrees.min() < degrees.max() else f"{degrees.max()}",
+        "rho": f"{graph.rho:.6g}",
+        "smallest eigenvalue": f"{graph.smallest_eigenvalue:.6g}",
+        "stored as": "dense matrix" if isinstance(graph.weights, np.ndarray) else "sparse matrix",
+    }
+    for key, value in rows.items():
+        table.add_row(key, value)
+    console.print(table)
+    if graph.nodes <= 16:
+        with np.printoptions(precision=3, suppress=True, linewidth=160):
+            console.print(graph.sparse.toarray(), highlight=False)
+    if plot:
+        from dnasa.plots import draw_topology, panels, save_figure
+
+        if graph.nodes > 2000:
+            raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")
+        figure, axes = panels(1)
+        draw_topology(axes[0, 0], graph)
+        console.print(f"Saved {save_figure(figure, plot)}.", highlight=False)
+
+
+# ---------------------------------------------------------------- from options to objects
+
+
+def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
+    from dnasa import topology
+
+    return topology.make(name, nodes, weights)
+
+
+def make_problem(data: str, problem: str | None, nodes: int, batch: int | None, dtype: str | None) -> "Problem":
+    if batch is not None and batch < 1:
+        raise InputError(f"--batch must be at least 1, not {batch}.")
+    if dtype not in (None, "float32", "float64"):
+        raise InputError(f"Unknown dtype '{dtype}'. Choose from: float32, float64.")
+    if problem is not None:
+        from dnasa.core import choose
+        from dnasa.problems.least_squares import LeastSquares
+
+        spike = choose("problem", problem, {"least_squares": False, "spike": True})
+        return LeastSquares(spike=spike, batch=batch or 1, dtype=dtype or "float64")
+    from dnasa.data import iid, load
+
+    rows = load(data)
+    import torch
+
+    from dnasa.problems.classification import Classification
+    from dnasa.problems.models import perceptron
+
+    return Classification(
+        lambda: perceptron(rows.inputs.shape[1], 32, rows.classes),
+        rows.inputs,
+        rows.labels,
+        iid(rows.labels, nodes),
+        rows.test_inputs,
+        rows.test_labels,
+        batch=batch or 32,
+        dtype=getattr(torch, dtype or "float32"),
+    )
+
+
+def split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in split(text)]
+    except ValueError:
+        raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
+
+
+def describe(graph: "Topology") -> str:
+    return f"{graph.name} (rho = {graph.rho:.3f})"
+
+
+# ---------------------------------------------------------------- from results to words
+
+
+SHOWN = {
+    "step": "step",
+    "train_loss": "train loss",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy",
+    "grad_norm": "gradient norm",
+    "consensus": "consensus",
+    "seconds": "seconds",
+}
+
+
+def closing_table(result: "Result", title: str) -> Table:
+    """The run at its start, at a few moments between, and at its end."""
+    history = result.history
+    picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
+    columns = [name for name in SHOWN if name in history]
+    return frame_table(history.iloc[picks][columns].rename(columns=SHOWN), title)
+
+
+def frame_table(frame: "pd.DataFrame", title: str) -> Table:
+    table = Table(title=title)
+    for name in frame:
+        table.add_column(str(name), justify="right" if frame[name].dtype.kind in "fiu" else "left")
+    for row in zip(*(frame[name] for name in frame), strict=True):
+        table.add_row(*(cell(name, value) for name, value in zip(frame, row, strict=True)))
+    return table
+
+
+def cell(name: Any, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or value != value:
+        return "-"
+    if "accuracy" in str(name):
+        return f"{100 * value:.2f} %"
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+
+
+def write(result: "Result", out: Path, figure: "Figure") -> None:
+    from dnasa.plots import save_figure
+
+    result.save(out)
+    save_figure(figure, out / "history.png")
+    console.print(f"Saved {out}/history.csv, x.safetensors and history.png.", highlight=False)
+
+
+def fail(code: int, message: str) -> NoReturn:
+    print(f"Error: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """A user's mistake ends in one line and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except InputError as error:
+        fail(2, str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        fail(130, "Interrupted.")
+    except UsageError as error:
+        if not error.format_message():  # the help was printed instead
+            sys.exit(2)
+        where = error.ctx.command_path if error.ctx else "dnasa"
+        fail(2, f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""The paper's figures, one file each: `run(...)` computes, draws, and says in words what came out."""
+
+from importlib import import_module
+from typing import Any
+
+from dnasa.core import choose
+
+FIGURES = {
+    "fig1": "speedup with the number of nodes (least squares, ring)",
+    "fig2": "the spike model against tuned methods",
+    "theory": "the rates of the fixed-stepsize theorem, measured",
+}
+
+
+def figure(name: str) -> Any:
+    """The module of that figure."""
+    choose("figure", name, FIGURES)
+    return import_module(f"dnasa.experiments.{name}")

@@ -1,0 +1,89 @@
+"""Figure 2: the spike model, where one direction is a hundred times steeper, against tuned methods."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dnasa import topology
+from dnasa.experiments.report import Report
+from dnasa.experiments.tuning import best, chosen, draw_stepsizes, grid
+from dnasa.plots import COLOURS, by_seed, curve, finish, panels, title
+from dnasa.problems.least_squares import LeastSquares
+from dnasa.solve import solve
+
+NODES = 10
+STEPS = 15_000
+SEEDS = 5
+RULES = ("dsgd", "dsgt", "dasagt", "dnasa")
+ETAS = tuple(float(eta) for eta in np.logspace(-4, -1, 13).round(6))
+
+
+def run(quick: bool = False, progress: bool | None = None) -> Report:
+    """D-SGD, D-SGT and D-ASAGT, each at its best of 13 stepsizes, and D-NASA without one."""
+    steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
+    looks = sorted({int(t) for t in np.linspace(0, steps, 301)})
+    result = solve(
+        LeastSquares(spike=True),
+        topology.ring(NODES),
+        list(RULES),
+        eta=ETAS,
+        steps=steps,
+        seed=range(seeds),
+        evaluate=looks,
+        progress=progress,
+    )
+    table = grid(result, "test_loss")
+    winners = best(table, "test_loss")
+    report = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds")
+    report.tables["fig2-best"] = summary(result.history, winners, steps)
+    report.data["fig2-grid"] = table
+    report.data["fig2-history"] = result.history
+    report.figures["fig2"] = draw(result.history, winners, table, quick)
+    report.findings = findings(report.tables["fig2-best"], table)
+    return report
+
+
+def summary(history: pd.DataFrame, winners: pd.DataFrame, steps: int) -> pd.DataFrame:
+    rows = []
+    for rule, winner in winners.iterrows():
+        losses = by_seed(chosen(history, winner), "test_loss").mean(axis=1)
+        norms = by_seed(chosen(history, winner), "grad_norm").mean(axis=1)
+        row = {"rule": title(str(rule)), "best eta": "none needed" if np.isnan(winner.eta) else f"{winner.eta:g}"}
+        for part in (0.02, 0.1, 1.0):
+            step = int(losses.index[np.abs(losses.index - part * steps).argmin()])
+            row[f"test loss at {step:,}"] = losses[step]
+        rows.append(row | {"final gradient norm": norms.iloc[-1]})
+    return pd.DataFrame(rows)
+
+
+def draw(history: pd.DataFrame, winners: pd.DataFrame, table: pd.DataFrame, quick: bool) -> Figure:
+    figure, axes = panels(3)
+    for axis, metric, label in zip(axes[0], ("test_loss", "grad_norm"), ("test loss", "gradient norm"), strict=False):
+        for rule, winner in winners.iterrows():
+            curves = by_seed(chosen(history, winner), metric)
+            note = "nothing tuned" if np.isnan(winner.eta) else f"eta = {winner.eta:.2g}"
+            curve(axis, curves.index, curves, f"{title(str(rule))}, {note}", color=COLOURS[str(rule)])
+        finish(axis, "step", label, log=True)
+    axes[0, 0].legend(fontsize=8)
+    shown = table.assign(value=table.value.clip(upper=1e4))
+    draw_stepsizes(axes[0, 2], shown, "final test loss (cut at 10,000)", log=True)
+    axes[0, 2].legend(fontsize=8)
+    figure.suptitle(
+        f"Spike model, ring of {NODES}: each method at its best stepsize" + (" (quick run)" if quick else "")
+    )
+    return figure
+
+
+def findings(summary: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    ours, others = summary[summary.rule == "D-NASA"].iloc[0], summary[summary.rule != "D-NASA"]
+    lines = [
+        f"{column}: D-NASA {ours[column]:.4g}, best tuned method {others[column].min():.4g} "
+        f"({others.loc[others[column].idxmin(), 'rule']})."
+        for column in summary
+        if column.startswith("test loss")
+    ]
+    ends = [
+        f"{title(str(rule))} {rows.value.iloc[0]:.3g} | {rows.value.min():.3g} | {rows.value.iloc[-1]:.3g}"
+        for rule, rows in table[table.eta.notna()].groupby("rule", sort=False)
+    ]
+    return [*lines, "Final test loss at the grid's low end | best | high end: " + "; ".join(ends) + "."]

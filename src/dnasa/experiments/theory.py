@@ -1,0 +1,140 @@
+"""The fixed-stepsize theorem, measured: rates in T and n, and what the graph does to them."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dnasa import topology
+from dnasa.experiments.report import Report
+from dnasa.plots import finish, panels
+from dnasa.problems.robust_regression import RobustRegression
+from dnasa.solve import solve
+from dnasa.topology import Topology
+
+STEPS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
+NODES = (1, 2, 4, 8, 16, 32)
+SEEDS = 8
+LOOKS = 250  # how many steps of a run the averages of the theorem are taken over
+METRICS = {"grad_norm": "|grad f|", "tracking": "|zbar - grad f|", "consensus": "consensus"}
+GRAPHS = {"complete": topology.complete, "exponential": topology.exponential, "ring": topology.ring}
+
+
+def run(quick: bool = False, progress: bool | None = None) -> Report:
+    """D-NASA with the fixed schedule on robust regression: T x n x graphs, then graphs from rho = 0 to 0.99."""
+    steps, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
+    rates = pd.DataFrame(
+        [
+            averages(make(n), T, seeds, progress) | {"graph": graph, "nodes": n, "steps": T}
+            for graph, make in GRAPHS.items()
+            for n in nodes
+            if n > 2 or graph == "complete"
+            for T in steps
+        ]
+    )
+    T = steps[-2]
+    graphs = pd.DataFrame(
+        [averages(graph, T, seeds, progress) | {"rho": graph.rho, "steps": T} for graph in between(16)]
+    )
+    report = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {seeds} seeds")
+    report.tables["theory-slopes"] = slopes(rates)
+    report.tables["theory-graphs"] = graphs
+    report.data["theory-rates"] = rates
+    report.figures["theory"] = draw(rates, graphs, quick)
+    report.findings = findings(report.tables["theory-slopes"], graphs)
+    return report
+
+
+def averages(graph: Topology, T: int, seeds: int, progress: bool | None) -> dict[str, float]:
+    """The three averages of the theorem over t = 0 .. T-1, taken at evenly spaced steps, and over the seeds."""
+    looks = sorted({int(t) for t in np.linspace(0, T - 1, LOOKS)})
+    result = solve(
+        RobustRegression(graph.nodes),
+        graph,
+        steps=T,
+        schedule="fixed",
+        seed=range(seeds),
+        evaluate=looks,
+        progress=progress,
+    )
+    return {metric: float(result.history[metric].mean()) for metric in METRICS}
+
+
+def between(n: int) -> list[Topology]:
+    """One graph at every distance: the complete graph made ever lazier, W = (1 - rho) 11'/n + rho I, from 0 to 0.99."""
+    return [
+        topology.from_matrix((1 - rho) * np.full((n, n), 1 / n) + rho * np.eye(n), name=f"rho = {rho}")
+        for rho in (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+    ]
+
+
+def slope(x: pd.Series, y: pd.Series) -> float:
+    keep = (x > 0) & (y > 0)
+    return float(np.polyfit(np.log(x[keep]), np.log(y[keep]), 1)[0]) if keep.sum() > 1 else float("nan")
+
+
+def slopes(rates: pd.DataFrame) -> pd.DataFrame:
+    """Fitted exponents: in T over its longer half (for each n, then averaged), and in n at the longest T."""
+    rows = []
+    longest = rates.steps.max()
+    for graph, runs in rates.groupby("graph", sort=False):
+        late = runs[runs.steps >= np.sqrt(runs.steps.min() * longest)]
+        for metric, theory_T, theory_n in (("grad_norm", "-1/4", "-1/4"), ("tracking", "-1/4", "-1/4")):
+            in_T = [slope(same.steps, same[metric]) for _, same in late.groupby("nodes")]
+            last = runs[runs.steps == longest]
+            rows.append(
+                {
+                    "graph": graph,
+                    "average of": METRICS[metric],
+                    "slope T": np.nanmean(in_T),
+                    "theory T": theory_T,
+                    "slope n": slope(last.nodes, last[metric]),
+                    "theory n": theory_n,
+                    "slope nT": slope(late.nodes * late.steps, late[metric]),
+                }
+            )
+        spread = late[late.consensus > 1e-25]
+        if len(spread):
+            in_T = [slope(same.steps, same.consensus) for _, same in spread.groupby("nodes")]
+            rows.append({"graph": graph, "average of": "consensus", "slope T": np.nanmean(in_T), "theory T": "<= -1/2"})
+    return pd.DataFrame(rows)
+
+
+def draw(rates: pd.DataFrame, graphs: pd.DataFrame, quick: bool) -> Figure:
+    figure, axes = panels(4)
+    shown = rates[rates.graph == "ring"]
+    shown = pd.concat([rates[(rates.graph == "complete") & (rates.nodes <= 2)], shown])
+    for axis, (metric, label) in zip(axes[0], METRICS.items(), strict=False):
+        for n, same in shown.groupby("nodes"):
+            if (same[metric] > 1e-25).all():
+                axis.plot(same.steps, same[metric], "o-", ms=3, label=f"n = {n}")
+        anchor = shown[shown.steps == shown.steps.min()][metric].max()
+        T = np.array(sorted(shown.steps.unique()))
+        power = -0.5 if metric == "consensus" else -0.25
+        axis.plot(T, anchor * (T / T[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
+        axis.set_xscale("log")
+        finish(axis, "steps T", f"average {label}", log=True)
+        axis.legend(fontsize=7)
+    for metric, label in METRICS.items():
+        axes[0, 3].plot(graphs.rho, graphs[metric].clip(lower=1e-9), "o-", ms=3, label=label)
+    axes[0, 3].legend(fontsize=7)
+    finish(axes[0, 3], "rho of the graph", f"averages, n = 16, T = {int(graphs.steps.iloc[0]):,}", log=True)
+    figure.suptitle(
+        "D-NASA, fixed schedule, nonconvex robust regression, nothing retuned" + (" (quick run)" if quick else "")
+    )
+    return figure
+
+
+def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:
+    lines = []
+    for graph, rows in table.groupby("graph", sort=False):
+        gradient, tracking = rows.iloc[0], rows.iloc[1]
+        lines.append(
+            f"{graph}: gradient norm falls like T^{gradient['slope T']:.2f} n^{gradient['slope n']:.2f}, "
+            f"tracking like T^{tracking['slope T']:.2f} n^{tracking['slope n']:.2f} (predicted -0.25 each)."
+        )
+    first, last = graphs.iloc[0], graphs.iloc[-1]
+    lines.append(
+        f"From rho = {first.rho:.2f} to {last.rho:.2f} the average gradient norm goes from {first.grad_norm:.4g} to "
+        f"{last.grad_norm:.4g} with nothing retuned."
+    )
+    return lines

@@ -1,0 +1,85 @@
+"""The paper's streaming regression: every step, every node sees fresh samples of Y = X'theta + noise."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnasa.core import Array, positive
+from dnasa.randomness import Samples, Streams
+
+TEST_SAMPLES = 10_000  # per node
+
+
+class LeastSquares:
+    """min E (Y - X'theta)^2 with X ~ N(0, I) or, with `spike`, N(0, diag(100, 1, ..., 1)): a large smoothness constant.
+
+    The gradient norm is that of the true expectation; the test loss is that on 10,000 fresh samples per node, of
+    which only the second moments matter: these are drawn, and evaluating costs a product with a d x d matrix.
+    """
+
+    nodes = None
+    epoch = None
+
+    def __init__(
+        self,
+        dim: int = 100,
+        noise: float = 0.1,
+        spike: bool = False,
+        batch: int = 1,
+        seed: int = 0,
+        dtype: str = "float64",
+    ):
+        positive("dim", dim)
+        positive("batch", batch)
+        self.batch, self.dim, self.noise, self.seed, self.dtype = batch, dim, noise, seed, np.dtype(dtype)
+        self.scale = np.ones(dim)
+        self.scale[0] = 10.0 if spike else 1.0
+        self.scale = self.scale.astype(self.dtype)
+        self.theta = Streams("theta").at(seed, 0, 0).standard_normal(dim).astype(self.dtype)
+        self.samples = Samples("least", self._draw, batch * (dim + 1))
+        self.moments: dict[range, np.ndarray] = {}
+
+    def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
+        return generator.standard_normal((length, self.batch, self.dim + 1), dtype=self.dtype.type)
+
+    def start(self, seed: int) -> Array:
+        return np.zeros(self.dim, self.dtype)
+
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        """The mean over the batch of 2 X (X'x - Y), written with the error x - theta: X'x - Y = X'(x - theta) - noise."""
+        drawn = self.samples.at(seeds, nodes, t)
+        inputs, noise = drawn[..., :-1] * self.scale, drawn[..., -1] * self.noise
+        error = x - self.theta
+        if self.batch == 1:
+            inputs = inputs[..., 0, :]
+            residual = np.einsum("...d,...d->...", inputs, error) - noise[..., 0]
+            return (2 * residual)[..., None] * inputs
+        residual = np.einsum("...bd,...d->...b", inputs, error) - noise
+        return np.einsum("...b,...bd->...d", 2 / self.batch * residual, inputs)
+
+    def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]:
+        error = (mean - self.theta).astype(np.float64)
+        gradient = 2 * self.scale**2 * error
+        moments = self._test_moments(nodes)
+        residual = np.concatenate([error, np.full((*error.shape[:-1], 1), -self.noise)], axis=-1)
+        return {
+            "train_loss": (self.scale**2 * error**2).sum(-1) + self.noise**2,
+            "test_loss": ((residual @ moments) * residual).sum(-1),
+            "gradient": gradient,
+        }
+
+    def _test_moments(self, nodes: range) -> np.ndarray:
+        """The mean of (X, noise)(X, noise)' over the test samples of these nodes."""
+        if nodes not in self.moments:
+            streams, size = Streams("test"), self.dim + 1
+            total = sum(wishart(generator, size, TEST_SAMPLES) for generator in streams.each(self.seed, nodes, 0))
+            scale = np.append(self.scale, 1).astype(np.float64)
+            self.moments[nodes] = scale[:, None] * total / (TEST_SAMPLES * len(nodes)) * scale
+        return self.moments[nodes]
+
+
+def wishart(generator: np.random.Generator, size: int, samples: int) -> np.ndarray:
+    """The sum of x x' over `samples` standard normal x, drawn at once from its exact distribution (Bartlett, 1933)."""
+    triangle = np.tril(generator.standard_normal((size, size)), k=-1)
+    triangle[np.diag_indices(size)] = np.sqrt(generator.chisquare(samples - np.arange(size)))
+    return triangle @ triangle.T
