@@ -1,0 +1,94 @@
+"""The command line, end to end, as processes of their own where exit codes matter."""
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+
+
+def run(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=120, cwd=cwd
+    )
+
+
+def test_train_trains_and_writes_its_files(tmp_path):
+    done = run("train", "--steps", 120, "--out", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    assert "D-NASA on digits: 8 nodes" in done.stdout
+    history = pd.read_csv(tmp_path / "a" / "history.csv")
+    assert {"step", "test_loss", "test_accuracy", "grad_norm", "consensus"} <= {*history}
+    assert history.test_accuracy.iloc[-1] > 0.8
+    assert load_file(tmp_path / "a" / "x.safetensors")["x"].shape[0] == 8
+    assert (tmp_path / "a" / "history.png").stat().st_size > 10_000
+    assert done.stderr == ""
+
+
+def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path):
+    done = run(
+        *"compare --problem least_squares --nodes 4 --steps 80 --seeds 2 --rules dsgd,dnasa --etas 0.001,0.01,1e160".split(),
+        "--out",
+        tmp_path / "b",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "0.01" in done.stdout
+    assert "1e+160" in done.stdout
+    history = pd.read_csv(tmp_path / "b" / "history.csv")
+    assert history.groupby(["rule", "eta", "seed"], dropna=False).ngroups == 8
+    assert (tmp_path / "b" / "stepsizes.png").exists()
+
+
+def test_topology_prints_and_draws(tmp_path):
+    done = run("topology", "ring", "--nodes", 8, "--plot", tmp_path / "ring.svg")
+    assert done.returncode == 0, done.stderr
+    assert "0.804738" in done.stdout
+    assert "0.333" in done.stdout
+    assert "<svg" in (tmp_path / "ring.svg").read_text()
+
+
+def test_every_option_has_help():
+    for command in ("train", "compare", "reproduce", "topology"):
+        done = run(command, "--help")
+        assert done.returncode == 0
+        options = [line for line in done.stdout.splitlines() if "--" in line]
+        assert len(options) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --topology rng", "Unknown topology 'rng'. Choose from: ring"),
+        ("train --nodes 0", "at least one node"),
+        ("train --rule dsgd", "needs a stepsize"),
+        ("train --rule dsgd --eta 0", "eta must be a positive"),
+        ("train --eta 1", "takes no stepsize"),
+        ("train --rule wat", "Unknown rule 'wat'"),
+        ("train --steps -5", "steps must be a positive"),
+        ("train --data mnits", "Unknown data 'mnits'"),
+        ("train --problem wat", "Unknown problem 'wat'"),
+        ("train --dtype int8", "Unknown dtype"),
+        ("train --batch 0", "batch must be at least 1"),
+        ("train --nodes 5000", "cannot be shared"),
+        ("train --out /proc/no", "Cannot write"),
+        ("compare --etas 1,x", "numbers separated by commas"),
+        ("compare --seeds 0", "at least 1"),
+        ("compare --rules d2,dnasa --steps 5", "lazy"),
+        ("reproduce fig99", "Unknown figure 'fig99'"),
+        ("topology ring --plot x.wat", "Cannot draw"),
+        ("topology ring --nodes two", "--nodes"),
+        ("wat", "wat"),
+    ],
+)
+def test_wrong_input_gets_one_clear_line_and_exit_code_2(words, message, tmp_path):
+    done = run(*words.split(), cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_diverged_run_fails_with_exit_code_1():
+    done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20".split())
+    assert done.returncode == 1
+    assert "diverged at step" in done.stderr

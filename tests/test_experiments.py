@@ -1,0 +1,61 @@
+"""The figures can be made, and their tables say what the curves say."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa import topology
+from dnasa.experiments import fig1, fig2, theory, tuning
+from dnasa.problems import LeastSquares
+from dnasa.solve import solve
+
+
+def test_speedup_counts_the_steps_to_the_same_gradient_norm():
+    rows = [
+        {"schedule": "fixed", "nodes": n, "seed": 0, "step": t, "grad_norm": 1 / (1 + n * t), "test_loss": 0.0}
+        for n in (5, 10, 20)
+        for t in range(0, 101)
+    ]
+    table = fig1.speedup(pd.DataFrame(rows)).set_index("nodes")
+    assert table["speedup over n = 5"][20] == pytest.approx(4, rel=0.1)
+    assert table["speedup over n = 5"][10] == pytest.approx(2, rel=0.1)
+
+
+def test_best_stepsize_ignores_the_diverged_and_means_over_seeds():
+    result = solve(
+        LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
+    )
+    table = tuning.grid(result, "test_loss")
+    winners = tuning.best(table, "test_loss")
+    assert winners.loc["dsgd"].eta == 1e-2
+    assert np.isnan(winners.loc["dnasa"].eta)
+    assert np.isinf(table[table.eta == 1e160].value).all()
+    assert tuning.summary(result, table, "test_loss").diverged.tolist() == ["1e+160", "none"]
+
+
+def test_slope_of_a_power_law_is_its_exponent():
+    T = pd.Series([10.0, 100, 1000])
+    assert theory.slope(T, 3 * T**-0.25) == pytest.approx(-0.25)
+
+
+@pytest.mark.parametrize(
+    ("module", "smaller"),
+    [
+        (fig1, {"NODES": (3, 6)}),
+        (fig2, {"ETAS": (1e-3, 5e-3, 1e-1)}),
+        (theory, {"STEPS": (50, 100, 200), "NODES": (1, 4), "SEEDS": 2}),
+    ],
+)
+def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, tmp_path):
+    for name, value in smaller.items():
+        monkeypatch.setattr(module, name, value)
+    original = module.solve
+    monkeypatch.setattr(
+        module, "solve", lambda *a, **k: original(*a, **(k | {"steps": min(k["steps"], 200), "evaluate": 10}))
+    )
+    report = module.run(quick=module is not theory, progress=False)
+    pictures = report.save(tmp_path)
+    assert all(picture.stat().st_size > 20_000 for picture in pictures)
+    assert report.findings
+    for name in report.tables:
+        assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 1
