@@ -22,10 +22,11 @@ lint: setup
 	$(BIN)/mypy
 
 figures: setup
-	for figure in fig1 fig2 theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
+	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
 
 bench: setup
 	$(BIN)/python -m benchmarks.foundation
+	$(BIN)/python -m benchmarks.networks
 
 clean:
 	rm -rf .venv runs figures

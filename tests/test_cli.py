@@ -48,8 +48,26 @@ def test_topology_prints_and_draws(tmp_path):
     assert "<svg" in (tmp_path / "ring.svg").read_text()
 
 
+def test_data_lists_and_shows_the_division(tmp_path):
+    listed = run("data")
+    assert listed.returncode == 0, listed.stderr
+    assert "digits" in listed.stdout
+    shown = run("data", "digits", "--partition", "by_label", "--nodes", 5, "--plot", tmp_path / "d.png")
+    assert shown.returncode == 0, shown.stderr
+    assert "total" in shown.stdout
+    assert (tmp_path / "d.png").exists()
+
+
+def test_ones_own_csv_can_be_trained_on(tmp_path):
+    rows = "\n".join(f"{i % 7},{i % 3},{'even' if i % 2 else 'odd'}" for i in range(80))
+    (tmp_path / "own.csv").write_text("a,b,kind\n" + rows + "\n")
+    done = run(*"train --data own.csv --target kind --nodes 4 --steps 20 --local-accuracy".split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "each node's own model" in done.stdout
+
+
 def test_every_option_has_help():
-    for command in ("train", "compare", "reproduce", "topology"):
+    for command in ("train", "compare", "reproduce", "topology", "data"):
         done = run(command, "--help")
         assert done.returncode == 0
         options = [line for line in done.stdout.splitlines() if "--" in line]
@@ -69,6 +87,12 @@ def test_every_option_has_help():
         ("train --data mnits", "Unknown data 'mnits'"),
         ("train --problem wat", "Unknown problem 'wat'"),
         ("train --dtype int8", "Unknown dtype"),
+        ("train --device tpu", "Unknown device"),
+        ("train --loss-scale two", "positive number or 1/n"),
+        ("train --partition wat", "Unknown partition 'wat'"),
+        ("train --data nowhere.csv --target y", "no file"),
+        ("data wat", "Unknown data 'wat'"),
+        ("train --local-accuracy --problem spike --steps 3", "needs a classification problem"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),
         ("train --out /proc/no", "Cannot write"),

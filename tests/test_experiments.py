@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from dnasa import topology
+from dnasa.core import InputError
 from dnasa.experiments import fig1, fig2, theory, tuning
 from dnasa.problems import LeastSquares
 from dnasa.solve import solve
@@ -59,3 +60,41 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
     assert report.findings
     for name in report.tables:
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 1
+
+
+@pytest.mark.parametrize("name", ["fig3", "fig4", "fig5", "fig6", "heterogeneity"])
+def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
+    """On small data of the same shapes, with the network and the grid cut down."""
+    from dnasa import data, experiments
+    from dnasa.experiments import fig3, fig4, tasks
+
+    generator = np.random.default_rng(0)
+
+    def load(which, target=None):
+        if which == "miniboone":
+            raise InputError("not here")
+        shape = (1, 28, 28) if which == "mnist" else (5,)
+        x = generator.standard_normal((90, *shape)).astype(np.float32)
+        return data.from_arrays(x, (x.reshape(90, -1)[:, 0] > 0).astype(int))
+
+    monkeypatch.setattr(tasks, "load", load)
+    monkeypatch.setattr(fig3, "ETAS", (0.5, 1e30))
+    monkeypatch.setattr(fig3, "QUICK", dict.fromkeys(fig3.QUICK, 4))
+    monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})
+    report = experiments.figure(name).run(quick=True, progress=False)
+    (picture,) = report.save(tmp_path)
+    assert picture.stat().st_size > 20_000
+    assert any("D-NASA" in line for line in report.findings)
+    assert report.tables
+
+
+def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch):
+    from dnasa.experiments import fig3, tasks
+
+    def load(which, target=None):
+        raise InputError("put the file there")
+
+    monkeypatch.setattr(tasks, "load", load)
+    report = fig3.run(quick=True, progress=False)
+    assert report.findings == [f"{name}: put the file there" for name in fig3.STEPS]
+    assert "put the file there" in report.figures["fig3"].axes[0].texts[0].get_text()

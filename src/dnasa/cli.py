@@ -1,5 +1,6 @@
 """The command line: `dnasa train | compare | reproduce | topology`."""
 
+import inspect
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -8,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dnasa.core import InputError
+from dnasa.core import InputError, choose
 from dnasa.rules import RULES
 
 if TYPE_CHECKING:
@@ -29,7 +30,16 @@ console = Console()
 
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 
-DataName = Annotated[str, typer.Option("--data", help="Dataset to train on: digits.")]
+DataName = Annotated[
+    str,
+    typer.Option(
+        "--data", help="digits, mnist, a9a, miniboone, covertype, or your own .npz or .csv file (see `dnasa data`)."
+    ),
+]
+Target = Annotated[str | None, typer.Option(help="Label column of your own .csv file.")]
+PartitionName = Annotated[str, typer.Option("--partition", help="Who gets which rows: iid, by_label, dirichlet(0.1).")]
+LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 ProblemName = Annotated[
     str | None, typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares or spike.")
 ]
@@ -58,7 +68,7 @@ Steps = Annotated[int, typer.Option(help="Number of steps.")]
 Batch = Annotated[
     int | None, typer.Option(help="Samples per node and step. Default: 32 for data, 1 for least squares.")
 ]
-Evaluate = Annotated[int | None, typer.Option(help="Measure every so many steps. Default: 50 times in all.")]
+Evaluate = Annotated[int | None, typer.Option(help="Measure every so many steps. Default: 50 times or fewer.")]
 Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32 for data, else float64.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for history.csv, x.safetensors, figures and settings.")]
@@ -67,6 +77,8 @@ Out = Annotated[Path | None, typer.Option(help="Folder for history.csv, x.safete
 @app.command()
 def train(
     data: DataName = "digits",
+    target: Target = None,
+    partition: PartitionName = "iid",
     problem: ProblemName = None,
     nodes: Nodes = 8,
     topology: TopologyName = "ring",
@@ -79,20 +91,30 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of the samples and the starting point.")] = 0,
     evaluate: Evaluate = None,
     rounds: Rounds = 1,
+    loss_scale: LossScale = "1",
     dtype: Dtype = None,
+    device: Device = "cpu",
+    local_accuracy: Annotated[
+        bool, typer.Option("--local-accuracy", help="Also test every node's own model at the end.")
+    ] = False,
     out: Out = None,
 ) -> None:
     """Train one model on many nodes."""
     from dnasa.solve import solve
 
     graph = make_topology(topology, nodes, weights)
-    task = make_problem(data, problem, nodes, batch, dtype)
+    task = make_problem(data, target, partition, problem, nodes, batch, loss_scale, dtype, device)
     if eta is not None and rule in RULES and not RULES[rule].needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave --eta out.")
     result = solve(
         task, graph, rule, steps=steps, eta=eta, schedule=schedule, seed=seed, evaluate=evaluate, rounds=rounds
     )
     console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
+    if local_accuracy:
+        if not hasattr(task, "accuracies"):
+            raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
+        each = ", ".join(f"{100 * float(a):.2f} %" for a in task.accuracies(result.x))
+        console.print(f"Test accuracy of each node's own model: {each}", highlight=False)
     if out is not None:
         write(result, out, result.plot())
     for lost in result.runs.diverged.dropna():
@@ -102,6 +124,8 @@ def train(
 @app.command()
 def compare(
     data: DataName = "digits",
+    target: Target = None,
+    partition: PartitionName = "iid",
     problem: ProblemName = None,
     nodes: Nodes = 8,
     topology: TopologyName = "ring",
@@ -118,7 +142,9 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Number of seeds: 0, 1, 2, ...")] = 1,
     evaluate: Evaluate = None,
     rounds: Rounds = 1,
+    loss_scale: LossScale = "1",
     dtype: Dtype = None,
+    device: Device = "cpu",
     out: Out = None,
 ) -> None:
     """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA beside the best of each."""
@@ -130,7 +156,7 @@ def compare(
         raise InputError(f"--seeds must be at least 1, not {seeds}.")
     names, grid = split(rules), numbers(etas)
     graph = make_topology(topology, nodes, weights)
-    task = make_problem(data, problem, nodes, batch, dtype)
+    task = make_problem(data, target, partition, problem, nodes, batch, loss_scale, dtype, device)
     result = solve(
         task,
         graph,
@@ -156,14 +182,19 @@ def compare(
 
 @app.command()
 def reproduce(
-    figure: Annotated[str, typer.Argument(help="fig1, fig2 or theory.")],
-    quick: Annotated[bool, typer.Option(help="Fewer steps and seeds; the figure says so.")] = False,
+    figure: Annotated[str, typer.Argument(help="fig1 to fig6, theory, or heterogeneity.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:
     """Reproduce a figure of the paper: picture, numbers, and what they show in words."""
     from dnasa import experiments
 
-    report = experiments.figure(figure).run(quick=quick)
+    module = experiments.figure(figure)
+    on_data = "device" in inspect.signature(module.run).parameters
+    report = module.run(quick=quick, device=device or best_device()) if on_data else module.run(quick=quick)
     for table in report.tables.values():
         console.print(frame_table(table, report.title))
     for line in report.findings:
@@ -209,6 +240,34 @@ def show_topology(
         console.print(f"Saved {save_figure(figure, plot)}.", highlight=False)
 
 
+@app.command("data")
+def show_data(
+    name: Annotated[
+        str | None, typer.Argument(help="A dataset, or your own .npz or .csv file; without one, list all.")
+    ] = None,
+    target: Target = None,
+    partition: PartitionName = "iid",
+    nodes: Nodes = 8,
+    plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
+) -> None:
+    """List the datasets: where they come from, shapes, class shares; or show how one is divided among nodes."""
+    from dnasa import data as room
+    from dnasa.experiments import division
+
+    if name is None:
+        console.print(frame_table(division.datasets(), "Datasets"))
+        return
+    rows = room.load(name, target)
+    shards = room.partition(partition, rows.labels, nodes)
+    table = division.class_frame(rows, shards)
+    console.print(frame_table(division.describe(rows), f"{rows.name}, from {rows.source}"))
+    console.print(frame_table(table, f"Rows of each class at each of {nodes} nodes, {partition}"))
+    if plot:
+        from dnasa.plots import save_figure
+
+        console.print(f"Saved {save_figure(division.draw(table, rows.name, partition), plot)}.", highlight=False)
+
+
 # ---------------------------------------------------------------- from options to objects
 
 
@@ -218,35 +277,35 @@ def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
     return topology.make(name, nodes, weights)
 
 
-def make_problem(data: str, problem: str | None, nodes: int, batch: int | None, dtype: str | None) -> "Problem":
+def make_problem(
+    data: str,
+    target: str | None,
+    partition: str,
+    problem: str | None,
+    nodes: int,
+    batch: int | None,
+    loss_scale: str,
+    dtype: str | None,
+    device: str,
+) -> "Problem":
     if batch is not None and batch < 1:
         raise InputError(f"--batch must be at least 1, not {batch}.")
     if dtype not in (None, "float32", "float64"):
         raise InputError(f"Unknown dtype '{dtype}'. Choose from: float32, float64.")
     if problem is not None:
-        from dnasa.core import choose
         from dnasa.problems.least_squares import LeastSquares
 
         spike = choose("problem", problem, {"least_squares": False, "spike": True})
         return LeastSquares(spike=spike, batch=batch or 1, dtype=dtype or "float64")
-    from dnasa.data import iid, load
+    from dnasa.experiments.tasks import BATCH, classification
 
-    rows = load(data)
+    return classification(data, nodes, partition, batch or BATCH, loss_scale, dtype or "float32", device, target)
+
+
+def best_device() -> str:
     import torch
 
-    from dnasa.problems.classification import Classification
-    from dnasa.problems.models import perceptron
-
-    return Classification(
-        lambda: perceptron(rows.inputs.shape[1], 32, rows.classes),
-        rows.inputs,
-        rows.labels,
-        iid(rows.labels, nodes),
-        rows.test_inputs,
-        rows.test_labels,
-        batch=batch or 32,
-        dtype=getattr(torch, dtype or "float32"),
-    )
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def split(text: str) -> list[str]:

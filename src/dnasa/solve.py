@@ -34,7 +34,8 @@ def solve(
     """Minimise the average of the nodes' losses.
 
     `rule` is a name, several names, or a `Rule` of your own. Several rules, stepsizes (`eta`), schedules or seeds run side
-    by side as one array. `evaluate` says when to measure: every so many steps, or at which steps (default: 50 times).
+    by side as one array. `evaluate` says when to measure: every so many steps, or at which steps (default: up to 50 times,
+    fewer where evaluation would dominate).
     `start` overrides the problem's starting point: `(d,)`, or `(n, d)` for one per node. `rounds` exchanges per step.
     `network` replaces the simulated one. A progress bar is shown on a terminal unless `progress=False`.
     """
@@ -45,7 +46,7 @@ def solve(
     first = _starting_points(problem, topology, seeds, start, network)
     plan = _plan(rule, eta, schedule, topology.nodes, steps, first)
     _check_weights(plan.rule, topology)
-    looks = _looks(evaluate, steps)
+    looks = _looks(evaluate, steps, problem)
 
     x = _repeat(first, len(plan.variants))
     state = plan.rule.init(x)
@@ -150,9 +151,12 @@ def _check_weights(rule: Rule, topology: "Topology") -> None:
         )
 
 
-def _looks(evaluate: int | Sequence[int] | None, steps: int) -> set[int]:
+def _looks(evaluate: int | Sequence[int] | None, steps: int, problem: "Problem") -> set[int]:
+    """By default 50, or fewer (down to 5) where full passes over the data would cost more than half of the training."""
     if evaluate is None:
-        return {round(i * steps / 50) for i in range(51)}
+        passes = steps * problem.batch / problem.epoch if problem.epoch else np.inf
+        count = int(max(5, min(50, passes / 2)))
+        return {round(i * steps / count) for i in range(count + 1)}
     if np.isscalar(evaluate):
         return {*range(0, steps, _whole("evaluate", evaluate)), steps}
     chosen: Iterable[int] = evaluate  # type: ignore[assignment]
@@ -228,6 +232,7 @@ class Recorder:
         self.itemsize = itemsize
         self.diverged = np.full((len(plan.variants), len(seeds)), -1)
         self.rows: list[dict[str, Any]] = []
+        self.unseen: list[tuple[int, Array]] = []
         self.dim = 0
         self.started = time.perf_counter()
         self.looking = 0.0
@@ -238,15 +243,29 @@ class Recorder:
         return bool((self.diverged >= 0).all())
 
     def watch(self, g: Array, t: int) -> None:
-        """A gradient that is no number means that the run is lost from here on."""
-        self._mark(np.isfinite(metrics.to_numpy(g.sum((-2, -1)))), t)
+        """A gradient that is no number means that the run is lost from here on; on a GPU, found out at the next look."""
+        total = g.sum((-2, -1))
+        if getattr(total, "is_cuda", False):
+            self.unseen.append((t, total))
+        else:
+            self._mark(np.isfinite(metrics.to_numpy(total)), t)
 
     def _mark(self, finite: np.ndarray, t: int) -> None:
         if not finite.all():
             self.diverged[(~finite) & (self.diverged < 0)] = t
 
+    def _see(self) -> None:
+        if self.unseen:
+            import torch
+
+            totals = metrics.to_numpy(torch.stack([total for _, total in self.unseen]))
+            for (t, _), total in zip(self.unseen, totals, strict=True):
+                self._mark(np.isfinite(total), t)
+            self.unseen.clear()
+
     def look(self, state: Any, t: int) -> float:
         """Measure all runs; returns the best current loss for the progress bar."""
+        self._see()
         began = time.perf_counter()
         training = began - self.started - self.looking
         self.dim = state.x.shape[-1]
@@ -284,6 +303,7 @@ class Recorder:
     def result(self, x: Array, steps: int) -> Result:
         import pandas as pd
 
+        self._see()
         table = pd.DataFrame(self.rows)
         history = table.drop(columns=[c for c in ("eta",) if table[c].isna().all()])
         runs = pd.DataFrame(

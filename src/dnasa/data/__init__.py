@@ -1,6 +1,19 @@
 """Datasets and how their rows are divided among the nodes."""
 
-from dnasa.data.datasets import DATASETS, Dataset, load
-from dnasa.data.partitions import iid
+from dnasa.data.datasets import DATASETS, Dataset, from_arrays, from_torch, load, local_files
+from dnasa.data.partitions import PARTITIONS, by_label, class_table, dirichlet, iid, partition
 
-__all__ = ["DATASETS", "Dataset", "iid", "load"]
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "Dataset",
+    "by_label",
+    "class_table",
+    "dirichlet",
+    "from_arrays",
+    "from_torch",
+    "iid",
+    "load",
+    "local_files",
+    "partition",
+]

@@ -1,10 +1,23 @@
-"""Labelled data, ready for training: float inputs, integer labels, a training and a test part."""
+"""Labelled data, ready for training: from a local folder, from OpenML, or your own.
 
-from typing import NamedTuple
+A dataset NAME is looked for in `$DNASA_DATA/NAME/` first, then in scikit-learn's OpenML cache and, last, downloaded there.
+What has been parsed once is kept as a safetensors file beside that cache, so that the next start is immediate.
+"""
+
+import hashlib
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import choose
+from dnasa.core import InputError, choose
+from dnasa.data import files
+
+Parts = dict[str, np.ndarray]  # inputs, labels, test_inputs, test_labels
 
 
 class Dataset(NamedTuple):
@@ -13,10 +26,102 @@ class Dataset(NamedTuple):
     labels: np.ndarray
     test_inputs: np.ndarray
     test_labels: np.ndarray
+    source: str = "arrays"
 
     @property
     def classes(self) -> int:
         return int(max(self.labels.max(), self.test_labels.max())) + 1
+
+
+class Known(NamedTuple):
+    """How a dataset is found in a folder (`local`: the files it needs), or on OpenML, and what a person must do to get it."""
+
+    local: Callable[[Path], list[Path]]
+    parse: Callable[[list[Path]], Parts]
+    finish: Callable[[Parts], Parts]
+    openml: int
+    remedy: str
+
+
+def load(name: str, target: str | None = None) -> Dataset:
+    """A known dataset by its name, or your own .npz or .csv file by its path."""
+    if Path(name).suffix in (".npz", ".csv") or name.endswith(".csv.gz"):
+        return from_file(Path(name), target)
+    if name == "digits":
+        return digits()
+    known: Known = choose("data", name, KNOWN)
+    found = local_files(name)
+    if found:
+        parts, source = _cached(name, found, lambda: known.parse(found)), str(found[0].parent)
+    else:
+        parts, source = _from_openml(name, known), f"OpenML {known.openml}"
+    return Dataset(name, **known.finish(parts), source=source)
+
+
+def local_files(name: str) -> list[Path]:
+    """The files of a known dataset under `$DNASA_DATA`, or nothing when it is not complete there."""
+    home = os.environ.get("DNASA_DATA")
+    return KNOWN[name].local(Path(home) / name) if home else []
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def cache_folder() -> Path:
+    """Where scikit-learn keeps its data, as its documentation says; known without importing it."""
+    return Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser() / "dnasa"
+
+
+def _cached(name: str, sources: list[Path], parse: Callable[[], Parts]) -> Parts:
+    stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in sources)
+    return _kept(f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}", parse)
+
+
+def _kept(name: str, parse: Callable[[], Parts]) -> Parts:
+    """What is kept under that name; parsed, and kept where the disk allows it, the first time."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file, save_file
+
+    kept = cache_folder() / f"{name}.safetensors"
+    try:
+        return load_file(kept)
+    except (OSError, SafetensorError):
+        parts = {key: np.ascontiguousarray(value) for key, value in parse().items()}
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        save_file(parts, partial)
+        partial.replace(kept)
+    except OSError:
+        pass  # a full or read-only disk costs time at the next start, nothing else
+    return parts
+
+
+def _from_openml(name: str, known: Known) -> Parts:
+    def fetch() -> Parts:
+        print(f"Fetching {name} (OpenML {known.openml}); this happens once ...", file=sys.stderr)
+        try:
+            inputs, labels = fetch_openml(known.openml)
+        except Exception as error:  # whatever went wrong out there, the remedy is the same
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"Cannot fetch {name} from OpenML ({reason}). {known.remedy}") from error
+        return {"inputs": inputs, "labels": labels}
+
+    return _kept(f"{name}-openml-{known.openml}", fetch)
+
+
+def fetch_openml(number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels, labels as numbers 0, 1, ... in sorted order."""
+    from sklearn.datasets import fetch_openml as fetch
+
+    with warnings.catch_warnings():  # about retries and parsers
+        warnings.simplefilter("ignore")
+        inputs, labels = fetch(data_id=number, as_frame=False, return_X_y=True, parser="liac-arff")
+    inputs = inputs.toarray() if hasattr(inputs, "toarray") else inputs
+    return np.asarray(inputs, np.float32), files.numbered(labels)
+
+
+# ---------------------------------------------------------------- the known ones
 
 
 def digits() -> Dataset:
@@ -24,14 +129,159 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     inputs, labels = load_digits(return_X_y=True)
-    inputs = (inputs / 16).astype(np.float32)
+    return Dataset("digits", **every_fifth(inputs.astype(np.float32) / 16, labels), source="scikit-learn")
+
+
+def every_fifth(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     test = np.arange(len(labels)) % 5 == 4
-    return Dataset("digits", inputs[~test], labels[~test], inputs[test], labels[test])
+    if len(labels) < 5:
+        raise InputError(f"{len(labels)} rows are too few to keep every fifth for testing: give at least 5.")
+    return {
+        "inputs": inputs[~test],
+        "labels": labels[~test],
+        "test_inputs": inputs[test],
+        "test_labels": labels[test],
+    }
 
 
-DATASETS = {"digits": digits}
+def split_at(parts: Parts, rows: int) -> Parts:
+    """OpenML gives one table: the first rows are for training."""
+    if "test_inputs" in parts:
+        return parts
+    inputs, labels = parts["inputs"], parts["labels"]
+    return {
+        "inputs": inputs[:rows],
+        "labels": labels[:rows],
+        "test_inputs": inputs[rows:],
+        "test_labels": labels[rows:],
+    }
 
 
-def load(name: str) -> Dataset:
-    """The dataset of that name."""
-    return choose("data", name, DATASETS)()
+def shuffled(parts: Parts) -> Parts:
+    order = np.random.default_rng(0).permutation(len(parts["labels"]))
+    return {"inputs": parts["inputs"][order], "labels": parts["labels"][order]}
+
+
+def standardised(parts: Parts) -> Parts:
+    """Every feature with mean 0 and deviation 1 over the training rows; constant ones are left at 0."""
+    mean, deviation = parts["inputs"].mean(0), parts["inputs"].std(0)
+    deviation[deviation == 0] = 1
+    scaled = {key: ((parts[key] - mean) / deviation).astype(np.float32) for key in ("inputs", "test_inputs")}
+    return parts | scaled
+
+
+def _pixels(parts: Parts) -> Parts:
+    parts = split_at(parts, 60_000)
+    scaled = {key: parts[key].reshape(-1, 1, 28, 28).astype(np.float32) for key in ("inputs", "test_inputs")}
+    for image in scaled.values():
+        image /= 255
+        image -= 0.1307
+        image /= 0.3081
+    return parts | scaled
+
+
+def _one_of(folder: Path, *names: str) -> list[Path]:
+    return next(([p] for name in names for p in (folder / name, folder / f"{name}.gz") if p.is_file()), [])
+
+
+def _all_of(folder: Path, *names: str) -> list[Path]:
+    found = [_one_of(folder, name) for name in names]
+    return [path for paths in found for path in paths] if all(found) else []
+
+
+def _parse_mnist(paths: list[Path]) -> Parts:
+    keys = ("inputs", "labels", "test_inputs", "test_labels")
+    return dict(zip(keys, (files.read_idx(path) for path in paths), strict=True))
+
+
+def _parse_a9a(paths: list[Path]) -> Parts:
+    (inputs, labels), (test_inputs, test_labels) = (files.read_libsvm(path, 123) for path in paths)
+    return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
+
+
+def _parse_covertype(paths: list[Path]) -> Parts:
+    inputs, labels = files.read_csv(paths[0], None)
+    return {"inputs": inputs, "labels": labels}
+
+
+def _parse_miniboone(paths: list[Path]) -> Parts:
+    inputs, labels = files.read_miniboone(paths[0])
+    return {"inputs": inputs, "labels": labels}
+
+
+MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+KNOWN = {
+    "mnist": Known(
+        lambda folder: _all_of(folder, *MNIST_FILES),
+        _parse_mnist,
+        _pixels,
+        554,
+        f"Put its four IDX files ({MNIST_FILES[0]}, ...; .gz or not) into $DNASA_DATA/mnist.",
+    ),
+    "a9a": Known(
+        lambda folder: _all_of(folder, "a9a", "a9a.t"),
+        _parse_a9a,
+        lambda parts: split_at(parts, 32_561),
+        1430,
+        "Put the LIBSVM files a9a and a9a.t (.gz or not) into $DNASA_DATA/a9a.",
+    ),
+    "miniboone": Known(
+        lambda folder: _one_of(folder, "MiniBooNE_PID.txt"),
+        _parse_miniboone,
+        lambda parts: standardised(split_at(shuffled(parts), round(len(parts["labels"]) * 100_000 / 130_064))),
+        41150,
+        "Put the UCI file MiniBooNE_PID.txt (.gz or not) into $DNASA_DATA/miniboone.",
+    ),
+    "covertype": Known(
+        lambda folder: _one_of(folder, "covertype.csv", "covertype-sample.csv", "covtype.data"),
+        _parse_covertype,
+        lambda parts: standardised(
+            every_fifth(**shuffled(parts | {"labels": (parts["labels"] == 1).astype(np.int64)}))
+        ),
+        1596,
+        "Put covertype.csv, covertype-sample.csv or covtype.data (.gz or not) into $DNASA_DATA/covertype.",
+    ),
+}
+DATASETS = ("digits", *KNOWN)
+
+
+# ---------------------------------------------------------------- your own
+
+
+def from_arrays(
+    inputs: Any, labels: Any, test_inputs: Any = None, test_labels: Any = None, name: str = "own"
+) -> Dataset:
+    """Your own arrays; without a test part, every fifth row is kept for testing. Labels may be numbers or words."""
+    inputs, words = files.checked_inputs(inputs), np.asarray(labels)
+    if len(inputs) != len(words):
+        raise InputError(f"There are {len(inputs)} rows of inputs but {len(words)} labels: give one label per row.")
+    if test_inputs is None:
+        parts: Any = every_fifth(inputs, files.numbered(words))
+        return Dataset(name, **parts)
+    both = files.numbered(np.concatenate([words, np.asarray(test_labels)]))
+    return Dataset(name, inputs, both[: len(words)], files.checked_inputs(test_inputs), both[len(words) :])
+
+
+def from_torch(train: Any, test: Any = None) -> Dataset:
+    """A torch `Dataset` of (input, label) pairs, read once into memory."""
+    import torch
+
+    def columns(rows: Any) -> tuple[np.ndarray, np.ndarray]:
+        pairs = [rows[i] for i in range(len(rows))]
+        return torch.stack([torch.as_tensor(x) for x, _ in pairs]).numpy(), np.array([int(y) for _, y in pairs])
+
+    return from_arrays(*columns(train), *(columns(test) if test is not None else ()))
+
+
+def from_file(path: Path, target: str | None) -> Dataset:
+    """An .npz with `inputs` and `labels` (and perhaps `test_inputs` and `test_labels`), or a .csv with its target column."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    if path.suffix == ".npz":
+        return from_arrays(name=path.stem, **files.read_npz(path))._replace(source=str(path))
+    if target is None:
+        raise InputError(f"Which column of {path.name} is the label? Say --target NAME.")
+    inputs, labels = files.read_csv(path, target)
+    return Dataset(
+        path.stem, **standardised(every_fifth(**shuffled({"inputs": inputs, "labels": labels}))), source=str(path)
+    )

@@ -1,13 +1,85 @@
-"""Which rows belong to which node."""
+"""Which rows belong to which node: every row exactly once, the same for the same seed."""
+
+from collections.abc import Callable
 
 import numpy as np
 
-from dnasa.core import InputError
+from dnasa.core import InputError, choose
+
+Shards = list[np.ndarray]
 
 
-def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> list[np.ndarray]:
-    """Shuffle, then deal out evenly: every row is used once, shares differ by at most one row."""
-    if nodes > len(labels):
-        raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
+def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
+    """Shuffle, then deal out evenly: shares differ by at most one row."""
+    _enough(labels, nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, nodes)]
+
+
+def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
+    """Sort by label, then cut into even pieces: most nodes see one or two classes only."""
+    _enough(labels, nodes)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    return [np.sort(part) for part in np.array_split(order, nodes)]
+
+
+def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = 0.5) -> Shards:
+    """Each class is shared out in proportions drawn from Dirichlet(alpha): small alpha, very different nodes.
+
+    Drawn again until every node has a row; a node still without one gets a row from the largest share.
+    """
+    _enough(labels, nodes)
+    if not (np.isfinite(alpha) and alpha > 0):
+        raise InputError(f"Dirichlet's alpha must be a positive number, not {alpha}.")
+    generator = np.random.default_rng(seed)
+    for _ in range(50):
+        shards = _draw(labels, nodes, alpha, generator)
+        if min(map(len, shards)) > 0:
+            break
+    for shard in range(nodes):
+        if not len(shards[shard]):
+            largest = max(range(nodes), key=lambda i: len(shards[i]))
+            shards[shard], shards[largest] = shards[largest][-1:], shards[largest][:-1]
+    return [np.sort(shard) for shard in shards]
+
+
+def _draw(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Generator) -> Shards:
+    pieces: list[list[np.ndarray]] = [[] for _ in range(nodes)]
+    for label in np.unique(labels):
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        shares = generator.dirichlet(np.full(nodes, alpha))
+        cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+        for node, piece in enumerate(np.split(rows, cuts)):
+            pieces[node].append(piece)
+    return [np.concatenate(piece) for piece in pieces]
+
+
+def _enough(labels: np.ndarray, nodes: int) -> None:
+    if nodes < 1:
+        raise InputError(f"A network needs at least one node, not {nodes}.")
+    if nodes > len(labels):
+        raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
+
+
+PARTITIONS: dict[str, Callable[..., Shards]] = {"iid": iid, "by_label": by_label, "dirichlet": dirichlet}
+
+
+def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
+    """By name: iid, by_label, dirichlet or dirichlet(0.1)."""
+    name, _, rest = how.partition("(")
+    make = choose("partition", name, PARTITIONS)
+    if not rest:
+        return make(labels, nodes, seed)
+    if name != "dirichlet" or not rest.endswith(")"):
+        raise InputError(f"Cannot read the partition '{how}'. Write iid, by_label or dirichlet(0.1).")
+    try:
+        alpha = float(rest[:-1])
+    except ValueError:
+        raise InputError(f"Dirichlet's alpha must be a positive number, not '{rest[:-1]}'.") from None
+    return make(labels, nodes, seed, alpha)
+
+
+def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
+    """Rows of each class (columns) at each node (rows)."""
+    return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])

@@ -8,6 +8,11 @@ from dnasa.core import choose
 FIGURES = {
     "fig1": "speedup with the number of nodes (least squares, ring)",
     "fig2": "the spike model against tuned methods",
+    "fig3": "test accuracy against stepsize on real data",
+    "fig4": "the same for a9a on four graphs",
+    "fig5": "MNIST: curves at the best stepsizes",
+    "fig6": "a9a: curves at the best stepsizes",
+    "heterogeneity": "which methods keep their accuracy when the nodes' data differ",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 

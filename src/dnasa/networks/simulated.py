@@ -34,10 +34,10 @@ def _dense_product(weights: np.ndarray) -> Product:
 
     def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         if isinstance(arrays[0], np.ndarray):
-            return tuple(as_kind(arrays[0]) @ np.stack(arrays))
+            return tuple(np.split(as_kind(arrays[0]) @ np.concatenate(arrays, axis=-1), len(arrays), axis=-1))
         import torch
 
-        return torch.matmul(as_kind(arrays[0]), torch.stack(arrays)).unbind()
+        return torch.matmul(as_kind(arrays[0]), torch.cat(arrays, dim=-1)).chunk(len(arrays), dim=-1)
 
     return multiply
 

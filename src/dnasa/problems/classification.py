@@ -1,101 +1,245 @@
 """A neural network trained on labelled data that is divided among the nodes."""
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dnasa.core import Array
+from dnasa.core import Array, InputError, positive
+from dnasa.problems.batched import Stack, stack
 from dnasa.randomness import Samples
 
-CHUNK = 4096  # rows evaluated at a time
+BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations held at a time
+MOST_ROWS = 4096  # evaluated at a time
 
 
 class Classification:
     """min (1/n) sum_i mean over node i's rows of the cross-entropy of `model`.
 
-    `model` makes the network; each seed starts from its own initialisation, the same at all nodes. `shards[i]` are node
-    i's rows of `inputs` and `labels`; a step draws `batch` of them with replacement.
+    `model` makes the network, each seed from its own initialisation, the same at all nodes; or it is a network, whose
+    parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels`; a step draws `batch` of them
+    with replacement. `loss_scale` multiplies the training loss that the rules see (the paper's framework has 1/n); what
+    is reported is not scaled. All models of all nodes and runs go through the network together. Without `train_metrics`, an
+    evaluation looks at the test rows only and costs no pass over the training data.
     """
 
     def __init__(
         self,
-        model: Callable[[], nn.Module],
+        model: Callable[[], nn.Module] | nn.Module,
         inputs: Array,
         labels: Array,
         shards: Sequence[np.ndarray],
         test_inputs: Array,
         test_labels: Array,
         batch: int = 32,
-        dtype: torch.dtype = torch.float32,
+        loss_scale: float = 1.0,
+        dtype: str = "float32",
+        device: str = "cpu",
+        train_metrics: bool = True,
     ):
-        self.make, self.shards, self.batch, self.dtype = model, shards, batch, dtype
-        self.nodes = len(shards)
+        positive("batch", batch)
+        positive("loss_scale", loss_scale)
+        self.dtype, self.device = getattr(torch, dtype), find_device(device)
+        self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
+        self.shards, self.batch, self.loss_scale, self.nodes = shards, batch, loss_scale, len(shards)
         self.epoch = float(np.mean([len(shard) for shard in shards]))
-        self.model = self._seeded(0)
-        self.names = [name for name, _ in self.model.named_parameters()]
-        self.shapes = [parameter.shape for parameter in self.model.parameters()]
-        self.sizes = [parameter.numel() for parameter in self.model.parameters()]
-        self.inputs, self.labels = torch.as_tensor(inputs).to(dtype), torch.as_tensor(labels).long()
-        self.test_inputs = torch.as_tensor(test_inputs).to(dtype)
-        self.test_labels = torch.as_tensor(test_labels).long()
+        self.train_metrics = train_metrics
+        self.inputs, self.labels = self._tensors(inputs, labels)
+        self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
         self.samples = Samples("batch", self._draw, batch)
-        self.gradients = vmap(grad(self._loss), in_dims=(0, 0, 0))
+        self.models = Models(self._seeded(0))
+        self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
+
+    def _tensors(self, inputs: Array, labels: Array) -> tuple[Tensor, Tensor]:
+        x, y = (
+            torch.as_tensor(np.require(part, requirements="W") if isinstance(part, np.ndarray) else part)
+            for part in (inputs, labels)
+        )
+        if len(x) != len(y):
+            raise InputError(f"There are {len(x)} rows of inputs but {len(y)} labels: give one label per row.")
+        if not len(x):
+            raise InputError("There are no rows: give at least one for training and one for testing.")
+        x = x.to(self.device, self.dtype if x.is_floating_point() else torch.long)
+        return x, y.to(self.device, torch.long)
 
     def _seeded(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.make().to(self.dtype)
+            return self.make().to(self.device, self.dtype)
 
     def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
         return self.shards[node][generator.integers(len(self.shards[node]), size=(length, self.batch))]
 
-    def start(self, seed: int) -> Array:
+    def start(self, seed: int) -> Tensor:
         return torch.cat([parameter.detach().reshape(-1) for parameter in self._seeded(seed).parameters()])
 
-    def _logits(self, flat: Array, inputs: Array) -> Array:
-        pieces = [piece.view(shape) for piece, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
-        return functional_call(self.model, dict(zip(self.names, pieces, strict=True)), (inputs,))
+    def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
+        rows = self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
+        rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
+        flat, weight = x.reshape(-1, x.shape[-1]), self.loss_scale / self.batch
+        parts = [
+            self.models.gradient(flat[part], self.inputs[rows[part]], self.labels[rows[part]], weight)[1]
+            for part in self._parts(len(flat), self.batch)
+        ]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(x)
 
-    def _loss(self, flat: Array, inputs: Array, labels: Array) -> Array:
-        return nn.functional.cross_entropy(self._logits(flat, inputs), labels)
+    def _parts(self, models: int, rows: int) -> Iterator[slice]:
+        """As many models at a time as fit into the budget."""
+        at_once = max(1, BUDGET[self.device.type] // (self.footprint * rows))
+        return (slice(first, first + at_once) for first in range(0, models, at_once))
 
-    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        rows = self.samples.at(seeds, nodes, t, ready=torch.as_tensor).expand(*x.shape[:-1], -1)
-        rows = rows.reshape(-1, self.batch)
+    def evaluate(self, mean: Tensor, nodes: range) -> dict[str, Tensor]:
+        """Over the rows of these nodes, each weighted so that all nodes count alike, and over their share of the test set."""
+        flat = mean.reshape(-1, mean.shape[-1])
+        test_loss, accuracy = self._test(flat, nodes)
+        out = {"test_loss": test_loss.view(mean.shape[:-1]), "test_accuracy": accuracy.view(mean.shape[:-1])}
+        if not self.train_metrics:
+            return out
+        loss, gradient = self._train(flat, nodes)
+        return {"train_loss": loss.view(mean.shape[:-1])} | out | {"gradient": gradient.view_as(mean)}
+
+    def _chunks(self, rows: Tensor, models: int) -> Sequence[Tensor]:
+        most = BUDGET[self.device.type] // (self.footprint * models)
+        return rows.split(max(1, min(MOST_ROWS, most)))
+
+    def _train(self, flat: Tensor, nodes: range) -> tuple[Tensor, Tensor]:
+        rows = torch.as_tensor(np.concatenate([self.shards[node] for node in nodes])).to(self.device)
+        sizes = [len(self.shards[node]) for node in nodes]
+        each = torch.as_tensor(np.repeat([1 / (size * len(nodes)) for size in sizes], sizes)).to(
+            self.device, self.dtype
+        )
+        loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
+        for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
+            x, y, weight = self.inputs[rows[part]], self.labels[rows[part]], each[part]
+            losses, g = self.models.gradient(flat, self._everyone(flat, x), self._everyone(flat, y), weight)
+            loss += (losses * weight).sum(1)
+            gradient += g
+        return loss, gradient
+
+    @staticmethod
+    def _everyone(flat: Tensor, rows: Tensor) -> Tensor:
+        return rows.expand(len(flat), *rows.shape)
+
+    def _test(self, flat: Tensor, nodes: range) -> tuple[Tensor, Tensor]:
+        """The test rows are shared out to the nodes as well, so that real processes divide the work."""
+        total = len(self.test_labels)
+        rows = torch.cat([torch.arange(node, total, self.nodes) for node in nodes]).to(self.device)
+        loss, right = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        for part in self._chunks(rows, len(flat)):
+            logits = self.models.logits(flat, self._everyone(flat, self.test_inputs[part]))
+            labels = self._everyone(flat, self.test_labels[part])
+            loss += cross_entropy(logits, labels).sum(1)
+            right += (logits.argmax(-1) == labels).sum(1)
+        share = self.nodes / (len(nodes) * total)
+        return loss * share, right * share
+
+    def accuracies(self, x: Tensor) -> Tensor:
+        """The test accuracy of every model in `x` of shape (..., d): of each node by itself, say."""
         flat = x.reshape(-1, x.shape[-1])
-        return self.gradients(flat, self.inputs[rows], self.labels[rows]).view_as(x)
+        everyone = range(self.nodes)
+        return torch.cat([self._test(flat[part], everyone)[1] for part in self._parts(len(flat), 64)]).view(
+            x.shape[:-1]
+        )
 
-    def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]:
-        """Over the rows of these nodes, each weighted so that all nodes count alike; the test set as a whole."""
-        rows = np.concatenate([self.shards[node] for node in nodes])
-        weights = np.concatenate([np.full(len(self.shards[node]), 1 / len(self.shards[node])) for node in nodes])
-        flat = mean.reshape(-1, mean.shape[-1]).clone().requires_grad_()
-        loss, gradient = mean.new_zeros(len(flat)), torch.zeros_like(flat)
-        for part in torch.arange(len(rows)).split(CHUNK):
-            chosen = torch.as_tensor(rows)[part]
-            weight = torch.as_tensor(weights)[part].to(self.dtype) / len(nodes)
-            losses = torch.stack([self._weighted(point, chosen, weight) for point in flat])
-            gradient += torch.autograd.grad(losses.sum(), flat)[0]
-            loss += losses.detach()
-        test_loss, accuracy = self._test(flat.detach())
-        shape = mean.shape[:-1]
-        return {
-            "train_loss": loss.view(shape),
-            "test_loss": test_loss.view(shape),
-            "test_accuracy": accuracy.view(shape),
-            "gradient": gradient.view_as(mean),
-        }
 
-    def _weighted(self, point: Array, rows: Array, weight: Array) -> Array:
-        each = nn.functional.cross_entropy(self._logits(point, self.inputs[rows]), self.labels[rows], reduction="none")
-        return (each * weight).sum()
+def find_device(name: str) -> torch.device:
+    """The device, or a clear word that it is not there."""
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"Unknown device '{name}'. Choose from: cpu, cuda.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device here: use --device cpu.")
+    return torch.device(name)
 
-    def _test(self, flat: Array) -> tuple[Array, Array]:
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(R, b): the loss of every row of every model."""
+    return logits.logsumexp(-1) - logits.gather(-1, labels[..., None])[..., 0]
+
+
+class Models:
+    """Many copies of one network, by hand where its layers are known and by torch's vmap where they are not."""
+
+    def __init__(self, module: nn.Module):
+        check(module)
+        self.module = module
+        self.stack: Stack | None = stack(module)
+        self.names = [name for name, _ in module.named_parameters()]
+        self.shapes = [parameter.shape for parameter in module.parameters()]
+        self.sizes = [parameter.numel() for parameter in module.parameters()]
+        self.mapped = vmap(grad(self._loss, has_aux=True))
+
+    def _call(self, flat: Tensor, x: Tensor) -> Tensor:
+        pieces = [piece.view(shape) for piece, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
+        return functional_call(self.module, dict(zip(self.names, pieces, strict=True)), (x,))
+
+    def _loss(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        each = cross_entropy(self._call(flat, x), y)
+        return (each * weight).sum(), each
+
+    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """(R, b, classes)"""
+        if self.stack:
+            return self.stack.logits(flat, x)
         with torch.no_grad():
-            logits = [self._logits(point, self.test_inputs) for point in flat]
-            loss = torch.stack([nn.functional.cross_entropy(each, self.test_labels) for each in logits])
-            right = torch.stack([(each.argmax(-1) == self.test_labels).double().mean() for each in logits])
-        return loss, right
+            return vmap(self._call)(flat, x)
+
+    def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, Tensor]:
+        """The losses (R, b) of all rows, and the gradients (R, d) of their weighted sums."""
+        if not self.stack:
+            spread = flat.new_ones(y.shape) * weight
+            g, losses = self.mapped(flat, x, y, spread)
+            return losses, g
+        losses = []
+
+        def at_logits(logits: Tensor) -> Tensor:
+            losses.append(cross_entropy(logits, y))
+            slope = torch.softmax(logits, -1)
+            slope.scatter_add_(-1, y[..., None], slope.new_full((*y.shape, 1), -1.0))
+            return slope * (weight if isinstance(weight, float) else weight[..., None])
+
+        g = self.stack.gradient(flat, x, at_logits)
+        return losses[0], g
+
+    def footprint(self, point: Tensor, x: Tensor) -> int:
+        """Bytes that the gradient of one model at one row keeps, roughly; also a first try whether the network works."""
+        try:
+            self.gradient(point[None], x[None], torch.zeros(1, 1, dtype=torch.long, device=x.device), 1.0)
+            numbers = self.stack.footprint(point[None], x[None]) if self.stack else self._saved(point, x)
+        except RuntimeError as error:
+            line = str(error).splitlines()[0]
+            raise InputError(f"This network does not take rows of shape {tuple(x.shape[1:])}: {line}") from error
+        return numbers * point.element_size()
+
+    def _saved(self, point: Tensor, x: Tensor) -> int:
+        """How many numbers autograd keeps."""
+        kept = [x.numel()]
+
+        def keep(saved: Tensor) -> Tensor:
+            kept.append(saved.numel())
+            return saved
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved), torch.enable_grad():
+            self._call(point.detach().clone().requires_grad_(), x)
+        return sum(kept)
+
+
+NORMS, DROPOUT = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
+REFUSED = {
+    NORMS: "keeps statistics of its batches: use nn.GroupNorm or nn.LayerNorm, or call .eval() on it",
+    DROPOUT: "draws random numbers of its own: leave it out, or call .eval() on it",
+    nn.RNNBase: "cannot be run for many models at once: write the recurrence with nn.Linear",
+}
+
+
+def check(module: nn.Module) -> None:
+    """Refuse by name what cannot work for many models at once."""
+    for name, part in module.named_modules():
+        harmless = isinstance(part, (NORMS, DROPOUT)) and (not part.training or getattr(part, "p", 1) == 0)
+        for kind, why in REFUSED.items():
+            if isinstance(part, kind) and not harmless:
+                raise InputError(f"Layer '{name or 'network'}' ({type(part).__name__}) {why}.")
+    if not any(True for _ in module.parameters()):
+        raise InputError("The network has no parameters to train.")

@@ -4,5 +4,21 @@ from torch import nn
 
 
 def perceptron(inputs: int, hidden: int, classes: int) -> nn.Module:
-    """Two layers with tanh between."""
+    """Two layers with tanh between: d-64-2 for a9a and MiniBooNE in the paper."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, classes))
+
+
+def lenet() -> nn.Module:
+    """LeNet for 28 x 28 images, as in the paper."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 84),
+        nn.Tanh(),
+        nn.Linear(84, 10),
+    )

@@ -1,0 +1,137 @@
+"""File formats: IDX, LIBSVM, CSV, MiniBooNE's text, npz; gzipped or not. A broken file gets one clear line."""
+
+import gzip
+import io
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnasa.core import InputError
+
+
+def read_bytes(path: Path) -> bytes:
+    """The whole file, unpacked if it is gzipped (its first bytes tell)."""
+    try:
+        raw = path.read_bytes()
+        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"Cannot read {path}: {str(error) or 'it is cut short'}. Fetch the file again.") from error
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """IDX of unsigned bytes: two zero bytes, type 8, the number of axes, their sizes, then the data."""
+    raw = read_bytes(path)
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise InputError(f"{path} is not an IDX file of bytes.")
+    axes = raw[3]
+    sizes = np.frombuffer(raw[4 : 4 + 4 * axes], ">u4").tolist()
+    data = np.frombuffer(raw[4 + 4 * axes :], np.uint8)
+    if len(sizes) != axes or data.size != np.prod(sizes, dtype=object):
+        raise InputError(
+            f"{path} promises {' x '.join(map(str, sizes))} bytes and holds {data.size}. Fetch the file again."
+        )
+    return data.reshape(sizes)
+
+
+def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
+    """`label index:value ...` per line, indices from 1."""
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        rows, labels = load_svmlight_file(io.BytesIO(read_bytes(path)), n_features=features, dtype=np.float32)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path} is not LIBSVM text of {features} features: {error}.") from error
+    return checked_inputs(rows.toarray()), numbered(labels)
+
+
+def read_csv(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """A table of numbers; the label is the column `target`, or the last one. The header is optional without a target."""
+    import pandas as pd
+
+    text = io.BytesIO(read_bytes(path))
+    try:
+        first = text.readline().decode().strip().split(",")
+        text.seek(0)
+        table = pd.read_csv(text, header=0 if target or not all(map(_is_number, first)) else None)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a table of comma-separated values: {str(error).splitlines()[0]}.") from error
+    if target is not None and target not in table:
+        raise InputError(f"{path.name} has no column '{target}'. Its columns: {', '.join(map(str, table.columns))}.")
+    name = target if target is not None else table.columns[-1]
+    inputs = table.drop(columns=name)
+    words = [str(column) for column in inputs if inputs[column].dtype.kind not in "fiub"]
+    if words:
+        raise InputError(f"Column '{words[0]}' of {path.name} is not numeric: encode it as numbers first.")
+    if table[name].isna().any():
+        raise InputError(f"Column '{name}' of {path.name} has rows without a label: fill or drop them.")
+    return checked_inputs(inputs.to_numpy(np.float32)), numbered(table[name].to_numpy())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """UCI's text: the counts of signal and background, then 50 numbers a row, signal first."""
+    text = io.BytesIO(read_bytes(path))
+    try:
+        signal, background = (int(count) for count in text.readline().split())
+        inputs = np.loadtxt(text, dtype=np.float32, ndmin=2)
+    except ValueError as error:
+        raise InputError(f"{path} is not MiniBooNE's text (two counts, then rows of numbers): {error}.") from error
+    if len(inputs) != signal + background:
+        raise InputError(f"{path} promises {signal} + {background} rows and holds {len(inputs)}. Fetch the file again.")
+    return checked_inputs(inputs), np.repeat([1, 0], [signal, background])
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """`inputs`, `labels` and, if they are there, `test_inputs`, `test_labels`; never a pickle."""
+    try:
+        with np.load(path, allow_pickle=False) as parts:
+            held = {key: parts[key] for key in parts.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        raise InputError(
+            f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else 'it is cut short'}."
+        ) from error
+    wanted = ("inputs", "labels", "test_inputs", "test_labels")
+    missing = [key for key in wanted[: 4 if "test_inputs" in held else 2] if key not in held]
+    if missing:
+        raise InputError(f"{path.name} has no array '{missing[0]}'; it holds: {', '.join(held) or 'nothing'}.")
+    return {key: held[key] for key in wanted if key in held}
+
+
+def checked_inputs(inputs: Any) -> np.ndarray:
+    """Finite numbers, one row per sample: signed whole numbers are tokens and stay so, all others become float32."""
+    rows = np.asarray(inputs)
+    if rows.dtype.kind not in "fiub" or rows.ndim < 2 or not rows.size:
+        raise InputError(
+            f"Inputs must be numbers with one row per sample; these are {rows.dtype} of shape {rows.shape}."
+        )
+    if rows.dtype.kind == "i":
+        return rows.astype(np.int64)
+    if not np.isfinite(rows).all():
+        bad = int(np.argwhere(~np.isfinite(rows.reshape(len(rows), -1)).all(1))[0, 0])
+        raise InputError(f"Row {bad} of the inputs has a missing or infinite value: fill or drop it.")
+    return rows.astype(np.float32)
+
+
+def numbered(labels: Any) -> np.ndarray:
+    """Labels as 0, 1, 2, ... in their sorted order."""
+    words = np.asarray(labels)
+    if words.ndim != 1:
+        raise InputError(f"Labels must be one per row; these have shape {words.shape}.")
+    if words.dtype.kind == "f" and not np.isfinite(words).all():
+        raise InputError("Some labels are missing or infinite: fill or drop those rows.")
+    names, numbers = np.unique(words, return_inverse=True)
+    if len(names) < 2:
+        raise InputError("All labels are the same: there is nothing to learn.")
+    if words.dtype.kind == "f" and len(names) > 1000:
+        raise InputError(f"The labels have {len(names):,} different values: this looks like regression, not classes.")
+    return numbers.astype(np.int64)

@@ -1,0 +1,111 @@
+"""Figure 3: test accuracy against the stepsize on real data, D-NASA as the line that needs none."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from dnasa import topology
+from dnasa.core import InputError
+from dnasa.experiments import tuning
+from dnasa.experiments.report import Report
+from dnasa.experiments.tasks import classification
+from dnasa.plots import panels, title
+from dnasa.records import Result
+from dnasa.solve import solve
+from dnasa.topology import Topology
+
+ETAS = (0.005, 0.01, 0.5, 1, 5, 10, 50, 100)
+RULES = ("dsgd", "dsgt", "dasagt", "d2", "dnasa")
+STEPS = {"mnist": 3000, "a9a": 1000, "miniboone": 1000, "covertype": 1000}
+QUICK = {"mnist": 60, "a9a": 300, "miniboone": 300, "covertype": 300}
+SEEDS = 10
+
+
+def run(
+    quick: bool = False, progress: bool | None = None, device: str = "cpu", data: Sequence[str] = tuple(STEPS)
+) -> Report:
+    """MNIST, a9a, MiniBooNE and covertype, 8 nodes on the paper's random graph, batch 32."""
+    seeds = 1 if quick else SEEDS
+    report = Report("fig3", f"Figure 3: 8 nodes, random graph (rho = 0.375), {seeds} seeds")
+    figure, axes = panels(2, (len(data) + 1) // 2) if len(data) > 1 else panels(1)
+    for axis, name in zip(axes.flat, data, strict=False):
+        steps = (QUICK if quick else STEPS)[name]
+        began = time.perf_counter()
+        try:
+            table = one(name, topology.paper_random(), steps, seeds, progress, device)
+        except InputError as error:
+            missing(axis, name, str(error))
+            report.findings.append(f"{name}: {error}")
+            continue
+        draw(axis, table, f"{name}, {steps:,} steps")
+        report.tables[f"fig3-{name}"] = summary(table)
+        report.data[f"fig3-{name}-grid"] = table
+        runs = len(table) * seeds
+        took = f"{runs} runs of {steps:,} steps in {time.perf_counter() - began:.0f} s"
+        report.findings.append(f"{name}: {sentence(table)} ({took})")
+    figure.suptitle("Test accuracy against stepsize, 8 nodes, random graph" + (" (quick run)" if quick else ""))
+    report.figures["fig3"] = figure
+    return report
+
+
+def grid_search(
+    name: str, graph: Topology, steps: int, seeds: int, progress: bool | None, device: str, how: str
+) -> Result:
+    """Every rule and stepsize of the paper's grid, all seeds, in one batch; the loss is scaled by 1/n as in the paper."""
+    problem = classification(name, graph.nodes, how, loss_scale="1/n", device=device, train_metrics=False)
+    rules = [rule for rule in RULES if rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9]
+    return solve(problem, graph, rules, eta=ETAS, steps=steps, seed=range(seeds), evaluate=[steps], progress=progress)
+
+
+def one(
+    name: str, graph: Topology, steps: int, seeds: int, progress: bool | None, device: str, how: str = "iid"
+) -> pd.DataFrame:
+    return tuning.grid(grid_search(name, graph, steps, seeds, progress, device, how), "test_accuracy")
+
+
+def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
+    tuning.draw_stepsizes(axis, table, "test accuracy", log=False)
+    axis.set_title(name)
+    axis.legend(fontsize=7, loc="lower left")
+
+
+def missing(axis: Axes, name: str, why: str) -> None:
+    import textwrap
+
+    axis.set_title(name)
+    axis.text(0.5, 0.5, textwrap.fill(why, 38), ha="center", va="center", fontsize=8, transform=axis.transAxes)
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Each rule's best stepsize, its accuracy there, and its accuracy one step of the grid to either side."""
+    rows = []
+    for rule, winner in tuning.best(table, "test_accuracy").iterrows():
+        same = table[table.rule == rule].reset_index(drop=True)
+        place = int(same.value.argmax())
+        near = [same.value.get(place + shift, np.nan) for shift in (-1, 1)]
+        rows.append(
+            {
+                "rule": title(str(rule)),
+                "best eta": "none needed" if np.isnan(winner.eta) else f"{winner.eta:g}",
+                "test accuracy": winner.value,
+                "accuracy one eta lower": near[0],
+                "accuracy one eta higher": near[1],
+                "diverged": ", ".join(f"{eta:g}" for eta in same[same.diverged.notna()].eta) or "none",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sentence(table: pd.DataFrame) -> str:
+    winners = tuning.best(table, "test_accuracy")
+    ours, others = winners.loc["dnasa"].value, winners.drop(index="dnasa")
+    best, theirs = others.value.idxmax(), others.value.max()
+    return (
+        f"D-NASA {100 * ours:.2f} % with nothing tuned; best tuned method {title(str(best))} {100 * theirs:.2f} % "
+        f"at eta = {others.eta[best]:g}; difference {100 * (ours - theirs):+.2f} points."
+    )

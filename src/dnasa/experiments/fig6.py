@@ -1,0 +1,9 @@
+"""Figure 6: a9a, loss, accuracy and stationarity against epochs and seconds."""
+
+from dnasa.experiments import curves
+from dnasa.experiments.report import Report
+
+
+def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") -> Report:
+    """The perceptron on a9a."""
+    return curves.run("fig6", "a9a", quick, progress, device)

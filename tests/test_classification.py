@@ -1,0 +1,213 @@
+"""Gradients of many models at once are the gradients of each, by whatever route."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import dnasa
+from dnasa import topology
+from dnasa.core import InputError
+from dnasa.problems import Classification
+from dnasa.problems.classification import Models, cross_entropy
+from dnasa.problems.models import lenet, perceptron
+
+
+class Residual(nn.Module):
+    """Not sequential: takes the way through vmap."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.b(x + torch.tanh(self.a(x)))
+
+
+def convolutions():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Sequential(nn.Conv2d(4, 5, (2, 1), dilation=2, bias=False), nn.GELU()),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(10, 3),
+    )
+
+
+def normal():
+    return nn.Sequential(
+        nn.LayerNorm(6), nn.Linear(6, 5, bias=False), nn.SiLU(), nn.LayerNorm(5, bias=False), nn.Linear(5, 3)
+    )
+
+
+def tokens():
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
+
+
+NETWORKS = {
+    "perceptron": (lambda: perceptron(6, 4, 3), (6,), True),
+    "lenet": (lenet, (1, 28, 28), True),
+    "convolutions": (convolutions, (2, 18, 20), True),
+    "layer norm": (normal, (6,), True),
+    "embedding": (tokens, (3,), True),
+    "deep rows": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Sigmoid(), nn.Flatten(), nn.Linear(10, 3)), (2, 4), True),
+    "residual": (Residual, (6,), False),
+    "group norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), (6,), False),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_of_many_models_are_those_of_each(name):
+    make, shape, by_hand = NETWORKS[name]
+    torch.manual_seed(1)
+    networks = [make().double() for _ in range(4)]
+    models = Models(networks[0])
+    assert (models.stack is not None) == by_hand
+    flat = torch.stack([torch.cat([p.detach().reshape(-1) for p in net.parameters()]) for net in networks])
+    x = torch.randint(0, 9, (4, 5, *shape)) if name == "embedding" else torch.randn(4, 5, *shape, dtype=torch.double)
+    y, weight = torch.randint(0, 3, (4, 5)), torch.rand(5, dtype=torch.double)
+    losses, g = models.gradient(flat, x, y, weight)
+    for i, net in enumerate(networks):
+        each = nn.functional.cross_entropy(net(x[i]), y[i], reduction="none")
+        (each * weight).sum().backward()
+        torch.testing.assert_close(losses[i], each.detach(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(g[i], torch.cat([p.grad.reshape(-1) for p in net.parameters()]), rtol=0, atol=1e-10)
+        torch.testing.assert_close(models.logits(flat, x)[i], net(x[i]).detach(), rtol=0, atol=1e-10)
+
+
+def problem(nodes=4, how=perceptron, **options):
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((90, 6)).astype(np.float32)
+    y = (x @ generator.standard_normal((6, 3))).argmax(1)
+    shards = np.array_split(np.arange(60), [10, 25, 45])
+    return Classification(
+        lambda: how(6, 5, 3), x[:60], y[:60], shards, x[60:], y[60:], batch=8, dtype="float64", **options
+    )
+
+
+def test_evaluation_is_that_of_the_plain_network():
+    task = problem()
+    mean = torch.stack([task.start(0), task.start(1)])[:, None]
+    evaluated = task.evaluate(mean, range(4))
+    for i in range(2):
+        net = task._seeded(i)
+        each = nn.functional.cross_entropy(net(task.inputs), task.labels, reduction="none")
+        loss = torch.stack([each[shard].mean() for shard in task.shards]).mean()
+        loss.backward()
+        assert evaluated["train_loss"][i].item() == pytest.approx(loss.item(), abs=1e-10)
+        gradient = torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+        torch.testing.assert_close(evaluated["gradient"][i, 0], gradient, rtol=0, atol=1e-10)
+        right = (net(task.test_inputs).argmax(1) == task.test_labels).double().mean()
+        assert evaluated["test_accuracy"][i].item() == pytest.approx(right.item())
+
+
+def test_parts_of_the_nodes_average_to_the_whole():
+    task = problem()
+    mean = task.start(0)[None, None]
+    whole = task.evaluate(mean, range(4))
+    first, rest = task.evaluate(mean, range(1)), task.evaluate(mean, range(1, 4))
+    for name, value in whole.items():
+        torch.testing.assert_close(0.25 * first[name] + 0.75 * rest[name], value, rtol=0, atol=1e-10)
+
+
+def test_small_memory_changes_nothing(monkeypatch):
+    from dnasa.problems import classification
+
+    task, x = problem(), torch.randn(2, 3, 4, 53, dtype=torch.double)
+    whole, seen = task.gradient(x, range(4), [0, 1, 2], 5), task.evaluate(x[:, :, 0], range(4))
+    monkeypatch.setitem(classification.BUDGET, "cpu", 5 * task.footprint * task.batch)
+    torch.testing.assert_close(task.gradient(x, range(4), [0, 1, 2], 5), whole)
+    for name, value in task.evaluate(x[:, :, 0], range(4)).items():
+        torch.testing.assert_close(value, seen[name])
+
+
+def test_loss_scale_scales_the_gradient_and_nothing_reported():
+    x = torch.randn(1, 1, 4, 53, dtype=torch.double)
+    plain, scaled = problem(), problem(loss_scale=0.25)
+    torch.testing.assert_close(scaled.gradient(x, range(4), [0], 3), plain.gradient(x, range(4), [0], 3) / 4)
+    torch.testing.assert_close(
+        scaled.evaluate(x[:, :, 0], range(4))["train_loss"], plain.evaluate(x[:, :, 0], range(4))["train_loss"]
+    )
+
+
+def test_side_by_side_runs_equal_separate_ones():
+    task, graph = problem(), topology.ring(4, weights="lazy")
+    batch = dnasa.solve(task, graph, ["dsgt", "dnasa"], eta=[0.1, 0.5], seed=[0, 3], steps=30)
+    for run, row in batch.runs.iterrows():
+        alone = dnasa.solve(task, graph, row.rule, eta=None if np.isnan(row.eta) else row.eta, seed=row.seed, steps=30)
+        torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
+
+
+def test_training_learns_and_every_node_can_be_tested():
+    task = problem()
+    result = dnasa.solve(task, topology.ring(4), steps=400)
+    assert result.final().train_loss.item() < 0.2 * result.history.train_loss.iloc[0]
+    assert result.final().test_accuracy.item() > 0.7
+    assert task.accuracies(result.x).shape == (4,)
+    assert float(task.accuracies(result.x).min()) > 0.7
+
+
+def test_without_train_metrics_only_the_test_rows_are_looked_at():
+    assert set(problem(train_metrics=False).evaluate(problem().start(0)[None, None], range(4))) == {
+        "test_loss",
+        "test_accuracy",
+    }
+
+
+def test_a_network_instead_of_a_maker_starts_from_its_parameters():
+    net = perceptron(6, 5, 3)
+    task = Classification(
+        net, np.ones((4, 6), np.float32), [0, 1, 2, 0], [np.arange(4)], np.ones((1, 6), np.float32), [0]
+    )
+    expected = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+    torch.testing.assert_close(task.start(0), expected)
+    torch.testing.assert_close(task.start(9), expected)
+
+
+def test_cross_entropy_is_torchs():
+    logits, labels = torch.randn(3, 7, 4), torch.randint(0, 4, (3, 7))
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(3, 7)
+    torch.testing.assert_close(cross_entropy(logits, labels), expected)
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (
+            lambda: nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)),
+            r"Layer '1' \(BatchNorm1d\).*GroupNorm",
+        ),
+        (lambda: nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 3)), r"Layer '1' \(Dropout\).*leave it out"),
+        (lambda: nn.LSTM(6, 3), "LSTM.*many models"),
+        (lambda: nn.Linear(7, 3), r"does not take rows of shape \(6,\)"),
+        (lambda: nn.Tanh(), "no parameters"),
+    ],
+)
+def test_a_network_that_cannot_work_is_refused_by_name(network, words):
+    with pytest.raises(InputError, match=words):
+        problem(how=lambda *a: network())
+
+
+def test_batch_norm_and_dropout_are_welcome_when_switched_off():
+    quiet = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)).eval()
+    assert dnasa.solve(problem(how=lambda *a: quiet), topology.ring(4), steps=5).x.shape[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"device": "tpu"}, "Unknown device 'tpu'"),
+        ({"loss_scale": 0}, "loss_scale must be a positive"),
+    ],
+)
+def test_wrong_options_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        problem(**change)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_missing_gpu_is_said():
+    with pytest.raises(InputError, match="no CUDA device"):
+        problem(device="cuda")

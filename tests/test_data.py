@@ -1,0 +1,248 @@
+"""Data of every format is read right, wherever it lies, and divided so that every row is used exactly once."""
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dnasa import data
+from dnasa.core import InputError
+from dnasa.data import datasets, files
+
+REAL = Path(os.environ.get("DNASA_DATA", "/nowhere"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty $DNASA_DATA."""
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def put(path, content, zipped):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = content if isinstance(content, bytes) else content.encode()
+    target = path.with_name(path.name + ".gz") if zipped else path
+    target.write_bytes(gzip.compress(content) if zipped else content)
+
+
+def idx(array):
+    return (
+        b"\x00\x00\x08"
+        + bytes([array.ndim])
+        + np.array(array.shape, ">u4").tobytes()
+        + array.astype(np.uint8).tobytes()
+    )
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_mnist_is_read_from_idx_files(home, zipped):
+    images, labels = np.arange(3 * 784).reshape(3, 28, 28) % 256, np.array([7, 0, 9])
+    for name, array in zip(datasets.MNIST_FILES, (images, labels, images[:2], labels[:2]), strict=True):
+        put(home / "mnist" / name, idx(array), zipped)
+    rows = data.load("mnist")
+    assert rows.inputs.shape == (3, 1, 28, 28)
+    np.testing.assert_allclose(rows.inputs[0, 0], (images[0] / 255 - 0.1307) / 0.3081, rtol=1e-5, atol=1e-6)
+    assert rows.labels.tolist() == [7, 0, 9]
+    assert rows.test_inputs.shape == (2, 1, 28, 28)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a9a_is_read_from_libsvm_text(home, zipped):
+    put(home / "a9a" / "a9a", "+1 1:1 123:1\n-1 2:1\n-1 3:1\n", zipped)
+    put(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1 122:1\n", zipped)
+    rows = data.load("a9a")
+    assert rows.inputs.shape == (3, 123)
+    assert rows.test_inputs.shape == (2, 123)
+    assert rows.labels.tolist() == [1, 0, 0]
+    assert rows.inputs[0, 122] == 1
+
+
+def test_covertype_is_class_two_against_the_rest(home):
+    lines = ["a,b,cover"] + [f"{i},{i % 3},{1 + i % 7}" for i in range(70)]
+    put(home / "covertype" / "covertype-sample.csv", "\n".join(lines) + "\n", True)
+    rows = data.load("covertype")
+    assert rows.classes == 2
+    assert rows.labels.sum() + rows.test_labels.sum() == 10
+    np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-5)
+    put(home / "covertype" / "covertype-sample.csv", "\n".join(lines[1:]) + "\n", True)
+    assert data.load("covertype").inputs.shape == rows.inputs.shape
+
+
+def test_miniboone_has_its_signal_first(home):
+    text = " 30 100\n" + "\n".join(" ".join(str(i + j / 7) for j in range(50)) for i in range(130)) + "\n"
+    put(home / "miniboone" / "MiniBooNE_PID.txt", text, False)
+    rows = data.load("miniboone")
+    assert rows.labels.sum() + rows.test_labels.sum() == 30
+    assert (len(rows.labels), len(rows.test_labels)) == (100, 30)
+    inputs, labels = files.read_miniboone(home / "miniboone" / "MiniBooNE_PID.txt")
+    assert labels[:30].all()
+    assert not labels[30:].any()
+    assert inputs.shape == (130, 50)
+
+
+def test_parsed_data_is_kept_and_read_again_when_the_file_changes(home, monkeypatch):
+    put(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
+    put(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
+    first = data.load("a9a")
+    reader = files.read_libsvm
+    monkeypatch.setattr(files, "read_libsvm", lambda *a: pytest.fail("parsed twice"))
+    np.testing.assert_array_equal(data.load("a9a").inputs, first.inputs)
+    monkeypatch.setattr(files, "read_libsvm", reader)
+    put(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n-1 3:1\n", False)
+    assert len(data.load("a9a").inputs) == 3
+
+
+def test_a_broken_cache_is_parsed_anew(home):
+    put(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
+    put(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
+    data.load("a9a")
+    (kept,) = datasets.cache_folder().glob("a9a-*")
+    kept.write_bytes(b"rubbish")
+    assert data.load("a9a").inputs.shape == (2, 123)
+
+
+def test_openml_is_asked_when_the_folder_has_nothing(home, monkeypatch):
+    asked = []
+
+    def fetch(number):
+        asked.append(number)
+        return np.random.default_rng(0).random((130_064, 3), np.float32), np.arange(130_064) % 2
+
+    monkeypatch.setattr(datasets, "fetch_openml", fetch)
+    rows = data.load("miniboone")
+    assert asked == [41150]
+    assert (len(rows.labels), len(rows.test_labels)) == (100_000, 30_064)
+    data.load("miniboone")
+    assert asked == [41150]
+
+
+def test_without_network_the_remedy_is_named(home, monkeypatch):
+    def fetch(number):
+        raise OSError("no route")
+
+    monkeypatch.setattr(datasets, "fetch_openml", fetch)
+    with pytest.raises(InputError, match=r"no route.*MiniBooNE_PID.txt"):
+        data.load("miniboone")
+
+
+def test_openml_labels_become_numbers(monkeypatch):
+    import sklearn.datasets
+
+    monkeypatch.setattr(
+        sklearn.datasets, "fetch_openml", lambda **k: (np.ones((3, 2)), np.array(["5", "3", "5"], dtype=object))
+    )
+    inputs, labels = datasets.fetch_openml(1)
+    assert labels.tolist() == [1, 0, 1]
+    assert inputs.dtype == np.float32
+
+
+def test_ones_own_arrays_files_and_torch_datasets(tmp_path):
+    x, y = np.arange(20.0).reshape(10, 2), np.array(list("abababbaab"))
+    rows = data.from_arrays(x, y)
+    assert (len(rows.labels), len(rows.test_labels), rows.classes) == (8, 2, 2)
+    np.savez(tmp_path / "own.npz", inputs=x, labels=y, test_inputs=x[:3], test_labels=y[:3])
+    assert len(data.load(str(tmp_path / "own.npz")).test_labels) == 3
+    (tmp_path / "own.csv").write_text("u,v,kind\n" + "\n".join(f"{a},{b},{k}" for (a, b), k in zip(x, y, strict=True)))
+    assert data.load(str(tmp_path / "own.csv"), "kind").classes == 2
+    pairs = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.arange(10) % 3)
+    assert data.from_torch(pairs).classes == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.npz", b"PK\x03\x04broken", "Cannot read"),
+        ("x.npz", None, "no file"),
+        ("x.csv", b"a,kind\n" + b"1,x\n,y\n" * 5, "missing or infinite"),
+        ("x.csv", b"a,kind\n" + b"red,x\nblue,y\n" * 5, "not numeric"),
+        ("x.csv", b"a,b\n" + b"1,x\n2,y\n" * 5, "no column 'kind'"),
+        ("x.csv", b"a,kind\n" + b"1,x\n" * 9, "All labels are the same"),
+        ("x.csv", b"a,kind\n1,x\n2,y\n", "too few"),
+        ("x.csv", b"\xff\xfe\x00", "not a table"),
+        ("x.csv", b"", "not a table"),
+    ],
+)
+def test_broken_own_data_is_refused(tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        data.load(str(tmp_path / name), "kind")
+
+
+@pytest.mark.parametrize(
+    ("reader", "content", "words"),
+    [
+        (files.read_idx, b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "promises 5 bytes and holds 3"),
+        (files.read_idx, b"rubbish", "not an IDX file"),
+        (files.read_idx, gzip.compress(b"\x00\x00\x08\x01")[:-4], "Cannot read"),
+        (lambda p: files.read_libsvm(p, 3), b"+1 9:1\n", "not LIBSVM"),
+        (lambda p: files.read_libsvm(p, 3), b"hello world\n", "not LIBSVM"),
+        (files.read_miniboone, b"2 2\n1 2\n3 4\n", r"promises 2 \+ 2 rows and holds 2"),
+        (files.read_miniboone, b"a b\n", "not MiniBooNE"),
+    ],
+)
+def test_broken_files_are_refused(tmp_path, reader, content, words):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        reader(tmp_path / "file")
+
+
+@pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="needs $DNASA_DATA")
+def test_the_real_files_have_their_known_sizes():
+    mnist, a9a, covertype = (data.load(name) for name in ("mnist", "a9a", "covertype"))
+    assert mnist.inputs.shape == (60_000, 1, 28, 28)
+    assert mnist.test_inputs.shape == (10_000, 1, 28, 28)
+    assert abs(float(mnist.inputs.mean())) < 1e-2
+    assert (a9a.inputs.shape, a9a.test_inputs.shape) == ((32_561, 123), (16_281, 123))
+    assert a9a.labels.mean() == pytest.approx(0.2408, abs=1e-4)
+    assert a9a.test_labels.mean() == pytest.approx(0.2362, abs=1e-4)
+    assert len(covertype.labels) + len(covertype.test_labels) == 92_962
+    share = (covertype.labels.sum() + covertype.test_labels.sum()) / 92_962
+    assert share == pytest.approx(0.4876, abs=1e-4)
+
+
+@given(
+    how=st.sampled_from(["iid", "by_label", "dirichlet(0.1)", "dirichlet(10)", "dirichlet"]),
+    nodes=st.integers(1, 12),
+    rows=st.integers(12, 300),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_row_belongs_to_exactly_one_node(how, nodes, rows, seed):
+    labels = np.random.default_rng(seed).integers(0, 4, rows)
+    shards = data.partition(how, labels, nodes, seed)
+    assert sorted(np.concatenate(shards).tolist()) == list(range(rows))
+    assert min(map(len, shards)) > 0
+    again = data.partition(how, labels, nodes, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
+    if how in ("iid", "by_label"):
+        assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    assert data.class_table(labels, shards, 4).sum() == rows
+
+
+def test_by_label_separates_the_classes_and_dirichlet_lies_between():
+    labels = np.repeat(np.arange(8), 100)
+
+    def purity(how):
+        return np.mean([t.max() / t.sum() for t in data.class_table(labels, data.partition(how, labels, 8), 8)])
+
+    assert purity("by_label") == 1
+    assert purity("iid") < 0.3 < purity("dirichlet(0.1)") < 1
+
+
+@pytest.mark.parametrize("how", ["wat", "dirichlet(x)", "dirichlet(-1)", "iid(3)", "dirichlet(1"])
+def test_an_unreadable_partition_is_refused(how):
+    with pytest.raises(InputError):
+        data.partition(how, np.arange(20) % 2, 4)
