@@ -53,6 +53,17 @@ NETWORKS = {
     "layer norm": (normal, (6,), True),
     "embedding": (tokens, (3,), True),
     "deep rows": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Sigmoid(), nn.Flatten(), nn.Linear(10, 3)), (2, 4), True),
+    "falling activation": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.LeakyReLU(-0.5), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(27, 3)),
+        (1, 8, 8),
+        True,
+    ),
+    "in place": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), (6,), True),
+    "tied": (
+        lambda: (lambda same: nn.Sequential(same, nn.Tanh(), same, nn.Linear(6, 3)))(nn.Linear(6, 6)),
+        (6,),
+        False,
+    ),
     "residual": (Residual, (6,), False),
     "group norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), (6,), False),
 }
@@ -63,12 +74,14 @@ def test_gradients_of_many_models_are_those_of_each(name):
     make, shape, by_hand = NETWORKS[name]
     torch.manual_seed(1)
     networks = [make().double() for _ in range(4)]
-    models = Models(networks[0])
+    models = Models(make().double())
     assert (models.stack is not None) == by_hand
     flat = torch.stack([torch.cat([p.detach().reshape(-1) for p in net.parameters()]) for net in networks])
     x = torch.randint(0, 9, (4, 5, *shape)) if name == "embedding" else torch.randn(4, 5, *shape, dtype=torch.double)
     y, weight = torch.randint(0, 3, (4, 5)), torch.rand(5, dtype=torch.double)
-    losses, g = models.gradient(flat, x, y, weight)
+    kept: list = []
+    g = models.gradient(flat, x, y, weight, kept)
+    (losses,) = kept
     for i, net in enumerate(networks):
         each = nn.functional.cross_entropy(net(x[i]), y[i], reduction="none")
         (each * weight).sum().backward()
@@ -183,6 +196,11 @@ def test_cross_entropy_is_torchs():
         (lambda: nn.LSTM(6, 3), "LSTM.*many models"),
         (lambda: nn.Linear(7, 3), r"does not take rows of shape \(6,\)"),
         (lambda: nn.Tanh(), "no parameters"),
+        (lambda: nn.Linear(6, 2), "Labels run from 0 to 2, but the network has 2 outputs"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 3).requires_grad_(False), nn.Linear(3, 3)),
+            "Parameter '0.weight' is frozen",
+        ),
     ],
 )
 def test_a_network_that_cannot_work_is_refused_by_name(network, words):
@@ -200,6 +218,7 @@ def test_batch_norm_and_dropout_are_welcome_when_switched_off():
     [
         ({"device": "tpu"}, "Unknown device 'tpu'"),
         ({"loss_scale": 0}, "loss_scale must be a positive"),
+        ({"loss_scale": 1e-320}, "leaves nothing"),
     ],
 )
 def test_wrong_options_are_refused(change, words):
@@ -211,3 +230,27 @@ def test_wrong_options_are_refused(change, words):
 def test_a_missing_gpu_is_said():
     with pytest.raises(InputError, match="no CUDA device"):
         problem(device="cuda")
+
+
+def test_more_nodes_than_test_rows_are_fine():
+    x, y = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32), np.arange(40) % 3
+    task = Classification(lambda: perceptron(6, 5, 3), x, y, np.array_split(np.arange(40), 20), x[:2], y[:2], batch=2)
+    result = dnasa.solve(task, topology.ring(20), steps=3)
+    assert 0 <= result.final().test_accuracy.item() <= 1
+
+
+def test_tracking_does_not_notice_the_loss_scale():
+    a, b = (dnasa.solve(problem(loss_scale=c), topology.ring(4), steps=30).final().tracking.item() for c in (1.0, 64.0))
+    assert a == pytest.approx(b)
+
+
+@pytest.mark.parametrize(
+    ("shards", "words"),
+    [([[0, 1], [99]], "row numbers from 0 to 3"), ([[], []], "not all be empty"), ([[0, 1], []], "Node 1 has no rows")],
+)
+def test_shards_without_sense_are_refused(shards, words):
+    x = np.ones((4, 6), np.float32)
+    with pytest.raises(InputError, match=words):
+        dnasa.solve(
+            Classification(lambda: perceptron(6, 5, 3), x, [0, 1, 2, 0], shards, x, [0] * 4), topology.ring(2), steps=2
+        )

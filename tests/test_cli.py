@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
+from dnasa import cli
+
 
 def run(*words, cwd=None):
     return subprocess.run(
@@ -83,7 +85,7 @@ def test_every_option_has_help():
         ("train --rule dsgd --eta 0", "eta must be a positive"),
         ("train --eta 1", "takes no stepsize"),
         ("train --rule wat", "Unknown rule 'wat'"),
-        ("train --steps -5", "steps must be a positive"),
+        ("train --steps -5", "steps must be a positive whole"),
         ("train --data mnits", "Unknown data 'mnits'"),
         ("train --problem wat", "Unknown problem 'wat'"),
         ("train --dtype int8", "Unknown dtype"),
@@ -93,6 +95,11 @@ def test_every_option_has_help():
         ("train --data nowhere.csv --target y", "no file"),
         ("data wat", "Unknown data 'wat'"),
         ("train --local-accuracy --problem spike --steps 3", "needs a classification problem"),
+        ("train --problem spike --partition by_label", "--partition belongs to --data"),
+        ("train --seed 99999999999999999999", "A seed must be"),
+        ("topology complete --nodes 100000", "too many links"),
+        ("topology ring --plot /proc/x.png", "Cannot write"),
+        ("reproduce fig1 --device cuda", "runs on the CPU"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),
         ("train --out /proc/no", "Cannot write"),
@@ -105,11 +112,29 @@ def test_every_option_has_help():
         ("wat", "wat"),
     ],
 )
-def test_wrong_input_gets_one_clear_line_and_exit_code_2(words, message, tmp_path):
-    done = run(*words.split(), cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert message in done.stderr
+def test_wrong_input_gets_one_clear_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["dnasa", *words.split()])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    errors = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_mistake_ends_the_process_with_exit_code_2(tmp_path):
+    done = run("train", "--topology", "rng", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: Unknown topology 'rng'.")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_comparison_in_which_everything_diverged_fails():
+    words = "compare --problem least_squares --nodes 4 --rules dsgd --etas 1e150,1e160 --steps 300"
+    done = run(*words.split())
+    assert done.returncode == 1
+    assert "Every run diverged" in done.stderr
 
 
 def test_a_diverged_run_fails_with_exit_code_1():

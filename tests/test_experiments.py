@@ -66,7 +66,7 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
 def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     """On small data of the same shapes, with the network and the grid cut down."""
     from dnasa import data, experiments
-    from dnasa.experiments import fig3, fig4, tasks
+    from dnasa.experiments import curves, fig3, fig4, tasks
 
     generator = np.random.default_rng(0)
 
@@ -78,6 +78,7 @@ def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
         return data.from_arrays(x, (x.reshape(90, -1)[:, 0] > 0).astype(int))
 
     monkeypatch.setattr(tasks, "load", load)
+    monkeypatch.setattr(curves, "load", load)
     monkeypatch.setattr(fig3, "ETAS", (0.5, 1e30))
     monkeypatch.setattr(fig3, "QUICK", dict.fromkeys(fig3.QUICK, 4))
     monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})

@@ -18,14 +18,15 @@ ALLOWED = {
     "rules": {"core", "schedules"},
     "topology": {"core"},
     "metrics": {"core"},
+    "timing": {"core"},
     "problems": {"core", "randomness"},
     "data": {"core"},
     "networks": {"core", "topology"},
     "records": {"core", "plots"},
     "plots": {"core", "records", "rules", "topology"},
-    "solve": {"core", "rules", "topology", "metrics", "problems", "networks", "records"},
+    "solve": {"core", "rules", "topology", "metrics", "problems", "networks", "records", "timing"},
     "experiments": {"core", "data", "plots", "problems", "records", "rules", "solve", "topology"},
-    "cli": {"core", "data", "experiments", "plots", "problems", "records", "rules", "solve", "topology"},
+    "cli": {"core", "data", "networks", "experiments", "plots", "problems", "records", "rules", "solve", "topology"},
     "__main__": {"cli"},
 }
 

@@ -201,6 +201,13 @@ def test_unit_normalises_the_last_axis_and_keeps_zero(make):
     np.testing.assert_allclose(np.asarray(unit(z)), [[0.6, 0.8], [0.0, 0.0]])
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-170, 1.0, 1e200])
+@pytest.mark.parametrize("make", [np.asarray, lambda a: torch.tensor(a, dtype=torch.float64)])
+def test_unit_has_length_one_at_any_scale_and_beside_any_other(make, scale):
+    z = make([[3 * scale, 4 * scale], [0.0, 0.0], [3.0, 4.0]])
+    np.testing.assert_allclose(np.asarray(unit(z)), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]], rtol=1e-12)
+
+
 @pytest.mark.parametrize("make", [lambda a: np.asarray(a, np.float32), lambda a: torch.tensor(a, dtype=torch.float32)])
 def test_unit_of_a_tiny_float32_vector_has_length_one(make):
     assert abs(float((unit(make([1e-30, 1e-30])) ** 2).sum()) - 1) < 1e-6

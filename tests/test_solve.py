@@ -37,7 +37,7 @@ def test_dnasa_finds_the_minimum_without_a_stepsize():
 @pytest.mark.parametrize("n", [1, 2, 6])
 def test_every_rule_solves_on_any_number_of_nodes(name, n):
     graph = topology.complete(n)
-    result = dnasa.solve(quadratic(), graph, name, steps=800, eta=0.2)
+    result = dnasa.solve(quadratic(), graph, name, steps=800, eta=0.2 if rules.RULES[name].needs_eta else None)
     assert result.final().grad_norm.item() < 0.5
 
 
@@ -192,7 +192,7 @@ def broken(gradient):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda p, g: dnasa.solve(p, g, steps=0), "steps must be a positive number"),
+        (lambda p, g: dnasa.solve(p, g, steps=0), "steps must be a positive whole number"),
         (lambda p, g: dnasa.solve(p, g, steps=2.5), "whole number"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", steps=5), "needs a stepsize"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=-1, steps=5), "eta must be a positive number"),
@@ -200,6 +200,14 @@ def broken(gradient):
         (lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5), "Unknown rule 'dsdg'. Choose from: dsgd, d2"),
         (lambda p, g: dnasa.solve(p, g, schedule="constant", steps=5), "Unknown schedule for dnasa 'constant'"),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
+        (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),
+        (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta and schedule out"),
+        (lambda p, g: dnasa.solve(p, g, steps="a"), "steps must be a positive whole number"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, seed=None), "A seed must be"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, seed=[]), "No seed given"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, evaluate=[1.5]), "evaluation step must be"),
+        (lambda p, g: LeastSquares(noise=-1), "noise must be"),
+        (lambda p, g: LeastSquares(dtype="float16"), "Unknown dtype 'float16'"),
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=-1), "seed"),
         (lambda p, g: dnasa.solve(p, g, steps=5, evaluate=[9]), "between 0 and 5"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=np.zeros(4)), r"start has shape \(4,\)"),
@@ -211,8 +219,8 @@ def broken(gradient):
         (lambda p, g: dnasa.solve(broken(lambda x, i, r: x * np.nan), g, steps=5), "node 0 at step 0 is not finite"),
         (lambda p, g: Custom(lambda x, i, r: x, start=[0, 0]), "one-dimensional"),
         (lambda p, g: RobustRegression(5), "power of two"),
-        (lambda p, g: LeastSquares(dim=0), "dim must be a positive"),
-        (lambda p, g: LeastSquares(batch=0), "batch must be a positive"),
+        (lambda p, g: LeastSquares(dim=0), "dim must be a positive whole"),
+        (lambda p, g: LeastSquares(batch=0), "batch must be a positive whole"),
     ],
 )
 def test_a_users_mistake_has_its_own_message(call, words):
@@ -229,10 +237,63 @@ def test_schedules_cover_long_runs():
 
 
 def test_wishart_has_the_moments_of_real_samples():
-    from dnasa.problems.least_squares import wishart
+    from dnasa.problems.least_squares import wishart_root
+
+    def wishart(*given):
+        root = wishart_root(*given)
+        return root @ root.T
 
     generator = np.random.default_rng(0)
     drawn = np.stack([wishart(generator, 3, 50) for _ in range(3000)])
     real = np.stack([(rows := generator.standard_normal((50, 3))).T @ rows for _ in range(3000)])
     np.testing.assert_allclose(drawn.mean(0), 50 * np.eye(3), atol=0.8)
     np.testing.assert_allclose(drawn.std(0), real.std(0), rtol=0.06)
+
+
+def test_a_hopeless_comparison_ends_in_rows_that_say_so():
+    result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), "dsgd", eta=[1e150, 1e160], steps=100, evaluate=[100])
+    assert result.final().test_loss.isna().all()
+    assert result.runs.diverged.notna().all()
+
+
+def test_a_diverging_custom_run_leaves_the_others_alone():
+    problem = Custom(lambda x, node, rng: 4 * x**3, start=3 * np.ones(2), loss=lambda x, node: float((x**4).sum()))
+    result = dnasa.solve(problem, topology.ring(4), "dsgd", eta=[0.001, 1.0], steps=100)
+    assert result.runs.diverged.isna().tolist() == [True, False]
+    assert result.final().train_loss[0] < 81
+
+
+def test_a_gradient_function_may_do_as_it_likes_with_its_x():
+    def gradient(x, node, rng):
+        x -= 1
+        return 2 * x
+
+    result = dnasa.solve(Custom(gradient, start=np.zeros(2)), topology.ring(4), "dsgd", eta=0.05, steps=300)
+    np.testing.assert_allclose(result.mean, [1, 1], atol=0.05)
+
+
+def test_a_start_with_gradients_is_not_recorded():
+    problem = Custom(lambda x, node, rng: x - 1, start=torch.zeros(2, requires_grad=True))
+    assert not dnasa.solve(problem, topology.ring(3), steps=5).x.requires_grad
+
+
+def test_what_is_counted_belongs_to_each_rule_and_round():
+    both = dnasa.solve(LeastSquares(dim=7), topology.ring(5), ["dsgd", "dnasa"], eta=0.01, steps=10, rounds=3).final()
+    assert both.bytes.tolist() == [10 * 10 * 3 * 7 * 8, 10 * 10 * 3 * 3 * 7 * 8]
+    assert both.messages.tolist() == [10 * 10 * 3] * 2
+    assert both.tracking.isna().tolist() == [True, False]
+    alone = dnasa.solve(LeastSquares(dim=7), topology.ring(5), steps=10, rounds=3).final()
+    assert both.tracking[1] == pytest.approx(alone.tracking[0])
+
+
+def test_d2_is_allowed_where_the_rounds_make_w_positive():
+    assert dnasa.solve(LeastSquares(dim=5), topology.ring(4), "d2", eta=0.01, steps=5, rounds=2).x.shape == (4, 5)
+    with pytest.raises(InputError, match="lazy"):
+        dnasa.solve(LeastSquares(dim=5), topology.ring(2000), "d2", eta=0.01, steps=5)
+
+
+def test_a_network_of_ones_own_needs_three_things():
+    graph = topology.ring(4)
+    network = dnasa.Network(4, lambda *arrays: tuple(graph.weights @ a for a in arrays), lambda a: a.mean(-2))
+    own = dnasa.solve(LeastSquares(dim=5), graph, steps=20, network=network)
+    np.testing.assert_allclose(own.x, dnasa.solve(LeastSquares(dim=5), graph, steps=20).x, atol=1e-12)

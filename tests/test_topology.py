@@ -27,7 +27,7 @@ def test_the_ring_gives_a_third_to_itself_and_both_neighbours():
 
 
 @pytest.mark.parametrize("weights", [None, "laplacian", "metropolis", "max_degree", "lazy"])
-@pytest.mark.parametrize("name", topology.TOPOLOGIES)
+@pytest.mark.parametrize("name", [name for name in topology.TOPOLOGIES if name != "one_peer"])
 def test_every_topology_is_a_valid_mixing_matrix(name, weights):
     graph = topology.make(name, 8, weights)
     W = graph.sparse.toarray()
@@ -139,3 +139,27 @@ def test_a_bad_matrix_is_refused_with_its_own_message(W, words):
 def test_a_bad_topology_is_refused(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+def test_one_peer_averages_exactly_after_log_n_steps():
+    graph = topology.one_peer(8)
+    whole = np.linalg.multi_dot([graph.at(t).weights for t in range(3)])
+    np.testing.assert_allclose(whole, np.full((8, 8), 1 / 8))
+    assert graph.at(4) is graph.at(1)
+    assert graph.rho < 1e-4
+    assert graph.messages == 8
+    assert graph.neighbours(0) == [1, 2, 4]
+    assert topology.one_peer(1).rho == 0
+    with pytest.raises(InputError, match="power of two"):
+        topology.one_peer(6)
+
+
+def test_a_changing_topology_must_be_connected_over_its_period():
+    swap = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
+    assert topology.changing([swap, swap[::-1, ::-1]]).period == 2
+    with pytest.raises(InputError, match="not connected"):
+        topology.changing([swap, swap])
+    with pytest.raises(InputError, match="same size"):
+        topology.changing([swap, np.eye(2)])
+    with pytest.raises(InputError, match="at least one"):
+        topology.changing([])

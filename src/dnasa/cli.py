@@ -1,7 +1,9 @@
-"""The command line: `dnasa train | compare | reproduce | topology`."""
+"""The command line: `dnasa train | compare | reproduce | topology | data`."""
 
 import inspect
 import sys
+import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -9,13 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dnasa.core import InputError, choose
+from dnasa import networks
+from dnasa.core import InputError, RunError, choose
 from dnasa.rules import RULES
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from dnasa.core import Network
     from dnasa.problems import Problem
     from dnasa.records import Result
     from dnasa.topology import Topology
@@ -48,7 +52,7 @@ TopologyName = Annotated[
     str,
     typer.Option(
         help="Who talks to whom: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, "
-        "paper_random."
+        "one_peer, paper_random."
     ),
 ]
 Weights = Annotated[
@@ -71,6 +75,20 @@ Batch = Annotated[
 Evaluate = Annotated[int | None, typer.Option(help="Measure every so many steps. Default: 50 times or fewer.")]
 Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32 for data, else float64.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="simulated, mpi or torch. Default: how this process was started (mpirun, torchrun, or by itself)."
+    ),
+]
+Timeout = Annotated[float, typer.Option(help="Seconds without an answer after which a process counts as lost.")]
+Trace = Annotated[Path | None, typer.Option(help="Write a timeline of the first steps for Chrome or Perfetto (JSON).")]
+ShardDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with node-0.npz (or .csv), node-1.npz, ... and test.npz: a process reads its own nodes' files only."
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for history.csv, x.safetensors, figures and settings.")]
 
 
@@ -94,6 +112,10 @@ def train(
     loss_scale: LossScale = "1",
     dtype: Dtype = None,
     device: Device = "cpu",
+    engine: Engine = None,
+    timeout: Timeout = 30.0,
+    trace: Trace = None,
+    shard_dir: ShardDir = None,
     local_accuracy: Annotated[
         bool, typer.Option("--local-accuracy", help="Also test every node's own model at the end.")
     ] = False,
@@ -102,23 +124,37 @@ def train(
     """Train one model on many nodes."""
     from dnasa.solve import solve
 
+    prepare(out)
     graph = make_topology(topology, nodes, weights)
-    task = make_problem(data, target, partition, problem, nodes, batch, loss_scale, dtype, device)
-    if eta is not None and rule in RULES and not RULES[rule].needs_eta:
-        raise InputError(f"Rule '{rule}' takes no stepsize: leave --eta out.")
+    network = make_network(graph, engine, rounds, timeout, device)
+    task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
+    if local_accuracy and problem is not None:
+        raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
     result = solve(
-        task, graph, rule, steps=steps, eta=eta, schedule=schedule, seed=seed, evaluate=evaluate, rounds=rounds
+        task,
+        graph,
+        rule,
+        steps=steps,
+        eta=eta,
+        schedule=schedule,
+        seed=seed,
+        evaluate=evaluate,
+        network=network,
+        trace=trace,
     )
     console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
     if local_accuracy:
-        if not hasattr(task, "accuracies"):
-            raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
-        each = ", ".join(f"{100 * float(a):.2f} %" for a in task.accuracies(result.x))
-        console.print(f"Test accuracy of each node's own model: {each}", highlight=False)
-    if out is not None:
+        tested: Any = task
+        each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x))
+        say(f"Test accuracy of each node's own model: {each}")
+    say(where_the_time_went(result))
+    if out is not None and network.rank == 0:
         write(result, out, result.plot())
     for lost in result.runs.diverged.dropna():
-        fail(1, f"The run diverged at step {lost}: try a smaller --eta, or --rule dnasa, which needs none.")
+        remedy = (
+            "try a smaller --eta, or --rule dnasa, which needs none" if RULES[rule].needs_eta else "look at the data"
+        )
+        fail(1, f"The run diverged at step {lost}: {remedy}.")
 
 
 @app.command()
@@ -145,6 +181,9 @@ def compare(
     loss_scale: LossScale = "1",
     dtype: Dtype = None,
     device: Device = "cpu",
+    engine: Engine = None,
+    timeout: Timeout = 30.0,
+    shard_dir: ShardDir = None,
     out: Out = None,
 ) -> None:
     """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA beside the best of each."""
@@ -155,8 +194,10 @@ def compare(
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, not {seeds}.")
     names, grid = split(rules), numbers(etas)
+    prepare(out)
     graph = make_topology(topology, nodes, weights)
-    task = make_problem(data, target, partition, problem, nodes, batch, loss_scale, dtype, device)
+    network = make_network(graph, engine, rounds, timeout, device)
+    task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
     result = solve(
         task,
         graph,
@@ -166,18 +207,20 @@ def compare(
         schedule=schedule,
         seed=range(seeds),
         evaluate=evaluate,
-        rounds=rounds,
+        network=network,
     )
     title = f"{problem or data}: {nodes} nodes, {describe(graph)}, {steps:,} steps, {seeds} seed{'s' * (seeds > 1)}"
     metric = "test_accuracy" if "test_accuracy" in result.history else "test_loss"
     table = tuning.grid(result, metric)
     console.print(frame_table(tuning.summary(result, table, metric), title))
-    if out is not None:
+    if out is not None and network.rank == 0:
         write(result, out, tuning.draw_winners(result, table, metric))
         figure, axes = panels(1, width=6)
         tuning.draw_stepsizes(axes[0, 0], table, SHOWN[metric], log=metric == "test_loss")
         axes[0, 0].legend(fontsize=8)
-        console.print(f"Saved {save_figure(figure, out / 'stepsizes.png')}.", highlight=False)
+        say(f"Saved {save_figure(figure, out / 'stepsizes.png')}.")
+    if result.runs.diverged.notna().all():
+        fail(1, "Every run diverged: try smaller --etas, or add dnasa, which needs none.")
 
 
 @app.command()
@@ -193,14 +236,17 @@ def reproduce(
     from dnasa import experiments
 
     module = experiments.figure(figure)
+    prepare(out)
     on_data = "device" in inspect.signature(module.run).parameters
+    if device is not None and not on_data:
+        raise InputError(f"{figure} runs on the CPU: leave --device out.")
     report = module.run(quick=quick, device=device or best_device()) if on_data else module.run(quick=quick)
     for table in report.tables.values():
         console.print(frame_table(table, report.title))
     for line in report.findings:
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
     for picture in report.save(out):
-        console.print(f"Saved {picture} and its numbers in {out}.", highlight=False)
+        say(f"Saved {picture} and its numbers in {out}.")
 
 
 @app.command("topology")
@@ -237,7 +283,7 @@ def show_topology(
             raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")
         figure, axes = panels(1)
         draw_topology(axes[0, 0], graph)
-        console.print(f"Saved {save_figure(figure, plot)}.", highlight=False)
+        say(f"Saved {save_figure(figure, plot)}.")
 
 
 @app.command("data")
@@ -265,10 +311,18 @@ def show_data(
     if plot:
         from dnasa.plots import save_figure
 
-        console.print(f"Saved {save_figure(division.draw(table, rows.name, partition), plot)}.", highlight=False)
+        say(f"Saved {save_figure(division.draw(table, rows.name, partition), plot)}.")
 
 
 # ---------------------------------------------------------------- from options to objects
+
+
+def prepare(out: Path | None) -> None:
+    """A folder that cannot be written to is better known before the work than after it."""
+    if out is not None:
+        from dnasa.records import make_folder
+
+        make_folder(out)
 
 
 def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
@@ -277,12 +331,21 @@ def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
     return topology.make(name, nodes, weights)
 
 
+def make_network(graph: "Topology", engine: str | None, rounds: int, timeout: float, device: str) -> "Network":
+    """The network; only the first of several processes speaks from here on."""
+    network = networks.connect(graph, engine, rounds, timeout, device)
+    running.engine = engine or networks.detect()
+    console.quiet = network.rank != 0
+    return network
+
+
 def make_problem(
     data: str,
     target: str | None,
     partition: str,
     problem: str | None,
-    nodes: int,
+    network: "Network",
+    shard_dir: Path | None,
     batch: int | None,
     loss_scale: str,
     dtype: str | None,
@@ -293,13 +356,28 @@ def make_problem(
     if dtype not in (None, "float32", "float64"):
         raise InputError(f"Unknown dtype '{dtype}'. Choose from: float32, float64.")
     if problem is not None:
+        given = {"--target": target, "--shard-dir": shard_dir, "--partition": partition != "iid"}
+        given |= {"--loss-scale": loss_scale != "1", "--device": device != "cpu"}
+        for option, value in given.items():
+            if value:
+                raise InputError(f"{option} belongs to --data: it does nothing with --problem.")
         from dnasa.problems.least_squares import LeastSquares
 
         spike = choose("problem", problem, {"least_squares": False, "spike": True})
         return LeastSquares(spike=spike, batch=batch or 1, dtype=dtype or "float64")
-    from dnasa.experiments.tasks import BATCH, classification
+    from dnasa.experiments import tasks
 
-    return classification(data, nodes, partition, batch or BATCH, loss_scale, dtype or "float32", device, target)
+    options: Any = {
+        "batch": batch or tasks.BATCH,
+        "loss_scale": loss_scale,
+        "dtype": dtype or "float32",
+        "device": device,
+    }
+    if shard_dir is not None:
+        from dnasa.data import from_shards
+
+        return tasks.on_shards(*from_shards(shard_dir, network.here, network.nodes, target), **options)
+    return tasks.classification(data, network.nodes, partition, target=target, **options)
 
 
 def best_device() -> str:
@@ -364,25 +442,59 @@ def cell(name: Any, value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
+def say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def where_the_time_went(result: "Result") -> str:
+    timing = result.settings["timing"]
+    parts = ", ".join(
+        f"{kind} {timing[f'{kind}_seconds']:.2f} s" for kind in ("gradient", "exchange", "rule", "evaluation")
+    )
+    if "messages_per_step" not in timing:
+        return f"Time: {parts}."
+    sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"
+    return f"Time of rank 0: {parts}; {sent}."
+
+
 def write(result: "Result", out: Path, figure: "Figure") -> None:
     from dnasa.plots import save_figure
 
     result.save(out)
     save_figure(figure, out / "history.png")
-    console.print(f"Saved {out}/history.csv, x.safetensors and history.png.", highlight=False)
+    say(f"Saved {out}/history.csv, x.safetensors and history.png.")
+
+
+class Running:
+    """Which engine is running, for the case that it must be left in a hurry."""
+
+    engine = "simulated"
+
+
+running = Running()
 
 
 def fail(code: int, message: str) -> NoReturn:
-    print(f"Error: {message}", file=sys.stderr)
+    """One line, and an end that no other process waits for."""
+    rank = networks.launched_rank()
+    if rank and running.engine == "simulated":
+        time.sleep(3)  # a mistake that all processes share is the first one's to report: it ends the others
+    print(f"Error: {f'rank {rank}: ' if rank else ''}{message}", file=sys.stderr, flush=True)
+    if running.engine != "simulated":
+        networks.leave(running.engine, code)
     raise SystemExit(code)
 
 
 def main() -> None:
-    """A user's mistake ends in one line and exit code 2."""
+    """A user's mistake ends in one line and exit code 2, a run that failed in one line and exit code 1."""
     try:
         sys.exit(app(standalone_mode=False))
     except InputError as error:
         fail(2, str(error))
+    except RunError as error:
+        fail(1, str(error))
+    except MemoryError:
+        fail(2, "There is not enough memory for this: use fewer nodes, a smaller batch or fewer seeds.")
     except (KeyboardInterrupt, typer.Abort):
         fail(130, "Interrupted.")
     except UsageError as error:
@@ -390,6 +502,11 @@ def main() -> None:
             sys.exit(2)
         where = error.ctx.command_path if error.ctx else "dnasa"
         fail(2, f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+    except Exception:
+        if running.engine == "simulated":
+            raise
+        traceback.print_exc()
+        fail(1, "An unexpected error, see above.")
 
 
 if __name__ == "__main__":

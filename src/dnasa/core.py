@@ -4,7 +4,10 @@ Arrays have shape `(..., k, d)`: `k` nodes held by this process, `d` parameters 
 runs, so a whole grid search is one array. NumPy and torch arrays are both welcome.
 """
 
+import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +18,10 @@ Schedule = Callable[[int], Any]
 
 class InputError(ValueError):
     """A user's mistake: one line that names the cause and the remedy."""
+
+
+class RunError(RuntimeError):
+    """A run that could not go on through no mistake of the user's: a lost process, say."""
 
 
 class Mix(Protocol):
@@ -36,25 +43,41 @@ class Rule(NamedTuple):
     smallest_eigenvalue: float = -1.0
 
 
-class Network(NamedTuple):
+@dataclass(frozen=True)
+class Network:
     """Who multiplies by W.
 
-    `nodes` is the number of nodes in all, `here` those held by this process. `mix(*arrays, t)` is the exchange of
-    step t; `mean(a)` averages `(..., k, m)` over all nodes to `(..., m)` and is for metrics: rules never see it.
+    `nodes` is the number of nodes in all, `here` those held by this process (default: all). `mix(*arrays)` is the exchange,
+    or `mix(*arrays, t)` where it changes with the step; `mean(a)` averages `(..., k, m)` over all nodes to `(..., m)` and is
+    for metrics: rules never see it. `rounds` is how often an exchange is repeated. Between real processes, `rank` says which
+    one this is, `share` gives every process everyone's text, `gather` everyone's rows, and `traffic` counts what was sent.
     """
 
     nodes: int
     mix: Callable[..., tuple[Array, ...]]
     mean: Callable[[Array], Array]
-    here: range
+    here: range = None  # type: ignore[assignment]
+    rank: int = 0
+    share: Callable[[str], list[str]] = lambda text: [text]
+    gather: Callable[[Array], Array] = lambda x: x
+    traffic: Any = None
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.here is None:
+            object.__setattr__(self, "here", range(self.nodes))
+
+    @cached_property
+    def changes(self) -> bool:
+        return "t" in inspect.signature(self.mix).parameters
 
     def at(self, t: int) -> Mix:
         """The exchange of step t as a rule sees it."""
-        return lambda *arrays: self.mix(*arrays, t=t)
+        return (lambda *arrays: self.mix(*arrays, t=t)) if self.changes else self.mix
 
 
 def norm(z: Array) -> Array:
-    """Euclidean norm over the last axis, kept as an axis of one; summed in float64, so float32 cannot underflow."""
+    """Euclidean norm over the last axis, kept as an axis of one; squares are summed in float64."""
     if isinstance(z, np.ndarray):
         return np.sqrt(np.einsum("...d,...d->...", z, z, dtype=np.float64))[..., None].astype(z.dtype)
     import torch
@@ -65,7 +88,43 @@ def norm(z: Array) -> Array:
 def unit(z: Array) -> Array:
     """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised."""
     length = norm(z)
-    return z / (length + (length == 0))
+    low, high = (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
+    extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
+    if getattr(z, "is_cuda", False) or extreme.any():  # a GPU is not asked: waiting for its answer would cost more
+        z = z / _where(extreme, _nonzero(_largest(z)), length**0)
+        length = norm(z)
+    return z / _nonzero(length)
+
+
+def _nonzero(length: Array) -> Array:
+    return length + (length == 0)
+
+
+def _where(condition: Array, a: Array, b: Array) -> Array:
+    if isinstance(a, np.ndarray):
+        return np.where(condition, a, b)
+    import torch
+
+    return torch.where(condition, a, b)
+
+
+def _largest(z: Array) -> Array:
+    if isinstance(z, np.ndarray):
+        return np.abs(z).max(-1, keepdims=True)
+    return z.abs().amax(-1, keepdim=True)
+
+
+def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
+    """Refuse anything but a whole number in that range."""
+    try:
+        number = int(value)
+        exact = not isinstance(value, bool) and number == value
+    except (TypeError, ValueError, OverflowError):
+        exact = False
+    if not exact or not low <= number <= high:
+        wanted = "a positive whole number" if low == 1 else f"a whole number from {low} on"
+        raise InputError(f"{name} must be {wanted}, not {value}.")
+    return number
 
 
 def choose(kind: str, name: str, known: Any) -> Any:
@@ -75,7 +134,11 @@ def choose(kind: str, name: str, known: Any) -> Any:
     return known[name]
 
 
-def positive(name: str, value: float) -> None:
+def positive(name: str, value: Any) -> None:
     """Refuse anything but a finite positive number."""
-    if not (np.isfinite(value) and value > 0):
+    try:
+        good = 0 < float(value) < float("inf")
+    except (TypeError, ValueError, OverflowError):
+        good = False
+    if not good:
         raise InputError(f"{name} must be a positive number, not {value}.")

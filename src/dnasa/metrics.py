@@ -22,8 +22,14 @@ def spread(x: Array, mean: Array) -> Array:
     return (difference * difference).sum(-1)[..., None]
 
 
-def measure(state: Any, mean: Array, evaluated: Mapping[str, Array], network: Network) -> dict[str, np.ndarray]:
-    """Every metric as an array over (variants, seeds); `evaluated` is averaged over all nodes already."""
+def measure(
+    state: Any, mean: Array, evaluated: Mapping[str, Array], network: Network, loss_scale: float = 1.0
+) -> dict[str, np.ndarray]:
+    """Every metric as an array over (variants, seeds); `evaluated` is averaged over all nodes already.
+
+    `loss_scale` is the factor by which the rules' gradients differ from the true ones. Where a rule has no z, its tracking
+    is not a number.
+    """
     consensus = to_numpy(network.mean(spread(state.x, mean)))[..., 0].astype(np.float64)
     row = {name: to_numpy(value).astype(np.float64) for name, value in evaluated.items() if name != "gradient"}
     row["consensus"] = consensus
@@ -32,5 +38,5 @@ def measure(state: Any, mean: Array, evaluated: Mapping[str, Array], network: Ne
         row["grad_norm"] = np.sqrt(squared_length(gradient))
         row["stationarity"] = row["grad_norm"] ** 2 + network.nodes * consensus
         if hasattr(state, "z"):
-            row["tracking"] = np.sqrt(squared_length(to_numpy(network.mean(state.z)) - gradient))
+            row["tracking"] = np.sqrt(squared_length(to_numpy(network.mean(state.z)) / loss_scale - gradient))
     return row

@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,25 +32,21 @@ LABELS = {
 }
 LINEAR = {"test_accuracy"}
 
-plt.rcParams.update(
-    {
-        "figure.dpi": 120,
-        "axes.grid": True,
-        "grid.alpha": 0.3,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "font.size": 10,
-    }
-)
+STYLE: Any = {
+    "figure.dpi": 120,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 10,
+}
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> tuple[Figure, np.ndarray]:
-    """A figure with rows x columns panels, always as a two-dimensional array of axes."""
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
-    )
-    return figure, axes
+    """A figure with rows x columns panels, always as a two-dimensional array of axes; the user's own style stays untouched."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 def title(rule: str) -> str:
@@ -61,16 +54,19 @@ def title(rule: str) -> str:
 
 
 def curve(axis: Axes, steps: Any, table: "pd.DataFrame", label: str, **style: Any) -> None:
-    """The mean over the columns of `table` (one run each) and the band between the smallest and the largest."""
-    middle, low, high = table.mean(axis=1), table.min(axis=1), table.max(axis=1)
+    """The mean over the columns of `table` (one run each) and the band between the smallest and the largest.
+
+    The mean ends where the first of the runs diverged: what is left would look better than it is.
+    """
+    middle, low, high = table.mean(axis=1, skipna=False), table.min(axis=1), table.max(axis=1)
     (line,) = axis.plot(steps, middle, label=label, **style)
     if table.shape[1] > 1:
         axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
 
 
-def by_seed(history: "pd.DataFrame", metric: str, against: str = "step") -> "pd.DataFrame":
+def by_seed(history: "pd.DataFrame", metric: str) -> "pd.DataFrame":
     """One row per evaluation, one column per seed."""
-    return history.pivot_table(index=against, columns="seed", values=metric)
+    return history.pivot(index="step", columns="seed", values=metric)
 
 
 def draw_history(history: "pd.DataFrame") -> Figure:
@@ -143,7 +139,9 @@ def _layout(topology: "Topology") -> dict[int, Any]:
         return {0: (0, 0)} | {i + 1: (np.sin(a), np.cos(a)) for i, a in enumerate(angles)}
     rows = {"ladder": 2, "path": 1}.get(topology.name)
     if topology.name in ("grid", "torus"):
-        rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
+        from dnasa.topology import squarest
+
+        rows, _ = squarest(n)
     if rows and n > 1:
         columns = n // rows
         return {i: (i % columns, -(i // columns)) for i in range(n)}
@@ -152,12 +150,14 @@ def _layout(topology: "Topology") -> dict[int, Any]:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write the figure in the format its name asks for, and let go of it."""
+    """Write the figure in the format its name asks for."""
     target = Path(path)
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
     if target.suffix.lstrip(".") not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
     make_folder(target.parent)
-    figure.savefig(target)
-    plt.close(figure)
+    try:
+        figure.savefig(target)
+    except OSError as error:
+        raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
     return target

@@ -4,6 +4,7 @@ None of D-NASA's depends on the smoothness, the noise or the graph. `n` is the n
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import sqrt
 
 import numpy as np
@@ -76,6 +77,7 @@ def side_by_side(schedules: Sequence[Schedule], like: Array) -> Schedule:
 
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
+    @lru_cache(maxsize=1)  # a rule may ask twice in a step
     def value(t: int) -> Array:
         block, row = divmod(t, length)
         if block not in tables:

@@ -4,7 +4,7 @@ A topology is a function of the number of nodes. Weights default to `I - L / lam
 ring to 1/3 for itself and both neighbours; these reproduce the paper's rho for its four graphs of 8 nodes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from dnasa.core import InputError, choose
+from dnasa.core import InputError, choose, whole
 
 TOLERANCE = 1e-8
 DENSE_EIGENVALUES = 1500  # up to here eigenvalues are computed exactly
@@ -77,6 +77,73 @@ class Topology:
             return values[0], values[-1]
         deflated = LinearOperator((n, n), matvec=lambda y: self.sparse @ y - y.mean(), dtype=np.float64)
         return 1 - _largest(sp.eye_array(n) - self.sparse), _second_largest(self.sparse, deflated)
+
+
+@dataclass(frozen=True, eq=False)
+class Changing:
+    """A topology that changes with time: `at(t)` repeats after `period` steps; together its graphs must be connected."""
+
+    name: str
+    each: tuple[Topology, ...]
+
+    @property
+    def nodes(self) -> int:
+        return self.each[0].nodes
+
+    @property
+    def period(self) -> int:
+        return len(self.each)
+
+    def at(self, t: int) -> Topology:
+        return self.each[t % self.period]
+
+    @cached_property
+    def messages(self) -> int:
+        """Messages sent in one exchange by all nodes together, on average over a period."""
+        return round(sum(topology.messages for topology in self.each) / self.period)
+
+    @cached_property
+    def rho(self) -> float:
+        """Of the product over one period, as a rate per step."""
+        whole = np.linalg.multi_dot([np.eye(self.nodes), *(each.sparse.toarray() for each in self.each)])
+        return float(np.linalg.norm(whole - 1 / self.nodes, 2) ** (1 / self.period))
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        return min(topology.smallest_eigenvalue for topology in self.each)
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        return np.sum([topology.degrees for topology in self.each], axis=0) // self.period
+
+    @cached_property
+    def sparse(self) -> sp.csr_array:
+        """The average over a period."""
+        return sp.csr_array(sum(topology.sparse for topology in self.each) / self.period)
+
+    @property
+    def weights(self) -> Any:
+        return self.sparse.toarray() if self.nodes <= DENSE_NODES else self.sparse
+
+    @property
+    def graph(self) -> nx.Graph:
+        """All links of a period."""
+        return Topology(self.name, self.weights).graph
+
+    def neighbours(self, node: int) -> list[int]:
+        """The nodes that `node` exchanges messages with at some time of a period."""
+        return sorted(self.graph.neighbors(node))
+
+
+def changing(matrices: Sequence[Any], name: str = "changing") -> Changing:
+    """W(t) = matrices[t mod their number]; each symmetric and doubly stochastic, connected only all together."""
+    if not len(matrices):
+        raise InputError("A changing topology needs at least one matrix.")
+    checked = [_matrix(matrix) for matrix in matrices]
+    if len({matrix.shape for matrix in checked}) > 1:
+        raise InputError("All matrices of a changing topology must have the same size.")
+    _check_mixing(sp.csr_array(sum(checked) / len(checked)))
+    return Changing(name, tuple(_topology(name, matrix) for matrix in checked))
 
 
 def _start(n: int) -> np.ndarray:
@@ -146,16 +213,29 @@ def _lazy(rule: Callable) -> Callable:
 
 def from_matrix(weights: Any, name: str = "custom") -> Topology:
     """A topology from your own W, dense or sparse; it must be symmetric, doubly stochastic and connected."""
+    matrix = _matrix(weights)
+    _check_mixing(matrix)
+    return _topology(name, matrix)
+
+
+def _matrix(weights: Any) -> sp.csr_array:
     if sp.issparse(weights):
         matrix = sp.csr_array(weights, dtype=np.float64)
     else:
-        dense = np.asarray(weights, dtype=np.float64)
+        try:
+            dense = np.asarray(weights, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError("W must be a matrix of numbers.") from None
         if dense.ndim != 2:
             raise InputError(f"W must be a matrix; this array has shape {dense.shape}.")
         matrix = sp.csr_array(dense)
     matrix.eliminate_zeros()
     matrix.sort_indices()
     _check(matrix)
+    return matrix
+
+
+def _topology(name: str, matrix: sp.csr_array) -> Topology:
     n = matrix.shape[0]
     sparse = n > DENSE_NODES and matrix.nnz < 0.1 * n * n
     return Topology(name, matrix if sparse else matrix.toarray())
@@ -170,7 +250,7 @@ def _check(matrix: sp.csr_array) -> None:
     if not np.isfinite(matrix.data).all():
         raise InputError("W has entries that are not finite numbers.")
     entries = matrix.tocoo()
-    if entries.nnz and entries.data.min() < 0:
+    if entries.nnz and entries.data.min() < -TOLERANCE:
         worst = int(entries.data.argmin())
         raise InputError(
             f"W must not be negative; W[{entries.row[worst]}, {entries.col[worst]}] = {entries.data[worst]:.6g}."
@@ -183,7 +263,6 @@ def _check(matrix: sp.csr_array) -> None:
     row = int(np.abs(sums - 1).argmax())
     if abs(sums[row] - 1) > TOLERANCE:
         raise InputError(f"Every row of W must sum to 1; row {row} sums to {sums[row]:.6g}.")
-    _check_mixing(matrix)
 
 
 def _check_mixing(matrix: sp.csr_array) -> None:
@@ -213,7 +292,7 @@ def _check_mixing(matrix: sp.csr_array) -> None:
 
 def _build(name: str, n: int, pairs: Any, weights: str | None, default: Callable = _laplacian) -> Topology:
     """W from pairs of nodes; a pair listed twice counts twice (the ring of two nodes)."""
-    rule = choose("weights", weights, {**WEIGHTS, "lazy": _lazy(default)}) if weights else default
+    rule = default if weights is None else choose("weights", weights, {**WEIGHTS, "lazy": _lazy(default)})
     if n == 1:
         return from_matrix(np.ones((1, 1)), name)
     i, j = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
@@ -222,9 +301,15 @@ def _build(name: str, n: int, pairs: Any, weights: str | None, default: Callable
     return from_matrix(rule(adjacency), name)
 
 
-def _at_least_one(n: int) -> None:
-    if n < 1:
-        raise InputError(f"A network needs at least one node, not {n}.")
+MOST_LINKS = 200_000_000  # what fits into memory
+
+
+def _at_least_one(n: int, links: float = 1.0) -> None:
+    """A whole number of nodes, and not too many `links` per node."""
+    if not isinstance(n, (int, np.integer)) or n < 1:
+        raise InputError(f"A network needs at least one node, a whole number of them, not {n}.")
+    if n * links > MOST_LINKS:
+        raise InputError(f"{n:,} nodes have too many links here for the memory: use fewer nodes or a sparser graph.")
 
 
 def ring(n: int, weights: str | None = None) -> Topology:
@@ -249,18 +334,18 @@ def star(n: int, weights: str | None = None) -> Topology:
 
 def complete(n: int, weights: str | None = None) -> Topology:
     """Everyone talks to everyone: one exchange is an exact average."""
-    _at_least_one(n)
+    _at_least_one(n, links=n)
     return _build("complete", n, np.stack(np.triu_indices(n, k=1), axis=1), weights)
 
 
 def grid(n: int, weights: str | None = None) -> Topology:
     """The squarest rows x columns grid of n nodes (a path when n is prime)."""
-    return _build("grid", n, _product(*_squarest(n), wrap=False), weights)
+    return _build("grid", n, _product(*squarest(n), wrap=False), weights)
 
 
 def torus(n: int, weights: str | None = None) -> Topology:
     """The squarest grid of n nodes with its ends joined."""
-    return _build("torus", n, _product(*_squarest(n), wrap=True), weights)
+    return _build("torus", n, _product(*squarest(n), wrap=True), weights)
 
 
 def ladder(n: int, weights: str | None = None) -> Topology:
@@ -293,14 +378,32 @@ def exponential(n: int, weights: str | None = None) -> Topology:
 
 def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) -> Topology:
     """Every pair is joined with probability p; drawn again until the graph is connected."""
-    _at_least_one(n)
     if not 0 < p <= 1:
         raise InputError(f"The probability of an edge must lie in (0, 1], not {p}.")
+    _at_least_one(n, links=p * n)
+    seed = whole("A seed", seed, low=0)
     for attempt in range(100):
         graph = nx.fast_gnp_random_graph(n, p, seed=np.random.default_rng([seed, attempt]))
         if nx.is_connected(graph):
             return _build("random", n, list(graph.edges), weights)
     raise InputError(f"No connected graph in 100 draws with n = {n}, p = {p}. Raise p above log(n)/n.")
+
+
+def one_peer(n: int, weights: str | None = None) -> Changing | Topology:
+    """One-peer exponential graph: at step t, node i averages with the node whose number differs in digit t mod log2(n).
+
+    One message per node and step, and after log2(n) steps everyone has heard from everyone exactly.
+    """
+    _at_least_one(n)
+    if n & (n - 1):
+        raise InputError(f"The one-peer exponential graph needs a power of two nodes, not {n}.")
+    if weights:
+        raise InputError("The one-peer exponential graph has weights of its own, one half each: leave weights out.")
+    if n == 1:
+        return ring(1)
+    nodes, half = np.arange(n), np.full(n, 0.5)
+    swaps = [sp.csr_array((half, (nodes, nodes ^ (1 << k))), shape=(n, n)) for k in range(n.bit_length() - 1)]
+    return changing([sp.eye_array(n) / 2 + swap for swap in swaps], "one_peer")
 
 
 PAPER_EDGES = (
@@ -327,7 +430,8 @@ def from_networkx(graph: nx.Graph, weights: str | None = None) -> Topology:
     return _build("networkx", n, sorted(pairs), weights)
 
 
-def _squarest(n: int) -> tuple[int, int]:
+def squarest(n: int) -> tuple[int, int]:
+    """Rows and columns of the squarest grid of n nodes."""
     _at_least_one(n)
     rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
     return rows, n // rows
@@ -351,12 +455,12 @@ def _upward(pairs: list[np.ndarray]) -> np.ndarray:
     return both[both[:, 0] < both[:, 1]]
 
 
-TOPOLOGIES: dict[str, Callable[..., Topology]] = {
+TOPOLOGIES: dict[str, Callable[..., Any]] = {
     f.__name__: f
-    for f in (ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, paper_random)
+    for f in (ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, paper_random)
 }
 
 
-def make(name: str, nodes: int, weights: str | None = None) -> Topology:
+def make(name: str, nodes: int, weights: str | None = None) -> Any:
     """The topology of that name."""
     return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)

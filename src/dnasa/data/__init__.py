@@ -1,6 +1,6 @@
 """Datasets and how their rows are divided among the nodes."""
 
-from dnasa.data.datasets import DATASETS, Dataset, from_arrays, from_torch, load, local_files
+from dnasa.data.datasets import DATASETS, Dataset, from_arrays, from_shards, from_torch, load, local_files
 from dnasa.data.partitions import PARTITIONS, by_label, class_table, dirichlet, iid, partition
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "class_table",
     "dirichlet",
     "from_arrays",
+    "from_shards",
     "from_torch",
     "iid",
     "load",

@@ -49,7 +49,7 @@ def load(name: str, target: str | None = None) -> Dataset:
         return from_file(Path(name), target)
     if name == "digits":
         return digits()
-    known: Known = choose("data", name, KNOWN)
+    known: Any = choose("data", name, {"digits": None, **KNOWN})
     found = local_files(name)
     if found:
         parts, source = _cached(name, found, lambda: known.parse(found)), str(found[0].parent)
@@ -61,7 +61,7 @@ def load(name: str, target: str | None = None) -> Dataset:
 def local_files(name: str) -> list[Path]:
     """The files of a known dataset under `$DNASA_DATA`, or nothing when it is not complete there."""
     home = os.environ.get("DNASA_DATA")
-    return KNOWN[name].local(Path(home) / name) if home else []
+    return KNOWN[name].local(Path(home).expanduser() / name) if home else []
 
 
 # ---------------------------------------------------------------- the cache
@@ -92,7 +92,7 @@ def _kept(name: str, parse: Callable[[], Parts]) -> Parts:
         partial = kept.with_suffix(f".{os.getpid()}")
         save_file(parts, partial)
         partial.replace(kept)
-    except OSError:
+    except (OSError, SafetensorError):
         pass  # a full or read-only disk costs time at the next start, nothing else
     return parts
 
@@ -172,6 +172,11 @@ def standardised(parts: Parts) -> Parts:
 
 def _pixels(parts: Parts) -> Parts:
     parts = split_at(parts, 60_000)
+    for key in ("inputs", "test_inputs"):
+        if parts[key][0].size != 784:
+            raise InputError(
+                f"MNIST's images have 28 x 28 pixels; these have {' x '.join(map(str, parts[key].shape[1:]))}."
+            )
     scaled = {key: parts[key].reshape(-1, 1, 28, 28).astype(np.float32) for key in ("inputs", "test_inputs")}
     for image in scaled.values():
         image /= 255
@@ -252,14 +257,20 @@ def from_arrays(
     inputs: Any, labels: Any, test_inputs: Any = None, test_labels: Any = None, name: str = "own"
 ) -> Dataset:
     """Your own arrays; without a test part, every fifth row is kept for testing. Labels may be numbers or words."""
-    inputs, words = files.checked_inputs(inputs), np.asarray(labels)
+    inputs, words = files.checked_inputs(inputs), np.atleast_1d(np.asarray(labels))
     if len(inputs) != len(words):
         raise InputError(f"There are {len(inputs)} rows of inputs but {len(words)} labels: give one label per row.")
     if test_inputs is None:
         parts: Any = every_fifth(inputs, files.numbered(words))
         return Dataset(name, **parts)
-    both = files.numbered(np.concatenate([words, np.asarray(test_labels)]))
-    return Dataset(name, inputs, both[: len(words)], files.checked_inputs(test_inputs), both[len(words) :])
+    tests, test_words = files.checked_inputs(test_inputs), np.atleast_1d(np.asarray(test_labels))
+    if inputs.shape[1:] != tests.shape[1:] or len(tests) != len(test_words):
+        raise InputError(
+            f"The test part ({len(test_words)} labels, rows of shape {tests.shape[1:]}) does not fit: it needs one label per "
+            f"row, and rows of shape {inputs.shape[1:]} as in training."
+        )
+    both = files.numbered(np.concatenate([words, test_words]))
+    return Dataset(name, inputs, both[: len(words)], tests, both[len(words) :])
 
 
 def from_torch(train: Any, test: Any = None) -> Dataset:
@@ -285,3 +296,38 @@ def from_file(path: Path, target: str | None) -> Dataset:
     return Dataset(
         path.stem, **standardised(every_fifth(**shuffled({"inputs": inputs, "labels": labels}))), source=str(path)
     )
+
+
+def from_shards(folder: Path, here: range, nodes: int, target: str | None = None) -> tuple[Dataset, list[np.ndarray]]:
+    """Only the files of the nodes `here`, `node-0.npz` (or .csv), `node-1.npz`, ..., and the common `test.npz` (or .csv).
+
+    Labels must be 0, 1, 2, ... alike at all nodes, since no node sees the others' data. Shards of other nodes are empty.
+    """
+    pieces = [_shard(folder, f"node-{node}", target) for node in here]
+    test_inputs, test_labels = _shard(folder, "test", target)
+    for node, (inputs, labels) in zip(here, pieces, strict=True):
+        if inputs.shape[1:] != test_inputs.shape[1:] or labels.max() > test_labels.max():
+            raise InputError(
+                f"The data of node {node} and the test data differ in their inputs' shape or their classes."
+            )
+    ends = np.cumsum([len(labels) for _, labels in pieces])
+    own = [np.arange(end - len(labels), end) for end, (_, labels) in zip(ends, pieces, strict=True)]
+    shards = [own[node - here.start] if node in here else np.empty(0, np.int64) for node in range(nodes)]
+    inputs, labels = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return Dataset(folder.name, inputs, labels, test_inputs, test_labels, str(folder)), shards
+
+
+def _shard(folder: Path, name: str, target: str | None) -> tuple[np.ndarray, np.ndarray]:
+    path = next(
+        (p for p in (folder / f"{name}.npz", folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None
+    )
+    if path is None:
+        raise InputError(f"There is no {name}.npz or {name}.csv in {folder}.")
+    if path.suffix == ".npz":
+        parts = files.read_npz(path)
+        inputs, labels = files.checked_inputs(parts["inputs"]), parts["labels"]
+    else:
+        inputs, labels = files.read_csv(path, target, keep_labels=True)
+    if labels.dtype.kind not in "iu" or labels.ndim != 1 or len(labels) != len(inputs) or labels.min() < 0:
+        raise InputError(f"The labels of {path.name} must be whole numbers 0, 1, 2, ..., one per row.")
+    return inputs, labels.astype(np.int64)

@@ -47,8 +47,11 @@ def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     return checked_inputs(rows.toarray()), numbered(labels)
 
 
-def read_csv(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """A table of numbers; the label is the column `target`, or the last one. The header is optional without a target."""
+def read_csv(path: Path, target: str | None, keep_labels: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """A table of numbers; the label is the column `target`, or the last one. The header is optional without a target.
+
+    Labels become 0, 1, 2, ... in sorted order, unless they are to be kept.
+    """
     import pandas as pd
 
     text = io.BytesIO(read_bytes(path))
@@ -67,7 +70,8 @@ def read_csv(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"Column '{words[0]}' of {path.name} is not numeric: encode it as numbers first.")
     if table[name].isna().any():
         raise InputError(f"Column '{name}' of {path.name} has rows without a label: fill or drop them.")
-    return checked_inputs(inputs.to_numpy(np.float32)), numbered(table[name].to_numpy())
+    labels = table[name].to_numpy()
+    return checked_inputs(inputs.to_numpy(np.float32)), labels if keep_labels else numbered(labels)
 
 
 def _is_number(text: str) -> bool:
@@ -86,7 +90,7 @@ def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
         inputs = np.loadtxt(text, dtype=np.float32, ndmin=2)
     except ValueError as error:
         raise InputError(f"{path} is not MiniBooNE's text (two counts, then rows of numbers): {error}.") from error
-    if len(inputs) != signal + background:
+    if min(signal, background) < 0 or len(inputs) != signal + background:
         raise InputError(f"{path} promises {signal} + {background} rows and holds {len(inputs)}. Fetch the file again.")
     return checked_inputs(inputs), np.repeat([1, 0], [signal, background])
 
@@ -116,10 +120,12 @@ def checked_inputs(inputs: Any) -> np.ndarray:
         )
     if rows.dtype.kind == "i":
         return rows.astype(np.int64)
+    with np.errstate(over="ignore"):
+        rows = rows.astype(np.float32)
     if not np.isfinite(rows).all():
         bad = int(np.argwhere(~np.isfinite(rows.reshape(len(rows), -1)).all(1))[0, 0])
-        raise InputError(f"Row {bad} of the inputs has a missing or infinite value: fill or drop it.")
-    return rows.astype(np.float32)
+        raise InputError(f"Row {bad} of the inputs has a missing, infinite or enormous value: fill, scale or drop it.")
+    return rows
 
 
 def numbered(labels: Any) -> np.ndarray:

@@ -67,9 +67,9 @@ PARTITIONS: dict[str, Callable[..., Shards]] = {"iid": iid, "by_label": by_label
 
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     """By name: iid, by_label, dirichlet or dirichlet(0.1)."""
-    name, _, rest = how.partition("(")
+    name, bracket, rest = how.partition("(")
     make = choose("partition", name, PARTITIONS)
-    if not rest:
+    if not bracket:
         return make(labels, nodes, seed)
     if name != "dirichlet" or not rest.endswith(")"):
         raise InputError(f"Cannot read the partition '{how}'. Write iid, by_label or dirichlet(0.1).")

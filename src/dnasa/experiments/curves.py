@@ -5,6 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
+from dnasa.data import load
 from dnasa.experiments import fig3, tuning
 from dnasa.experiments.report import Report
 from dnasa.experiments.tasks import classification
@@ -13,15 +14,19 @@ from dnasa.solve import solve
 
 METRICS = ("train_loss", "test_loss", "test_accuracy", "stationarity")
 LOOKS = 25
+QUICK_ROWS = 8000  # of the training data
 
 
 def run(figure: str, data: str, quick: bool, progress: bool | None, device: str) -> Report:
     """Tune each method on two seeds of its own, then run every method at its best stepsize for all seeds."""
     graph = topology.paper_random()
     steps, seeds, looks = (fig3.QUICK[data], 2, 5) if quick else (fig3.STEPS[data], fig3.SEEDS, LOOKS)
-    tuned = fig3.one(data, graph, max(40, steps // 2) if quick else steps, 1 if quick else 2, progress, device)
+    rows = load(data)
+    if quick:
+        rows = rows._replace(inputs=rows.inputs[:QUICK_ROWS], labels=rows.labels[:QUICK_ROWS])
+    tuned = fig3.grid_search(rows, graph, steps // 2 if quick else steps, 1 if quick else 2, progress, device)
     winners = tuning.best(tuned, "test_accuracy")
-    problem = classification(data, graph.nodes, loss_scale="1/n", device=device)
+    problem = classification(rows, graph.nodes, loss_scale="1/n", device=device)
     runs = [
         solve(
             problem,
@@ -49,7 +54,7 @@ def final(history: pd.DataFrame, winners: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for rule, winner in winners.iterrows():
         same = last[last.rule == rule]
-        row = {"rule": title(str(rule)), "best eta": "none needed" if np.isnan(winner.eta) else f"{winner.eta:g}"}
+        row = {"rule": title(str(rule)), "best eta": tuning.eta_text(winner.eta)}
         row |= {LABELS[metric]: same[metric].mean() for metric in METRICS}
         rows.append(row | {"spread of accuracy": same.test_accuracy.std(), "seconds": same.seconds.mean()})
     return pd.DataFrame(rows)
@@ -70,7 +75,10 @@ def draw(history: pd.DataFrame, winners: pd.DataFrame, data: str, seeds: int, qu
             if metric in LINEAR:
                 axis.set_ylim(max(0.0, history[history.step > 0][metric].quantile(0.05) - 0.02), 1.0)
     axes[0, 0].legend(fontsize=7)
-    figure.suptitle(f"{data}: each method at its best stepsize, mean and range" + (" (quick run)" if quick else ""))
+    figure.suptitle(
+        f"{data}: each method at its best stepsize, mean and range"
+        + (f" (quick run, {QUICK_ROWS:,} rows)" if quick else "")
+    )
     return figure
 
 

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from dnasa import topology
 from dnasa.experiments.report import Report
-from dnasa.experiments.tuning import best, chosen, draw_stepsizes, grid
+from dnasa.experiments.tuning import best, chosen, draw_stepsizes, eta_text, grid
 from dnasa.plots import COLOURS, by_seed, curve, finish, panels, title
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.solve import solve
@@ -48,7 +48,7 @@ def summary(history: pd.DataFrame, winners: pd.DataFrame, steps: int) -> pd.Data
     for rule, winner in winners.iterrows():
         losses = by_seed(chosen(history, winner), "test_loss").mean(axis=1)
         norms = by_seed(chosen(history, winner), "grad_norm").mean(axis=1)
-        row = {"rule": title(str(rule)), "best eta": "none needed" if np.isnan(winner.eta) else f"{winner.eta:g}"}
+        row = {"rule": title(str(rule)), "best eta": eta_text(winner.eta)}
         for part in (0.02, 0.1, 1.0):
             step = int(losses.index[np.abs(losses.index - part * steps).argmin()])
             row[f"test loss at {step:,}"] = losses[step]

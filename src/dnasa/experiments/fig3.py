@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 
 from dnasa import topology
 from dnasa.core import InputError
+from dnasa.data import Dataset
 from dnasa.experiments import tuning
 from dnasa.experiments.report import Report
 from dnasa.experiments.tasks import classification
 from dnasa.plots import panels, title
-from dnasa.records import Result
 from dnasa.solve import solve
 from dnasa.topology import Topology
 
@@ -35,7 +35,7 @@ def run(
         steps = (QUICK if quick else STEPS)[name]
         began = time.perf_counter()
         try:
-            table = one(name, topology.paper_random(), steps, seeds, progress, device)
+            table = grid_search(name, topology.paper_random(), steps, seeds, progress, device)
         except InputError as error:
             missing(axis, name, str(error))
             report.findings.append(f"{name}: {error}")
@@ -52,18 +52,22 @@ def run(
 
 
 def grid_search(
-    name: str, graph: Topology, steps: int, seeds: int, progress: bool | None, device: str, how: str
-) -> Result:
-    """Every rule and stepsize of the paper's grid, all seeds, in one batch; the loss is scaled by 1/n as in the paper."""
+    name: str | Dataset,
+    graph: Topology,
+    steps: int,
+    seeds: int,
+    progress: bool | None,
+    device: str,
+    how: str = "iid",
+    etas: Sequence[float] | None = None,
+) -> pd.DataFrame:
+    """The final accuracy of every rule and stepsize, all seeds in one batch; the loss is scaled by 1/n as in the paper."""
     problem = classification(name, graph.nodes, how, loss_scale="1/n", device=device, train_metrics=False)
     rules = [rule for rule in RULES if rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9]
-    return solve(problem, graph, rules, eta=ETAS, steps=steps, seed=range(seeds), evaluate=[steps], progress=progress)
-
-
-def one(
-    name: str, graph: Topology, steps: int, seeds: int, progress: bool | None, device: str, how: str = "iid"
-) -> pd.DataFrame:
-    return tuning.grid(grid_search(name, graph, steps, seeds, progress, device, how), "test_accuracy")
+    result = solve(
+        problem, graph, rules, eta=etas or ETAS, steps=steps, seed=range(seeds), evaluate=[steps], progress=progress
+    )
+    return tuning.grid(result, "test_accuracy")
 
 
 def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
@@ -91,11 +95,11 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "rule": title(str(rule)),
-                "best eta": "none needed" if np.isnan(winner.eta) else f"{winner.eta:g}",
+                "best eta": tuning.eta_text(winner.eta),
                 "test accuracy": winner.value,
                 "accuracy one eta lower": near[0],
                 "accuracy one eta higher": near[1],
-                "diverged": ", ".join(f"{eta:g}" for eta in same[same.diverged.notna()].eta) or "none",
+                "diverged": tuning.lost_text(same),
             }
         )
     return pd.DataFrame(rows)

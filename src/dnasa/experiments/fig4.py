@@ -23,7 +23,7 @@ def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") 
     for place, (name, make) in enumerate(GRAPHS.items()):
         graph = make(NODES)
         left, right = axes[place // 2, 2 * (place % 2) : 2 * (place % 2) + 2]
-        table = fig3.one("a9a", graph, steps, seeds, progress, device)
+        table = fig3.grid_search("a9a", graph, steps, seeds, progress, device)
         draw_topology(left, graph)
         fig3.draw(right, table, name)
         report.tables[f"fig4-{name}"] = fig3.summary(table)

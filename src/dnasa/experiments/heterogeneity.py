@@ -11,6 +11,7 @@ from dnasa.plots import COLOURS, panels, title
 DATA = ("a9a", "mnist")
 PARTITIONS = ("iid", "dirichlet(0.1)", "by_label")
 SEEDS = 5
+QUICK_ETAS = (1, 5, 10)
 
 
 def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") -> Report:
@@ -37,7 +38,8 @@ def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") 
 
 def best(name: str, how: str, steps: int, seeds: int, progress: bool | None, device: str) -> pd.DataFrame:
     graph = topology.ring(8, weights="lazy")  # lazy, so that D2 may take part
-    return tuning.best(fig3.one(name, graph, steps, seeds, progress, device, how), "test_accuracy")
+    etas = QUICK_ETAS if steps < fig3.STEPS[name] else None
+    return tuning.best(fig3.grid_search(name, graph, steps, seeds, progress, device, how, etas), "test_accuracy")
 
 
 def draw(table: pd.DataFrame, quick: bool) -> Figure:

@@ -1,6 +1,6 @@
 """Classification as the paper runs it: each dataset with its network, divided among the nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -27,15 +27,31 @@ def classification(
 ) -> Classification:
     """LeNet for 28 x 28 images, a perceptron d-64-classes for everything else (d-32-10 for the digits)."""
     rows = load(data, target) if isinstance(data, str) else data
+    if rows.inputs.dtype.kind == "i":  # whole numbers are features here; tokens need a network of one's own
+        rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
+    shards = partition(how, rows.labels, nodes)
+    return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
+
+
+def on_shards(
+    rows: Dataset,
+    shards: Sequence[np.ndarray],
+    batch: int = BATCH,
+    loss_scale: str | float = 1.0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    train_metrics: bool = True,
+) -> Classification:
+    """The same with the rows divided already."""
     return Classification(
         network(rows),
         rows.inputs,
         rows.labels,
-        partition(how, rows.labels, nodes),
+        shards,
         rows.test_inputs,
         rows.test_labels,
         batch=batch,
-        loss_scale=scale(loss_scale, nodes),
+        loss_scale=scale(loss_scale, len(shards)),
         dtype=dtype,
         device=device,
         train_metrics=train_metrics,

@@ -36,11 +36,19 @@ def summary(result: Result, table: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = []
     for rule, winner in best(table, metric).iterrows():
         last = chosen(result.final(), winner)
-        row = {"rule": title(str(rule)), "best eta": "none needed" if np.isnan(winner.eta) else f"{winner.eta:g}"}
-        row |= {name.replace("_", " "): last[name].mean() for name in SUMMARY if name in last}
-        lost = table[(table.rule == rule) & table.diverged.notna()]
-        rows.append(row | {"diverged": ", ".join(f"{eta:g}" for eta in lost.eta) or "none"})
+        row = {"rule": title(str(rule)), "best eta": eta_text(winner.eta)}
+        row |= {name.replace("_", " "): last[name].mean(skipna=False) for name in SUMMARY if name in last}
+        rows.append(row | {"diverged": lost_text(table[table.rule == rule])})
     return pd.DataFrame(rows)
+
+
+def eta_text(eta: float) -> str:
+    return "none needed" if np.isnan(eta) else f"{eta:g}"
+
+
+def lost_text(table: pd.DataFrame) -> str:
+    """The stepsizes at which a run diverged."""
+    return ", ".join(f"{eta:g}" for eta in table[table.diverged.notna()].eta) or "none"
 
 
 def chosen(history: pd.DataFrame, winner: pd.Series) -> pd.DataFrame:

@@ -8,22 +8,30 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.core import Array, InputError, Network
-from dnasa.topology import Topology
+from dnasa.topology import Changing, Topology
 
 
-def connect(topology: Topology, rounds: int = 1) -> Network:
+def connect(topology: Topology | Changing, rounds: int = 1) -> Network:
     """A network of all nodes; with several `rounds`, each step's exchange is repeated, as if W were W^rounds."""
     if rounds < 1:
         raise InputError(f"An exchange needs at least one round, not {rounds}.")
-    if sp.issparse(topology.weights):
-        multiply = _sparse_product(topology.weights, rounds)
-    else:
-        multiply = _dense_product(np.linalg.matrix_power(topology.weights, rounds))
+    topologies = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
+    products = [product(each.weights, rounds) for each in topologies]
 
     def mix(*arrays: Array, t: int = 0) -> tuple[Array, ...]:
-        return multiply(arrays)
+        return products[t % len(products)](arrays)
 
-    return Network(topology.nodes, mix, mean=lambda a: a.mean(-2), here=range(topology.nodes))
+    return Network(topology.nodes, mix, mean=lambda a: a.mean(-2), rounds=rounds)
+
+
+def product(weights: Any, rounds: int = 1) -> "Product":
+    """Multiplication of several arrays `(..., n, d)` at once by W^rounds, dense or sparse, in NumPy or torch."""
+    if weights.shape == (1, 1):
+        factor = float(weights[0, 0]) ** rounds
+        return lambda arrays: tuple(factor * array for array in arrays)
+    if sp.issparse(weights):
+        return _sparse_product(weights, rounds)
+    return _dense_product(np.linalg.matrix_power(weights, rounds) if rounds > 1 else weights)
 
 
 Product = Callable[[tuple[Array, ...]], tuple[Array, ...]]
@@ -59,11 +67,11 @@ def _node_axis_first(arrays: tuple[Array, ...]) -> tuple[Array, Callable[[Array]
     """Arrays (..., n, d) as one (n, columns), and the way back."""
     if isinstance(arrays[0], np.ndarray):
         moved: Array = np.moveaxis(np.stack(arrays), -2, 0)
-        return moved.reshape(len(moved), -1), lambda flat: tuple(np.moveaxis(flat.reshape(moved.shape), 0, -2))
+        return moved.reshape(len(moved), -1), lambda flat: tuple(np.moveaxis(flat.reshape(-1, *moved.shape[1:]), 0, -2))
     import torch
 
     moved = torch.stack(arrays).movedim(-2, 0)
-    return moved.reshape(len(moved), -1), lambda flat: flat.reshape(moved.shape).movedim(0, -2).unbind()
+    return moved.reshape(len(moved), -1), lambda flat: flat.reshape(-1, *moved.shape[1:]).movedim(0, -2).unbind()
 
 
 def _converted(convert: Callable[[Array], Any]) -> Callable[[Array], Any]:

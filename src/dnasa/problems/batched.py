@@ -225,7 +225,7 @@ class Plain(Layer):
     def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Kept]:
         with torch.enable_grad():
             source = x.detach().requires_grad_()
-            y = self.module(source.flatten(0, 1))
+            y = self.module(source.flatten(0, 1).clone())  # it may work in place
             y = y.view(*x.shape[:2], *y.shape[1:])
         return y.detach(), (source, y)
 
@@ -275,23 +275,22 @@ class Stack:
 
     def __init__(self, layers: list[Layer]):
         self.layers = layers
-        ends = torch.tensor([layer.size for layer in layers]).cumsum(0).tolist()
-        self.parts = [slice(end - layer.size, end) for layer, end in zip(layers, ends, strict=True)]
+        self.sizes = [layer.size for layer in layers]
         self.first = next((i for i, layer in enumerate(layers) if layer.size), len(layers))
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """(R, b, classes), without keeping anything."""
         with torch.no_grad():
-            for layer, part in zip(self.layers, self.parts, strict=True):
-                x, _ = layer.forward(flat[:, part], x)
+            for layer, p in zip(self.layers, flat.split(self.sizes, dim=1), strict=True):
+                x, _ = layer.forward(p, x)
         return x
 
     def footprint(self, flat: Tensor, x: Tensor) -> int:
         """How many numbers the gradient at `x` keeps between forward and backward."""
         total = x.numel()
         with torch.no_grad():
-            for layer, part in zip(self.layers, self.parts, strict=True):
-                x, kept = layer.forward(flat[:, part], x)
+            for layer, p in zip(self.layers, flat.split(self.sizes, dim=1), strict=True):
+                x, kept = layer.forward(p, x)
                 total += x.numel() + numbers_held(kept)
         return total
 
@@ -299,13 +298,13 @@ class Stack:
         """(R, d); `loss_gradient` gives the gradient of each model's loss at its logits."""
         g, kept = torch.empty_like(flat), []
         with torch.no_grad():
-            for layer, part in zip(self.layers, self.parts, strict=True):
-                x, keep = layer.forward(flat[:, part], x)
+            parts, slots = flat.split(self.sizes, dim=1), g.split(self.sizes, dim=1)
+            for layer, p in zip(self.layers, parts, strict=True):
+                x, keep = layer.forward(p, x)
                 kept.append(keep)
             dy: Any = loss_gradient(x)
             for i in range(len(self.layers) - 1, self.first - 1, -1):
-                part = self.parts[i]
-                dy = self.layers[i].backward(flat[:, part], kept[i], dy, g[:, part], i > self.first)
+                dy = self.layers[i].backward(parts[i], kept[i], dy, slots[i], i > self.first)
         return g
 
 
@@ -319,7 +318,8 @@ def stack(module: nn.Module) -> Stack | None:
     """The module as a stack of known layers, or None when it holds anything else."""
     modules = list(_flattened(module))
     for i in range(len(modules) - 1):
-        if isinstance(modules[i], GROWING) and isinstance(modules[i + 1], nn.MaxPool2d):
+        grows = isinstance(modules[i], GROWING) and getattr(modules[i], "negative_slope", 0) >= 0
+        if grows and isinstance(modules[i + 1], nn.MaxPool2d):
             modules[i], modules[i + 1] = modules[i + 1], modules[i]
     layers: list[Layer] = []
     planes = False
@@ -336,7 +336,8 @@ def stack(module: nn.Module) -> Stack | None:
             return None
         layers.extend(made)
         planes = spatial or (planes and isinstance(part, ELEMENTWISE))
-    return None if planes else Stack(layers)
+    shared = sum(layer.size for layer in layers) != sum(parameter.numel() for parameter in module.parameters())
+    return None if planes or shared else Stack(layers)
 
 
 def _flattened(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,14 +1,15 @@
 """A neural network trained on labelled data that is divided among the nodes."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dnasa.core import Array, InputError, positive
+from dnasa.core import Array, InputError, choose, positive, whole
 from dnasa.problems.batched import Stack, stack
 from dnasa.randomness import Samples
 
@@ -20,10 +21,11 @@ class Classification:
     """min (1/n) sum_i mean over node i's rows of the cross-entropy of `model`.
 
     `model` makes the network, each seed from its own initialisation, the same at all nodes; or it is a network, whose
-    parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels`; a step draws `batch` of them
-    with replacement. `loss_scale` multiplies the training loss that the rules see (the paper's framework has 1/n); what
-    is reported is not scaled. All models of all nodes and runs go through the network together. Without `train_metrics`, an
-    evaluation looks at the test rows only and costs no pass over the training data.
+    parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
+    holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules see
+    (the paper's framework has 1/n); what is reported is not scaled. All models of all nodes and runs go through
+    the network together. Without `train_metrics`, an evaluation looks at the test rows only and costs no pass over the
+    training data.
     """
 
     def __init__(
@@ -40,18 +42,27 @@ class Classification:
         device: str = "cpu",
         train_metrics: bool = True,
     ):
-        positive("batch", batch)
+        batch = whole("batch", batch)
         positive("loss_scale", loss_scale)
-        self.dtype, self.device = getattr(torch, dtype), find_device(device)
+        self.dtype = choose("dtype", dtype, {"float32": torch.float32, "float64": torch.float64})
+        self.device = find_device(device)
+        if loss_scale < torch.finfo(self.dtype).tiny * 1e6:
+            raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
         self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
-        self.shards, self.batch, self.loss_scale, self.nodes = shards, batch, loss_scale, len(shards)
-        self.epoch = float(np.mean([len(shard) for shard in shards]))
+        self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
+        self.batch, self.loss_scale, self.nodes = batch, loss_scale, len(shards)
         self.train_metrics = train_metrics
         self.inputs, self.labels = self._tensors(inputs, labels)
         self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
+        self._check_rows()
+        self.epoch = float(np.mean([len(shard) for shard in self.shards if len(shard)]))
         self.samples = Samples("batch", self._draw, batch)
+        self.fingerprint = (
+            f"{self.nodes} shards, test labels {zlib.crc32(np.ascontiguousarray(test_labels).tobytes()):08x}"
+        )
         self.models = Models(self._seeded(0))
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
+        self._check_labels()
 
     def _tensors(self, inputs: Array, labels: Array) -> tuple[Tensor, Tensor]:
         x, y = (
@@ -65,13 +76,40 @@ class Classification:
         x = x.to(self.device, self.dtype if x.is_floating_point() else torch.long)
         return x, y.to(self.device, torch.long)
 
+    def _check_rows(self) -> None:
+        rows = np.concatenate(self.shards) if self.shards else np.empty(0)
+        if not len(rows) or rows.min() < 0 or rows.max() >= len(self.labels):
+            raise InputError(
+                f"The shards must hold row numbers from 0 to {len(self.labels) - 1}, and not all be empty."
+            )
+        if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
+            raise InputError(
+                f"Training rows have shape {tuple(self.inputs.shape[1:])}, test rows {tuple(self.test_inputs.shape[1:])}: "
+                "they must be alike."
+            )
+
+    def _check_labels(self) -> None:
+        classes = self.models.logits(self.start(0)[None], self.inputs[None, :1]).shape[-1]
+        labels = torch.cat([self.labels, self.test_labels])
+        if int(labels.min()) < 0 or int(labels.max()) >= classes:
+            low, high = int(labels.min()), int(labels.max())
+            raise InputError(
+                f"Labels run from {low} to {high}, but the network has {classes} outputs: they must be 0 to {classes - 1}."
+            )
+
     def _seeded(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.make().to(self.device, self.dtype)
 
     def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
-        return self.shards[node][generator.integers(len(self.shards[node]), size=(length, self.batch))]
+        rows = self._own(node)
+        return rows[generator.integers(len(rows), size=(length, self.batch))]
+
+    def _own(self, node: int) -> np.ndarray:
+        if not len(self.shards[node]):
+            raise InputError(f"Node {node} has no rows: every node of this process needs at least one.")
+        return self.shards[node]
 
     def start(self, seed: int) -> Tensor:
         return torch.cat([parameter.detach().reshape(-1) for parameter in self._seeded(seed).parameters()])
@@ -80,16 +118,16 @@ class Classification:
         rows = self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
         rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
         flat, weight = x.reshape(-1, x.shape[-1]), self.loss_scale / self.batch
+        at_once = self._at_once(self.batch)
         parts = [
-            self.models.gradient(flat[part], self.inputs[rows[part]], self.labels[rows[part]], weight)[1]
-            for part in self._parts(len(flat), self.batch)
+            self.models.gradient(some, self.inputs[index], self.labels[index], weight)
+            for some, index in zip(flat.split(at_once), rows.split(at_once), strict=True)
         ]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(x)
 
-    def _parts(self, models: int, rows: int) -> Iterator[slice]:
-        """As many models at a time as fit into the budget."""
-        at_once = max(1, BUDGET[self.device.type] // (self.footprint * rows))
-        return (slice(first, first + at_once) for first in range(0, models, at_once))
+    def _at_once(self, rows: int) -> int:
+        """How many models with so many rows each fit into the budget."""
+        return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
     def evaluate(self, mean: Tensor, nodes: range) -> dict[str, Tensor]:
         """Over the rows of these nodes, each weighted so that all nodes count alike, and over their share of the test set."""
@@ -107,16 +145,16 @@ class Classification:
 
     def _train(self, flat: Tensor, nodes: range) -> tuple[Tensor, Tensor]:
         rows = torch.as_tensor(np.concatenate([self.shards[node] for node in nodes])).to(self.device)
-        sizes = [len(self.shards[node]) for node in nodes]
+        sizes = [len(self._own(node)) for node in nodes]
         each = torch.as_tensor(np.repeat([1 / (size * len(nodes)) for size in sizes], sizes)).to(
             self.device, self.dtype
         )
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
             x, y, weight = self.inputs[rows[part]], self.labels[rows[part]], each[part]
-            losses, g = self.models.gradient(flat, self._everyone(flat, x), self._everyone(flat, y), weight)
-            loss += (losses * weight).sum(1)
-            gradient += g
+            losses: list[Tensor] = []
+            gradient += self.models.gradient(flat, self._everyone(flat, x), self._everyone(flat, y), weight, losses)
+            loss += (losses[0] * weight).sum(1)
         return loss, gradient
 
     @staticmethod
@@ -126,7 +164,7 @@ class Classification:
     def _test(self, flat: Tensor, nodes: range) -> tuple[Tensor, Tensor]:
         """The test rows are shared out to the nodes as well, so that real processes divide the work."""
         total = len(self.test_labels)
-        rows = torch.cat([torch.arange(node, total, self.nodes) for node in nodes]).to(self.device)
+        rows = torch.cat([torch.arange(total)[node :: self.nodes] for node in nodes]).to(self.device)
         loss, right = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
         for part in self._chunks(rows, len(flat)):
             logits = self.models.logits(flat, self._everyone(flat, self.test_inputs[part]))
@@ -140,9 +178,7 @@ class Classification:
         """The test accuracy of every model in `x` of shape (..., d): of each node by itself, say."""
         flat = x.reshape(-1, x.shape[-1])
         everyone = range(self.nodes)
-        return torch.cat([self._test(flat[part], everyone)[1] for part in self._parts(len(flat), 64)]).view(
-            x.shape[:-1]
-        )
+        return torch.cat([self._test(some, everyone)[1] for some in flat.split(self._at_once(64))]).view(x.shape[:-1])
 
 
 def find_device(name: str) -> torch.device:
@@ -186,22 +222,24 @@ class Models:
         with torch.no_grad():
             return vmap(self._call)(flat, x)
 
-    def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: float | Tensor) -> tuple[Tensor, Tensor]:
-        """The losses (R, b) of all rows, and the gradients (R, d) of their weighted sums."""
+    def gradient(
+        self, flat: Tensor, x: Tensor, y: Tensor, weight: float | Tensor, losses: list[Tensor] | None = None
+    ) -> Tensor:
+        """The gradients (R, d) of the weighted sums of all rows' losses; the losses (R, b) are appended to `losses`."""
         if not self.stack:
-            spread = flat.new_ones(y.shape) * weight
-            g, losses = self.mapped(flat, x, y, spread)
-            return losses, g
-        losses = []
+            g, each = self.mapped(flat, x, y, flat.new_ones(y.shape) * weight)
+            if losses is not None:
+                losses.append(each)
+            return g
 
         def at_logits(logits: Tensor) -> Tensor:
-            losses.append(cross_entropy(logits, y))
+            if losses is not None:
+                losses.append(cross_entropy(logits, y))
             slope = torch.softmax(logits, -1)
             slope.scatter_add_(-1, y[..., None], slope.new_full((*y.shape, 1), -1.0))
             return slope * (weight if isinstance(weight, float) else weight[..., None])
 
-        g = self.stack.gradient(flat, x, at_logits)
-        return losses[0], g
+        return self.stack.gradient(flat, x, at_logits)
 
     def footprint(self, point: Tensor, x: Tensor) -> int:
         """Bytes that the gradient of one model at one row keeps, roughly; also a first try whether the network works."""
@@ -241,5 +279,10 @@ def check(module: nn.Module) -> None:
         for kind, why in REFUSED.items():
             if isinstance(part, kind) and not harmless:
                 raise InputError(f"Layer '{name or 'network'}' ({type(part).__name__}) {why}.")
+    frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(
+            f"Parameter '{frozen[0]}' is frozen; all parameters are trained here: make it a buffer instead."
+        )
     if not any(True for _ in module.parameters()):
         raise InputError("The network has no parameters to train.")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnasa.core import Array, positive
+from dnasa.core import Array, InputError, choose, whole
 from dnasa.randomness import Samples, Streams
 
 TEST_SAMPLES = 10_000  # per node
@@ -29,14 +29,17 @@ class LeastSquares:
         seed: int = 0,
         dtype: str = "float64",
     ):
-        positive("dim", dim)
-        positive("batch", batch)
+        dim, batch = whole("dim", dim), whole("batch", batch)
+        if not 0 <= noise < np.inf:
+            raise InputError(f"noise must be a number from 0 on, not {noise}.")
+        choose("dtype", dtype, {"float32": 4, "float64": 8})
         self.batch, self.dim, self.noise, self.seed, self.dtype = batch, dim, noise, seed, np.dtype(dtype)
         self.scale = np.ones(dim)
         self.scale[0] = 10.0 if spike else 1.0
         self.scale = self.scale.astype(self.dtype)
         self.theta = Streams("theta").at(seed, 0, 0).standard_normal(dim).astype(self.dtype)
         self.samples = Samples("least", self._draw, batch * (dim + 1))
+        self.fingerprint = f"least squares, d = {dim}, noise {noise}, spike {spike}, seed {seed}"
         self.moments: dict[range, np.ndarray] = {}
 
     def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
@@ -72,14 +75,18 @@ class LeastSquares:
         """The mean of (X, noise)(X, noise)' over the test samples of these nodes."""
         if nodes not in self.moments:
             streams, size = Streams("test"), self.dim + 1
-            total = sum(wishart(generator, size, TEST_SAMPLES) for generator in streams.each(self.seed, nodes, 0))
+            total = np.zeros((size, size))
+            for first in range(0, len(nodes), 64):
+                streamed = streams.each(self.seed, nodes[first : first + 64], 0)
+                roots = np.hstack([wishart_root(generator, size, TEST_SAMPLES) for generator in streamed])
+                total += roots @ roots.T
             scale = np.append(self.scale, 1).astype(np.float64)
             self.moments[nodes] = scale[:, None] * total / (TEST_SAMPLES * len(nodes)) * scale
         return self.moments[nodes]
 
 
-def wishart(generator: np.random.Generator, size: int, samples: int) -> np.ndarray:
-    """The sum of x x' over `samples` standard normal x, drawn at once from its exact distribution (Bartlett, 1933)."""
-    triangle = np.tril(generator.standard_normal((size, size)), k=-1)
-    triangle[np.diag_indices(size)] = np.sqrt(generator.chisquare(samples - np.arange(size)))
-    return triangle @ triangle.T
+def wishart_root(generator: np.random.Generator, size: int, samples: int) -> np.ndarray:
+    """A with A A' the sum of x x' over `samples` standard normal x, drawn from its exact distribution (Bartlett, 1933)."""
+    root = np.tril(generator.standard_normal((size, size)), k=-1)
+    root[np.diag_indices(size)] = np.sqrt(generator.chisquare(samples - np.arange(size)))
+    return root

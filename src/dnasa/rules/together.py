@@ -10,6 +10,11 @@ class State(NamedTuple):
     x: Array
     parts: tuple[Any, ...]
 
+    @property
+    def z(self) -> Array:
+        """The moving averages of the rules that have one, not a number for the others."""
+        return concatenate([getattr(part, "z", part.x * float("nan")) for part in self.parts])
+
 
 def together(rules: Sequence[Rule], sizes: Sequence[int]) -> Rule:
     """Rule j owns `sizes[j]` entries of the first axis; each takes its own step on its own part."""

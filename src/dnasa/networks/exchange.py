@@ -1,0 +1,228 @@
+"""The exchange between real processes, whatever carries the messages.
+
+Each process holds a block of nodes. For every neighbouring process there is one message per step, with the rows that the
+neighbour needs of everything the rule sends. Receives are posted first, the process' own share of the product is computed
+while messages travel, and there are no barriers.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dnasa.core import Array, InputError, Network, RunError
+from dnasa.networks.simulated import product
+from dnasa.topology import Changing, Topology
+
+Message = tuple[int, Array]  # the other process, and a contiguous buffer
+
+
+class Transport(Protocol):
+    """What carries messages: MPI or torch.distributed."""
+
+    rank: int
+    size: int
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any: ...
+
+    def finish(self, pending: Any) -> None: ...
+
+    def sum(self, buffer: Array) -> Array: ...
+
+    def share(self, text: str) -> list[str]: ...
+
+
+@dataclass
+class Traffic:
+    """What this process has sent, and the seconds spent in exchanges."""
+
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    exchanges: int = 0
+
+
+class Link(NamedTuple):
+    """What goes between this process and one other: my rows it needs, how many come back, and their share of the product."""
+
+    peer: int
+    rows: np.ndarray | slice
+    incoming: int
+    weigh: Callable[[tuple[Array, ...]], tuple[Array, ...]]
+    factor: float | None  # that share, where it is a single number
+
+
+class Plan(NamedTuple):
+    links: list[Link]
+    weigh: Callable[[tuple[Array, ...]], tuple[Array, ...]]  # this process' own share of the product
+
+
+def blocks(nodes: int, processes: int) -> list[range]:
+    """Nodes dealt to processes in order; shares differ by at most one."""
+    if processes > nodes:
+        raise InputError(
+            f"{processes} processes cannot share {nodes} nodes: start at most {nodes}, or use more --nodes."
+        )
+    ends = [nodes * (p + 1) // processes for p in range(processes)]
+    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def make_plan(topology: Topology, shares: Sequence[range], rank: int) -> Plan:
+    here, weights = shares[rank], topology.sparse
+    mine = weights[here.start : here.stop]
+    links = []
+    for peer, theirs in enumerate(shares):
+        part = mine[:, theirs.start : theirs.stop]
+        if peer == rank or not part.nnz:
+            continue
+        wanted = np.unique(part.indices)  # the peer's rows that we need
+        offered = np.unique(part.tocoo().row)  # W is symmetric: our rows that it needs
+        rows = slice(None) if len(offered) == len(here) else offered
+        block = part[:, wanted]
+        factor = float(block[0, 0]) if block.shape == (1, 1) else None
+        links.append(Link(peer, rows, len(wanted), product(_small(block)), factor))
+    return Plan(links, product(_small(mine[:, here.start : here.stop])))
+
+
+def _small(part: Any) -> Any:
+    """Blocks of a few nodes multiply faster as dense matrices."""
+    return part if part.shape[0] > 200 else part.toarray()
+
+
+@dataclass
+class Exchange:
+    """`mix` and `mean` over a transport; buffers are kept from step to step."""
+
+    topology: Topology | Changing
+    transport: Transport
+    rounds: int = 1
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InputError(f"An exchange needs at least one round, not {self.rounds}.")
+        self.shares = blocks(self.topology.nodes, self.transport.size)
+        self.here = self.shares[self.transport.rank]
+        self.plans: dict[int, Plan] = {}
+        self.buffers: dict[Any, Buffers] = {}
+
+    def network(self) -> Network:
+        return Network(
+            self.topology.nodes,
+            self.mix,
+            self.mean,
+            self.here,
+            rank=self.transport.rank,
+            share=self.transport.share,
+            gather=self.gather,
+            traffic=self.traffic,
+            rounds=self.rounds,
+        )
+
+    def plan(self, t: int) -> Plan:
+        key = t % self.topology.period if isinstance(self.topology, Changing) else 0
+        if key not in self.plans:
+            now = self.topology.at(t) if isinstance(self.topology, Changing) else self.topology
+            self.plans[key] = make_plan(now, self.shares, self.transport.rank)
+        return self.plans[key]
+
+    def mix(self, *arrays: Array, t: int = 0) -> tuple[Array, ...]:
+        began, plan = time.perf_counter(), self.plan(t)
+        for _ in range(self.rounds):
+            arrays = self._once(arrays, plan)
+        self.traffic.exchanges += 1
+        self.traffic.seconds += time.perf_counter() - began
+        return arrays
+
+    def _once(self, arrays: tuple[Array, ...], plan: Plan) -> tuple[Array, ...]:
+        mine, incoming, pending = self.send(arrays, plan)
+        (out,) = plan.weigh((mine,))
+        self.transport.finish(pending)
+        for link, rows in zip(plan.links, incoming, strict=True):
+            if link.factor is None:
+                out += link.weigh((rows,))[0]
+            else:
+                rows *= link.factor
+                out += rows
+        return tuple(out)
+
+    def send(self, arrays: tuple[Array, ...], plan: Plan) -> tuple[Array, list[Array], Any]:
+        """Start the exchange: our rows in one buffer, the buffers of the neighbours' rows to come, and what is pending."""
+        key = (id(plan), len(arrays), arrays[0].shape, arrays[0].dtype)
+        if key not in self.buffers:
+            self.buffers[key] = make_buffers(arrays, plan)
+        held = self.buffers[key]
+        stack_into(held.mine, arrays)
+        for link, (_, rows) in zip(plan.links, held.sends, strict=True):
+            if rows is not held.mine:
+                rows[:] = held.mine[..., link.rows, :]
+        self.traffic.messages += len(held.sends)
+        self.traffic.bytes += held.bytes
+        return held.mine, [rows for _, rows in held.receives], self.transport.start(held.receives, held.sends)
+
+    def mean(self, a: Array) -> Array:
+        part = a.mean(-2) * (len(self.here) / self.topology.nodes)
+        return self.transport.sum(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part.contiguous())
+
+    def gather(self, x: Array) -> Array:
+        """All nodes' rows in every process: each contributes its own to a sum with zeros."""
+        shape = (*x.shape[:-2], self.topology.nodes, x.shape[-1])
+        whole = np.zeros(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_zeros(shape)
+        whole[..., self.here.start : self.here.stop, :] = x
+        return self.transport.sum(whole)
+
+
+class Buffers(NamedTuple):
+    """The memory of one exchange, the same at every step: our rows, what comes, and what goes (our rows or some of them)."""
+
+    mine: Array
+    receives: list[Message]
+    sends: list[Message]
+    bytes: int
+
+
+def make_buffers(arrays: tuple[Array, ...], plan: Plan) -> Buffers:
+    *runs, k, d = arrays[0].shape
+
+    def rows(count: int) -> Array:
+        shape = (len(arrays), *runs, count, d)
+        return np.empty(shape, arrays[0].dtype) if isinstance(arrays[0], np.ndarray) else arrays[0].new_empty(shape)
+
+    mine = rows(k)
+    receives = [(link.peer, rows(link.incoming)) for link in plan.links]
+    sends = [(link.peer, mine if isinstance(link.rows, slice) else rows(len(link.rows))) for link in plan.links]
+    return Buffers(mine, receives, sends, sum(buffer.nbytes for _, buffer in sends))
+
+
+def stack_into(buffer: Array, arrays: tuple[Array, ...]) -> None:
+    if isinstance(buffer, np.ndarray):
+        np.stack(arrays, out=buffer)
+    else:
+        import torch
+
+        torch.stack(arrays, out=buffer)
+
+
+def missing(peers: Sequence[int], shares: Sequence[range], why: str) -> RunError:
+    """Names the processes that did not answer, and their nodes."""
+    names = ", ".join(f"rank {peer} ({named(shares[peer])})" for peer in sorted(set(peers)))
+    return RunError(f"No answer from {names}: {why}.")
+
+
+def named(nodes: range) -> str:
+    return f"node {nodes.start}" if len(nodes) == 1 else f"nodes {nodes.start} to {nodes.stop - 1}"
+
+
+def agree(network: Network, settings: dict[str, Any]) -> None:
+    """Every process must have been started with the same settings; says which differ, before the first step."""
+    everyone = [json.loads(text) for text in network.share(json.dumps(settings))]
+    for name, value in everyone[0].items():
+        for rank, other in enumerate(everyone):
+            if other.get(name) != value:
+                raise InputError(
+                    f"The processes were started with different settings: {name} is {value} at rank 0 "
+                    f"and {other.get(name)} at rank {rank}. Start all with the same."
+                )

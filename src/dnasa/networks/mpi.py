@@ -1,0 +1,125 @@
+"""The exchange over MPI (mpi4py): NumPy and torch CPU arrays, sent from and into their own memory, never pickled."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnasa.core import Array, InputError, Network, RunError
+from dnasa.networks.exchange import Exchange, Message, blocks, missing, named
+from dnasa.topology import Changing, Topology
+
+try:
+    from mpi4py import MPI
+except ImportError as error:
+    raise InputError("MPI needs mpi4py and an MPI library: pip install 'dnasa[mpi]'.") from error
+
+TAG = 7
+
+
+def connect(topology: Topology | Changing, rounds: int = 1, timeout: float = 30.0, comm: Any = None) -> Network:
+    """The network of all processes that `mpirun` started; each holds a block of the nodes.
+
+    A process that does not answer for `timeout` seconds, or that is gone, ends the run with an error that names it.
+    """
+    comm = comm or MPI.COMM_WORLD
+    transport = Transport(comm, timeout, blocks(topology.nodes, comm.size))
+    return Exchange(topology, transport, rounds).network()
+
+
+def as_numpy(buffer: Array) -> np.ndarray:
+    if isinstance(buffer, np.ndarray):
+        return buffer
+    if buffer.is_cuda:
+        raise InputError("MPI exchanges arrays in main memory: use --device cpu, or --engine torch for GPUs.")
+    return buffer.numpy()
+
+
+class Posted(NamedTuple):
+    """Persistent requests, and the buffers they hold on to."""
+
+    peers: list[int]
+    requests: list[Any]
+    buffers: Any
+
+
+class Transport:
+    def __init__(self, comm: Any, timeout: float, shares: Sequence[range]):
+        self.comm, self.timeout, self.shares = comm, timeout, shares
+        self.rank, self.size = comm.rank, comm.size
+        self.posted: dict[tuple[int, int], Posted] = {}
+        self.where = [text.rsplit(" ", 1) for text in self.share(f"{MPI.Get_processor_name()} {os.getpid()}")]
+        signal.signal(signal.SIGTERM, self._stopped)
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> "Posted":
+        """The buffers are the same from step to step, so their requests are made once and started again."""
+        key = (id(receives), id(sends))
+        if key not in self.posted:
+            requests = [self.comm.Recv_init(as_numpy(buffer), peer, TAG) for peer, buffer in receives]
+            requests += [self.comm.Send_init(as_numpy(buffer), peer, TAG) for peer, buffer in sends]
+            self.posted[key] = Posted([peer for peer, _ in (*receives, *sends)], requests, (receives, sends))
+        pending = self.posted[key]
+        MPI.Prequest.Startall(pending.requests)
+        return pending
+
+    def finish(self, pending: "Posted") -> None:
+        requests = pending.requests
+        deadline = time.monotonic() + self.timeout
+        while not MPI.Request.Testall(requests):
+            os.sched_yield()
+            if time.monotonic() > deadline:
+                late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
+                raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+
+    def _wait(self, request: Any, what: str) -> None:
+        deadline = time.monotonic() + self.timeout
+        while not request.Test():
+            os.sched_yield()
+            if time.monotonic() > deadline:
+                gone = self.dead()
+                if gone:
+                    raise missing(gone, self.shares, "the process is gone")
+                raise RunError(
+                    f"Rank {self.rank} waited {self.timeout:g} s for the others to {what}: one of them hangs."
+                )
+
+    def sum(self, buffer: Array) -> Array:
+        self._wait(self.comm.Iallreduce(MPI.IN_PLACE, as_numpy(buffer)), "average")
+        return buffer
+
+    def share(self, text: str) -> list[str]:
+        raw = np.frombuffer(text.encode(), np.uint8).copy()
+        sizes = np.empty(self.size, np.int64)
+        self._wait(self.comm.Iallgather(np.array([raw.size], np.int64), sizes), "say who they are")
+        everyone = np.empty(int(sizes.sum()), np.uint8)
+        self._wait(self.comm.Iallgatherv(raw, [everyone, sizes]), "say who they are")
+        ends = sizes.cumsum()
+        return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
+
+    def dead(self) -> list[int]:
+        """The processes of this machine that no longer run."""
+        name = MPI.Get_processor_name()
+        return [rank for rank, (machine, pid) in enumerate(self.where) if machine == name and not running(int(pid))]
+
+    def _stopped(self, number: int, frame: Any) -> None:
+        """mpirun ends everybody when one process is gone: say which one, while there is time."""
+        gone = [f"rank {rank} ({named(self.shares[rank])})" for rank in self.dead()]
+        if gone:
+            os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())
+        os._exit(1)
+
+
+def running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as status:
+            return status.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def abort(code: int) -> None:
+    """End all processes: the others may be waiting for this one."""
+    MPI.COMM_WORLD.Abort(code)

@@ -1,0 +1,100 @@
+"""The exchange over torch.distributed: gloo between CPUs, NCCL where every process has a GPU of its own."""
+
+import atexit
+import contextlib
+import datetime
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dnasa.core import Array, InputError, Network, RunError
+from dnasa.networks.exchange import Exchange, Message, blocks, missing
+from dnasa.topology import Changing, Topology
+
+
+def connect(topology: Topology | Changing, rounds: int = 1, timeout: float = 30.0, device: str = "cpu") -> Network:
+    """The network of all processes that `torchrun` started; each holds a block of the nodes."""
+    if not dist.is_initialized():
+        start_group(timeout, device)
+    transport = Transport(blocks(topology.nodes, dist.get_world_size()))
+    return Exchange(topology, transport, rounds).network()
+
+
+def start_group(timeout: float, device: str) -> None:
+    if "MASTER_ADDR" not in os.environ:
+        raise InputError("torch.distributed needs its launcher: torchrun --nproc-per-node 8 -m dnasa train ...")
+    if device == "cuda":
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        if local >= torch.cuda.device_count():
+            raise InputError(f"Every process needs a GPU of its own; this machine has {torch.cuda.device_count()}.")
+        torch.cuda.set_device(local)
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # metrics and words travel by gloo in any case
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+    atexit.register(end_group)
+
+
+def end_group() -> None:
+    """Leave together: a process that is first out of the door would look like a lost one to those still talking."""
+    with contextlib.suppress(RuntimeError):
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def as_tensor(buffer: Array) -> torch.Tensor:
+    return torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
+
+
+class Transport:
+    def __init__(self, shares: Sequence[range]):
+        self.shares = shares
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
+        calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]
+        calls += [(peer, dist.isend, as_tensor(buffer)) for peer, buffer in sends]
+        try:
+            if calls and calls[0][2].is_cuda:
+                works = dist.batch_isend_irecv([dist.P2POp(call, tensor, peer) for peer, call, tensor in calls])
+                return [(-1, work) for work in works]
+            return [(peer, call(tensor, peer)) for peer, call, tensor in calls]
+        except RuntimeError as error:
+            raise missing([peer for peer, _, _ in calls], self.shares, first_line(error)) from error
+
+    def finish(self, pending: list[tuple[int, Any]]) -> None:
+        for peer, work in pending:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                if peer < 0:
+                    raise RunError(f"A neighbour of rank {self.rank} is gone: {first_line(error)}.") from error
+                raise missing([peer], self.shares, first_line(error)) from error
+
+    def sum(self, buffer: Array) -> Array:
+        try:
+            dist.all_reduce(as_tensor(buffer))
+        except RuntimeError as error:
+            raise RunError(f"Rank {self.rank} could not average with the others: {first_line(error)}.") from error
+        return buffer
+
+    def share(self, text: str) -> list[str]:
+        raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        size = torch.tensor([raw.numel()])
+        try:
+            sizes = [torch.empty_like(size) for _ in range(self.size)]
+            dist.all_gather(sizes, size)
+            longest = int(max(sizes).item())
+            padded = torch.zeros(longest, dtype=torch.uint8)
+            padded[: raw.numel()] = raw
+            everyone = [torch.empty_like(padded) for _ in range(self.size)]
+            dist.all_gather(everyone, padded)
+        except RuntimeError as error:
+            raise RunError(f"Rank {self.rank} could not reach the others: {first_line(error)}.") from error
+        return [bytes(part[: int(n)].tolist()).decode() for part, n in zip(everyone, sizes, strict=True)]
+
+
+def first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")

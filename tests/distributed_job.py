@@ -1,0 +1,110 @@
+"""What the processes of the distributed tests do: `same ENGINE`, `network ENGINE`, `wait ENGINE`. Not a test itself."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+from dnasa import rules, solve, topology
+from dnasa.networks import connect
+from dnasa.problems import Custom, LeastSquares
+
+GRAPHS = {
+    "ring": lambda: topology.ring(8, weights="lazy"),
+    "random": lambda: topology.random(8, p=0.5, seed=3),
+    "star": lambda: topology.star(8),
+    "sparse": lambda: topology.Topology("sparse", topology.path(8).sparse),
+    "one_peer": lambda: topology.one_peer(8),
+}
+
+
+def samples(problem):
+    """Record what this process' nodes draw."""
+    drawn = {}
+    original = problem.samples.at
+
+    def at(seeds, nodes, t, *rest):
+        out = original(seeds, nodes, t, *rest)
+        if t in (0, 70):
+            for k, node in enumerate(nodes):
+                drawn[f"{node} {t}"] = float(np.asarray(out)[0, k].sum())
+        return out
+
+    problem.samples.at = at
+    return drawn
+
+
+def same(engine):
+    """All rules on all graphs, least squares in float64, against the simulator."""
+    for name, make in GRAPHS.items():
+        graph = make()
+        names = [rule for rule in rules.RULES if rule != "d2" or graph.smallest_eigenvalue > -0.33]
+        options = {"steps": 500 if name == "ring" else 120, "eta": [1e-3], "evaluate": 60}
+        network, problem = connect(graph, engine), LeastSquares(dim=12)
+        drawn = samples(problem)
+        real = solve(problem, graph, names, network=network, **options)
+        whole = {key: value for text in network.share(json.dumps(drawn)) for key, value in json.loads(text).items()}
+        if network.rank == 0:
+            alone = LeastSquares(dim=12)
+            expected = samples(alone)
+            simulated = solve(alone, graph, names, **options)
+            np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)
+            assert whole == expected
+            columns = ["train_loss", "test_loss", "grad_norm", "consensus"]
+            np.testing.assert_allclose(real.history[columns], simulated.history[columns], rtol=1e-8, atol=1e-12)
+            print("same", name)
+
+
+def network(engine):
+    """The a9a network in float32, 200 steps."""
+    import torch
+
+    from dnasa.data import from_arrays
+    from dnasa.experiments.tasks import classification
+
+    torch.set_num_threads(1)
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((600, 123)).astype(np.float32)
+    y = (x[:, :5].sum(1) > 0).astype(int)
+    graph = topology.ring(8)
+    problem = classification(from_arrays(x, y), 8)
+    net = connect(graph, engine)
+    real = solve(problem, graph, steps=200, evaluate=100, network=net)
+    if net.rank == 0:
+        simulated = solve(problem, graph, steps=200, evaluate=100)
+        assert float((real.x - simulated.x).norm() / simulated.x.norm()) < 1e-4
+        np.testing.assert_allclose(real.history.test_accuracy, simulated.history.test_accuracy, atol=0.01)
+        print("same network")
+
+
+def wait(engine, what):
+    """Rank 2 is killed, stops answering, or raises, in the middle of a run."""
+    graph = topology.ring(8)
+    net = connect(graph, engine, timeout=4)
+
+    def gradient(x, node, rng):
+        if net.rank == 2 and rng.random() < 0.02:
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "hang":
+                time.sleep(60)
+            if what == "raise":
+                return x * np.nan
+        return x - node
+
+    from dnasa import cli, core
+
+    cli.running.engine = engine
+    try:
+        solve(Custom(gradient, start=np.zeros(3)), graph, steps=10**7, network=net, evaluate=[0])
+    except core.InputError as error:
+        cli.fail(2, str(error))
+    except core.RunError as error:
+        cli.fail(1, str(error))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

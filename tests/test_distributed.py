@@ -1,0 +1,141 @@
+"""Real processes: the same answer as the simulator, whatever carries the messages, and nothing hangs."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa.core import InputError
+from dnasa.networks import exchange
+
+pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
+JOB = str(Path(__file__).with_name("distributed_job.py"))
+BIN = Path(sys.executable).parent
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+MPIRUN = [str(BIN / "mpirun"), "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def launch(engine, processes, *words, seconds=150, cwd=None):
+    if engine == "mpi":
+        command = [*MPIRUN, "-n", str(processes), sys.executable]
+    else:
+        where = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *where]
+    return subprocess.run(
+        [*command, *map(str, words)], capture_output=True, text=True, timeout=seconds, env=ENVIRONMENT, cwd=cwd
+    )
+
+
+ENGINES = [pytest.param("mpi", marks=needs_mpi), "torch"]
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_real_processes_give_the_simulators_iterates_and_samples(engine, processes):
+    done = launch(engine, processes, JOB, "same", engine)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.findall("same (.*)", done.stdout) == ["ring", "random", "star", "sparse", "one_peer"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_network_trains_alike_on_real_processes(engine):
+    done = launch(engine, 4, JOB, "network", engine)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "same network" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_process_ends_all_with_its_name(engine):
+    began = time.monotonic()
+    done = launch(engine, 4, JOB, "wait", engine, "kill", seconds=60)
+    assert done.returncode != 0
+    assert re.search(r"rank 2 \(nodes 4 to 5\)", done.stderr), done.stderr[-2000:]
+    assert time.monotonic() - began < 40
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_process_that_hangs_ends_all_with_its_name(engine):
+    done = launch(engine, 4, JOB, "wait", engine, "hang", seconds=60)
+    assert done.returncode != 0
+    assert re.search(r"No answer from rank 2 \(nodes 4 to 5\)", done.stderr), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_process_that_raises_ends_all_with_its_reason(engine):
+    done = launch(engine, 4, JOB, "wait", engine, "raise", seconds=60)
+    assert done.returncode != 0
+    assert re.search(r"rank 2: The gradient of node [45] at step \d+ is not finite", done.stderr), done.stderr[-2000:]
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ("--steps 5", "--steps 6", "steps is 5 at rank 0 and 6 at rank 1"),
+        ("--seed 1", "--seed 2", "seed is"),
+        ("--topology ring", "--topology star", "the topology is"),
+        ("--problem least_squares", "--problem spike", "the data is"),
+    ],
+)
+def test_different_settings_are_noticed_before_the_first_step(first, second, words):
+    common = [sys.executable, "-m", "dnasa", "train", "--problem", "least_squares", "--steps", "5", "--timeout", "20"]
+    command = [*MPIRUN, "-n", "1", *common, *first.split(), ":", "-n", "1", *common, *second.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine, tmp_path):
+    words = "train --problem least_squares --nodes 4 --steps 60 --evaluate 20 --out run --trace run/trace.json".split()
+    done = launch(engine, 2, "-m", "dnasa", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("D-NASA on least_squares") == 1
+    assert "messages and" in done.stdout
+    assert pd.read_csv(tmp_path / "run" / "history.csv").step.tolist() == [0, 20, 40, 60]
+    events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    assert {"gradient", "exchange", "rule", "evaluation"} <= {event["name"] for event in events}
+
+
+@needs_mpi
+def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
+    generator = np.random.default_rng(0)
+    for name in ("node-0", "node-1", "node-2", "test"):
+        x = generator.standard_normal((40, 4))
+        np.savez(tmp_path / f"{name}.npz", inputs=x, labels=(x[:, 0] > 0).astype(int))
+    words = f"train --nodes 3 --topology path --steps 80 --shard-dir {tmp_path} --out {tmp_path}/run"
+    done = launch("mpi", 3, "-m", "dnasa", *words.split())
+    assert done.returncode == 0, done.stderr[-2000:]
+    apart = pd.read_csv(tmp_path / "run" / "history.csv")
+    assert apart.test_accuracy.iloc[-1] > 0.8
+    script = (
+        "import builtins, sys, numpy as np; from dnasa.data import from_shards; from pathlib import Path; opened = []\n"
+        "load = np.load; np.load = lambda path, *a, **k: (opened.append(Path(path).name), load(path, *a, **k))[1]\n"
+        f"from_shards(Path('{tmp_path}'), range(1, 2), 3); print(opened)"
+    )
+    read = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert read.stdout.strip() == "['node-1.npz', 'test.npz']"
+
+
+def test_blocks_share_the_nodes_in_order():
+    assert exchange.blocks(8, 3) == [range(0, 2), range(2, 5), range(5, 8)]
+    assert exchange.blocks(5, 5) == [range(i, i + 1) for i in range(5)]
+    with pytest.raises(InputError, match="9 processes cannot share 8 nodes"):
+        exchange.blocks(8, 9)
