@@ -28,6 +28,13 @@ def test_train_trains_and_writes_its_files(tmp_path):
     assert done.stderr == ""
 
 
+def test_train_runs_several_seeds_side_by_side(tmp_path):
+    done = run(*"train --problem least_squares --nodes 4 --steps 20 --seed 5 --seeds 3 --out run".split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(set(pd.read_csv(tmp_path / "run" / "history.csv").seed)) == [5, 6, 7]
+    assert load_file(tmp_path / "run" / "x.safetensors")["x"].shape == (3, 4, 100)
+
+
 def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path):
     done = run(
         *"compare --problem least_squares --nodes 4 --steps 80 --seeds 2 --rules dsgd,dnasa --etas 0.001,0.01,1e160".split(),
@@ -104,7 +111,7 @@ def test_every_option_has_help():
         ("train --nodes 5000", "cannot be shared"),
         ("train --out /proc/no", "Cannot write"),
         ("compare --etas 1,x", "numbers separated by commas"),
-        ("compare --seeds 0", "at least 1"),
+        ("compare --seeds 0", "--seeds must be a positive"),
         ("compare --rules d2,dnasa --steps 5", "lazy"),
         ("reproduce fig99", "Unknown figure 'fig99'"),
         ("topology ring --plot x.wat", "Cannot draw"),

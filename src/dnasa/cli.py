@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dnasa import networks
-from dnasa.core import InputError, RunError, choose
+from dnasa.core import InputError, RunError, choose, whole
 from dnasa.rules import RULES
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ Steps = Annotated[int, typer.Option(help="Number of steps.")]
 Batch = Annotated[
     int | None, typer.Option(help="Samples per node and step. Default: 32 for data, 1 for least squares.")
 ]
+Seed = Annotated[int, typer.Option(help="Seed of the samples and the starting point; the first of several.")]
+Seeds = Annotated[int, typer.Option(help="How many seeds to run side by side: seed, seed + 1, ...")]
 Evaluate = Annotated[int | None, typer.Option(help="Measure every so many steps. Default: 50 times or fewer.")]
 Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32 for data, else float64.")]
@@ -106,7 +108,8 @@ def train(
     schedule: Schedule = None,
     steps: Steps = 1000,
     batch: Batch = None,
-    seed: Annotated[int, typer.Option(help="Seed of the samples and the starting point.")] = 0,
+    seed: Seed = 0,
+    seeds: Seeds = 1,
     evaluate: Evaluate = None,
     rounds: Rounds = 1,
     loss_scale: LossScale = "1",
@@ -137,7 +140,7 @@ def train(
         steps=steps,
         eta=eta,
         schedule=schedule,
-        seed=seed,
+        seed=seed_range(seed, seeds),
         evaluate=evaluate,
         network=network,
         trace=trace,
@@ -145,7 +148,7 @@ def train(
     console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
     if local_accuracy:
         tested: Any = task
-        each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x))
+        each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x).reshape(-1))
         say(f"Test accuracy of each node's own model: {each}")
     say(where_the_time_went(result))
     if out is not None and network.rank == 0:
@@ -175,7 +178,8 @@ def compare(
     schedule: Schedule = None,
     steps: Steps = 1000,
     batch: Batch = None,
-    seeds: Annotated[int, typer.Option(help="Number of seeds: 0, 1, 2, ...")] = 1,
+    seed: Seed = 0,
+    seeds: Seeds = 1,
     evaluate: Evaluate = None,
     rounds: Rounds = 1,
     loss_scale: LossScale = "1",
@@ -191,8 +195,6 @@ def compare(
     from dnasa.plots import panels, save_figure
     from dnasa.solve import solve
 
-    if seeds < 1:
-        raise InputError(f"--seeds must be at least 1, not {seeds}.")
     names, grid = split(rules), numbers(etas)
     prepare(out)
     graph = make_topology(topology, nodes, weights)
@@ -205,7 +207,7 @@ def compare(
         steps=steps,
         eta=grid,
         schedule=schedule,
-        seed=range(seeds),
+        seed=seed_range(seed, seeds),
         evaluate=evaluate,
         network=network,
     )
@@ -386,6 +388,11 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def seed_range(seed: int, seeds: int) -> range:
+    first, count = whole("A seed", seed, low=0), whole("--seeds", seeds, high=100_000)
+    return range(first, first + count)
+
+
 def split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -416,8 +423,8 @@ SHOWN = {
 
 
 def closing_table(result: "Result", title: str) -> Table:
-    """The run at its start, at a few moments between, and at its end."""
-    history = result.history
+    """The run at its start, at a few moments between, and at its end; the mean over several seeds."""
+    history = result.history.groupby("step").mean(numeric_only=True).reset_index()
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
     columns = [name for name in SHOWN if name in history]
     return frame_table(history.iloc[picks][columns].rename(columns=SHOWN), title)
