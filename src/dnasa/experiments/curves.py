@@ -14,13 +14,13 @@ from dnasa.solve import solve
 
 METRICS = ("train_loss", "test_loss", "test_accuracy", "stationarity")
 LOOKS = 25
-QUICK_ROWS = 8000  # of the training data
+QUICK_ROWS = 4000  # of the training data
 
 
 def run(figure: str, data: str, quick: bool, progress: bool | None, device: str) -> Report:
     """Tune each method on two seeds of its own, then run every method at its best stepsize for all seeds."""
     graph = topology.paper_random()
-    steps, seeds, looks = (fig3.QUICK[data], 2, 5) if quick else (fig3.STEPS[data], fig3.SEEDS, LOOKS)
+    steps, seeds, looks = (fig3.QUICK[data], 2, 4) if quick else (fig3.STEPS[data], fig3.SEEDS, LOOKS)
     rows = load(data)
     if quick:
         rows = rows._replace(inputs=rows.inputs[:QUICK_ROWS], labels=rows.labels[:QUICK_ROWS])

@@ -73,7 +73,7 @@ def grid_search(
 def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
     tuning.draw_stepsizes(axis, table, "test accuracy", log=False)
     axis.set_title(name)
-    axis.legend(fontsize=7, loc="lower left")
+    axis.legend(fontsize=7, loc="lower center")
 
 
 def missing(axis: Axes, name: str, why: str) -> None:
