@@ -83,7 +83,7 @@ def network(engine):
 def wait(engine, what):
     """Rank 2 is killed, stops answering, or raises, in the middle of a run."""
     graph = topology.ring(8)
-    net = connect(graph, engine, timeout=4)
+    net = connect(graph, engine, timeout=8)
 
     def gradient(x, node, rng):
         if net.rank == 2 and rng.random() < 0.02:

