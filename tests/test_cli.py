@@ -106,6 +106,8 @@ def test_every_option_has_help():
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),
         ("topology ring --plot /proc/x.png", "Cannot write"),
+        ("train --trace /proc/x.json", "Cannot write"),
+        ("train --problem spike --steps 2 --trace .", "Cannot write the trace"),
         ("reproduce fig1 --device cuda", "runs on the CPU"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),

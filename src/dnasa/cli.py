@@ -127,12 +127,13 @@ def train(
     """Train one model on many nodes."""
     from dnasa.solve import solve
 
+    if local_accuracy and problem is not None:
+        raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
     prepare(out)
+    prepare(trace.parent if trace else None)
     graph = make_topology(topology, nodes, weights)
     network = make_network(graph, engine, rounds, timeout, device)
     task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
-    if local_accuracy and problem is not None:
-        raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
     result = solve(
         task,
         graph,

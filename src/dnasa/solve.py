@@ -55,13 +55,12 @@ def solve(
     plan = _plan(rule, eta, schedule, topology.nodes, steps, first)
     _check_weights(plan.rule, topology, network.rounds)
     looks = _looks(evaluate, steps, problem)
-
     _agree(network, problem, topology, plan, steps, seeds, looks, first)
 
     x = _repeat(first, len(plan.variants))
     state = plan.rule.init(x)
     timeline = Timeline(network.rank, trace is not None)
-    recorder = Recorder(problem, topology, network, plan, seeds, itemsize=_itemsize(x))
+    recorder = Recorder(problem, topology, network, plan, seeds, itemsize=x.dtype.itemsize)
     with _bar(steps, False if network.rank else progress) as bar, np.errstate(all="ignore"):
         for t in range(steps + 1):
             if t in looks or recorder.hopeless:
@@ -114,8 +113,10 @@ def _plan(
     if not variants:
         raise InputError(f"No rule given. Choose from: {', '.join(rules.RULES)}.")
     built = rules.build(variants, nodes, steps, first)
-    sends = [_sends(rules.build([variant], nodes, steps, first), first) for variant in variants]
-    return Plan(built, variants, sends)
+    sends = {
+        v.rule: _sends(rules.build([v], nodes, steps, first), first) for v in {v.rule: v for v in variants}.values()
+    }
+    return Plan(built, variants, [sends[variant.rule] for variant in variants])
 
 
 def _dry_step(rule: Rule, first: Array) -> tuple[Any, int]:
@@ -194,7 +195,9 @@ def _check_weights(rule: Rule, topology: "Topology", rounds: int) -> None:
     """W^rounds has no negative eigenvalue for even rounds; large graphs know theirs to three digits only."""
     if rule.smallest_eigenvalue <= -1 or rounds % 2 == 0:
         return
-    margin = 1e-9 if topology.nodes <= 1500 else 2e-3
+    from dnasa.topology import DENSE_EIGENVALUES
+
+    margin = 1e-9 if topology.nodes <= DENSE_EIGENVALUES else 2e-3
     if topology.smallest_eigenvalue**rounds <= rule.smallest_eigenvalue + margin:
         raise InputError(
             f"This rule needs all eigenvalues of W above {rule.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
@@ -211,7 +214,7 @@ def _looks(evaluate: int | Sequence[int] | None, steps: int, problem: "Problem")
     if np.isscalar(evaluate):
         return {*range(0, steps, whole("evaluate", evaluate)), steps}
     looks = {whole("An evaluation step", t, low=0) for t in _listed(evaluate)}
-    if not looks or min(looks) < 0 or max(looks) > steps:
+    if not looks or max(looks) > steps:
         raise InputError(f"Evaluation steps must lie between 0 and {steps}.")
     return looks
 
@@ -260,10 +263,6 @@ def _repeat(first: Array, variants: int) -> Array:
     if isinstance(first, np.ndarray):
         return np.repeat(first, variants, axis=0)
     return first.repeat(variants, 1, 1, 1)
-
-
-def _itemsize(x: Array) -> int:
-    return x.dtype.itemsize
 
 
 def _simulated(topology: "Topology", rounds: int) -> Network:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dnasa.core import Array, Mix
+from dnasa.core import Array, InputError, Mix
 
 TRACED_STEPS = 300
 
@@ -56,5 +56,8 @@ def write_trace(path: str | Path, parts: list[str]) -> None:
         event["ts"] -= first
     ranks = sorted({event["pid"] for event in events})
     names = [{"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in ranks]
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(json.dumps({"traceEvents": names + events}))
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps({"traceEvents": names + events}))
+    except OSError as error:
+        raise InputError(f"Cannot write the trace to {path}: {error.strerror}. Choose another file.") from error

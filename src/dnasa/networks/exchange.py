@@ -6,7 +6,6 @@ while messages travel, and there are no barriers.
 """
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -37,12 +36,10 @@ class Transport(Protocol):
 
 @dataclass
 class Traffic:
-    """What this process has sent, and the seconds spent in exchanges."""
+    """What this process has sent."""
 
     messages: int = 0
     bytes: int = 0
-    seconds: float = 0.0
-    exchanges: int = 0
 
 
 class Link(NamedTuple):
@@ -130,11 +127,8 @@ class Exchange:
         return self.plans[key]
 
     def mix(self, *arrays: Array, t: int = 0) -> tuple[Array, ...]:
-        began, plan = time.perf_counter(), self.plan(t)
         for _ in range(self.rounds):
-            arrays = self._once(arrays, plan)
-        self.traffic.exchanges += 1
-        self.traffic.seconds += time.perf_counter() - began
+            arrays = self._once(arrays, self.plan(t))
         return arrays
 
     def _once(self, arrays: tuple[Array, ...], plan: Plan) -> tuple[Array, ...]:
