@@ -82,7 +82,7 @@ def main() -> None:
         arrays = [np.ones((1, DIM), np.float32) for _ in range(ARRAYS)]
 
         def communication() -> None:
-            _, _, pending = carrier.send(arrays, carrier.plan(0))
+            _, pending = carrier.send(arrays, carrier.plan(0))
             carrier.transport.finish(pending)
 
         peers = graph.neighbours(comm.rank)

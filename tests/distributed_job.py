@@ -1,4 +1,4 @@
-"""What the processes of the distributed tests do: `same ENGINE`, `network ENGINE`, `wait ENGINE`. Not a test itself."""
+"""What the processes of the distributed tests do: `same`, `network`, `optimizer` or `wait`, then the engine. Not a test."""
 
 import json
 import os
@@ -78,6 +78,53 @@ def network(engine):
         assert float((real.x - simulated.x).norm() / simulated.x.norm()) < 1e-4
         np.testing.assert_allclose(real.history.test_accuracy, simulated.history.test_accuracy, atol=0.01)
         print("same network")
+
+
+def optimizer(engine):
+    """A user's loop against `solve`, with the exchanges hidden and in turn; then `solve` itself with them hidden, and lean."""
+    import torch
+    from torch import nn
+
+    from dnasa.optim import Decentralized
+    from dnasa.problems import Classification
+
+    graph = topology.ring(4)
+    x = np.random.default_rng(0).standard_normal((200, 5))
+    shards = [np.arange(node, 200, 4) for node in range(4)]
+    problem = Classification(
+        lambda: nn.Linear(5, 3), x, x[:, :3].argmax(1), shards, x, x[:, :3].argmax(1), 8, 1.0, "float64"
+    )
+    net = connect("ring", engine)
+    assert net.nodes == 4
+    ends = []
+    for overlap in (True, False):
+        torch.manual_seed(net.rank)
+        model = nn.Linear(5, 3).double()
+        opt = Decentralized(model.parameters(), net, overlap=overlap)
+        start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+        for t in range(60):
+            rows = problem.samples.at([0], net.here, t, ready=torch.as_tensor)[0, 0]
+            opt.zero_grad()
+            nn.functional.cross_entropy(model(problem.inputs[rows]), problem.labels[rows]).backward()
+            opt.step()
+        with opt.averaged():
+            assert opt.consensus() >= 0
+        ends.append(net.gather(opt.flat.clone()))
+        opt.state_dict()
+    assert torch.equal(*ends)
+    hidden, plain = (
+        solve(problem, graph, steps=60, start=start, network=net, overlap=overlap, evaluate=[60]).x
+        for overlap in (True, False)
+    )
+    assert torch.equal(hidden, plain)
+    lean = solve(problem, graph, steps=60, start=start, network=connect(graph, engine, wire="bfloat16"), overlap=True)
+    if net.rank == 0:
+        simulated = solve(problem, graph, steps=60, start=start)
+        np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
+        simulated_lean = solve(problem, graph, steps=60, start=start, wire="bfloat16")
+        np.testing.assert_allclose(lean.x, simulated_lean.x, rtol=0, atol=1e-10)
+        print("same optimizer")
 
 
 def wait(engine, what):

@@ -60,6 +60,13 @@ def test_a_network_trains_alike_on_real_processes(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine):
+    done = launch(engine, 4, JOB, "optimizer", engine)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "same optimizer" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_process_ends_all_with_its_name(engine):
     done = launch(engine, 4, JOB, "wait", engine, "kill", seconds=90)
     assert done.returncode != 0

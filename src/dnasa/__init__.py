@@ -11,11 +11,13 @@ from dnasa.solve import solve
 __version__ = "0.1.0"
 __all__ = ["InputError", "Network", "Result", "Rule", "core", "rules", "schedules", "solve", "unit"]
 
-LATER = ("data", "experiments", "metrics", "networks", "plots", "problems", "topology")
+LATER = ("data", "experiments", "metrics", "networks", "optim", "plots", "problems", "topology")
 
 
 def __getattr__(name: str) -> Any:
     """Rooms with heavy furniture (SciPy, networkx, torch, matplotlib) open when someone knocks."""
     if name in LATER:
         return import_module(f"dnasa.{name}")
+    if name == "connect":
+        return import_module("dnasa.networks").connect
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")

@@ -84,6 +84,7 @@ Engine = Annotated[
     ),
 ]
 Timeout = Annotated[float, typer.Option(help="Seconds without an answer after which a process counts as lost.")]
+Wire = Annotated[str | None, typer.Option(help="Send numbers in 16 bits: bfloat16 or float16. Default: as they are.")]
 Trace = Annotated[Path | None, typer.Option(help="Write a timeline of the first steps for Chrome or Perfetto (JSON).")]
 ShardDir = Annotated[
     Path | None,
@@ -117,6 +118,10 @@ def train(
     device: Device = "cpu",
     engine: Engine = None,
     timeout: Timeout = 30.0,
+    wire: Wire = None,
+    overlap: Annotated[
+        bool, typer.Option("--overlap", help="Exchange while the next gradient is computed (dnasa, dasagt).")
+    ] = False,
     trace: Trace = None,
     shard_dir: ShardDir = None,
     local_accuracy: Annotated[
@@ -132,7 +137,7 @@ def train(
     prepare(out)
     prepare(trace.parent if trace else None)
     graph = make_topology(topology, nodes, weights)
-    network = make_network(graph, engine, rounds, timeout, device)
+    network = make_network(graph, engine, rounds, timeout, device, wire)
     task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
     result = solve(
         task,
@@ -144,6 +149,7 @@ def train(
         seed=seed_range(seed, seeds),
         evaluate=evaluate,
         network=network,
+        overlap=overlap,
         trace=trace,
     )
     console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
@@ -188,6 +194,7 @@ def compare(
     device: Device = "cpu",
     engine: Engine = None,
     timeout: Timeout = 30.0,
+    wire: Wire = None,
     shard_dir: ShardDir = None,
     out: Out = None,
 ) -> None:
@@ -199,7 +206,7 @@ def compare(
     names, grid = split(rules), numbers(etas)
     prepare(out)
     graph = make_topology(topology, nodes, weights)
-    network = make_network(graph, engine, rounds, timeout, device)
+    network = make_network(graph, engine, rounds, timeout, device, wire)
     task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
     result = solve(
         task,
@@ -334,9 +341,11 @@ def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
     return topology.make(name, nodes, weights)
 
 
-def make_network(graph: "Topology", engine: str | None, rounds: int, timeout: float, device: str) -> "Network":
+def make_network(
+    graph: "Topology", engine: str | None, rounds: int, timeout: float, device: str, wire: str | None
+) -> "Network":
     """The network; only the first of several processes speaks from here on."""
-    network = networks.connect(graph, engine, rounds, timeout, device)
+    network = networks.connect(graph, engine, rounds, timeout, device, wire)
     running.engine = engine or networks.detect()
     console.quiet = network.rank != 0
     return network
@@ -456,9 +465,8 @@ def say(text: str) -> None:
 
 def where_the_time_went(result: "Result") -> str:
     timing = result.settings["timing"]
-    parts = ", ".join(
-        f"{kind} {timing[f'{kind}_seconds']:.2f} s" for kind in ("gradient", "exchange", "rule", "evaluation")
-    )
+    kinds = [name.removesuffix("_seconds") for name in timing if name.endswith("_seconds")]
+    parts = ", ".join(f"{kind} {timing[f'{kind}_seconds']:.2f} s" for kind in kinds)
     if "messages_per_step" not in timing:
         return f"Time: {parts}."
     sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"

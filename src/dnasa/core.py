@@ -36,11 +36,16 @@ class Rule(NamedTuple):
     `init(x)` makes the state, whose first field `x` is where the next gradient is taken;
     `step(state, g, mix, t)` gives the next state and calls `mix` once with everything that must be exchanged.
     `smallest_eigenvalue` is what the rule needs of W: its eigenvalues must lie strictly above.
+
+    A rule whose next iterate does not depend on the gradient now being computed can say so with its step in two halves:
+    `x, u, z = mix(move(state, t), *track(state, g, t))`. Then all exchanges can run while the gradient is computed.
     """
 
     init: Callable[[Array], Any]
     step: Callable[[Any, Array, Mix, int], Any]
     smallest_eigenvalue: float = -1.0
+    move: Callable[[Any, int], Array] | None = None
+    track: Callable[[Any, Array, int], tuple[Array, Array]] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,9 @@ class Network:
 
     `nodes` is the number of nodes in all, `here` those held by this process (default: all). `mix(*arrays)` is the exchange,
     or `mix(*arrays, t)` where it changes with the step; `mean(a)` averages `(..., k, m)` over all nodes to `(..., m)` and is
-    for metrics: rules never see it. `rounds` is how often an exchange is repeated. Between real processes, `rank` says which
-    one this is, `share` gives every process everyone's text, `gather` everyone's rows, and `traffic` counts what was sent.
+    for metrics: rules never see it. `rounds` is how often an exchange is repeated, `wire` the dtype numbers travel in where it
+    is not their own, `topology` the graph where it is known. Between real processes, `rank` says which one this is, `share`
+    gives every process everyone's text, `gather` everyone's rows, and `traffic` counts what was sent.
     """
 
     nodes: int
@@ -62,6 +68,8 @@ class Network:
     gather: Callable[[Array], Array] = lambda x: x
     traffic: Any = None
     rounds: int = 1
+    wire: str | None = None
+    topology: Any = None
 
     def __post_init__(self) -> None:
         if self.here is None:
@@ -87,6 +95,11 @@ def norm(z: Array) -> Array:
 
 def unit(z: Array) -> Array:
     """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised."""
+    if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # no number of 32 bits leaves the range of 64
+        import torch
+
+        wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
+        return (z / _nonzero(wide)).to(z.dtype)
     length = norm(z)
     low, high = (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
     extreme = (length < low) | (length > high)  # squares may have left the range of the dtype

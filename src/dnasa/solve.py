@@ -4,7 +4,7 @@ import json
 import time
 import zlib
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from dnasa import metrics, rules
 from dnasa.core import Array, InputError, Network, Rule, whole
 from dnasa.records import Result
+from dnasa.stepping import stepping
 from dnasa.timing import Timeline, now, write_trace
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ def solve(
     evaluate: int | Sequence[int] | None = None,
     start: Array | None = None,
     rounds: int = 1,
+    wire: str | None = None,
     network: Network | None = None,
+    overlap: bool = False,
     progress: bool | None = None,
     trace: str | Path | None = None,
 ) -> Result:
@@ -41,46 +44,50 @@ def solve(
     `rule` is a name, several names, or a `Rule` of your own. Several rules, stepsizes (`eta`), schedules or seeds run side
     by side as one array. `evaluate` says when to measure: every so many steps, or at which steps (default: up to 50 times,
     fewer where evaluation would dominate).
-    `start` overrides the problem's starting point: `(d,)`, or `(n, d)` for one per node. `rounds` exchanges per step.
-    `network` replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates back. A progress
-    bar is shown on a terminal unless `progress=False`. `trace` writes a timeline of the first steps for Chrome or Perfetto.
+    `start` overrides the problem's starting point: `(d,)`, or `(n, d)` for one per node. `rounds` exchanges per step, with
+    numbers sent in 16 bits by `wire="bfloat16"` or "float16".
+    `network` replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates back. `overlap`
+    hides the exchanges of D-NASA and D-ASAGT behind the gradients, with the same iterates. A progress bar is
+    shown on a terminal unless `progress=False`. `trace` writes a timeline of the first steps for Chrome or Perfetto.
     """
     steps = whole("steps", steps)
     seeds = [whole("A seed", s, low=0) for s in _listed(seed)]
     if not seeds:
         raise InputError("No seed given: give one, or several as a list.")
+    from dnasa.topology import check_weights
+
     _check_nodes(problem, topology)
-    network = network or _simulated(topology, rounds)
+    network = network or _simulated(topology, rounds, wire)
     first = _starting_points(problem, topology, seeds, start, network)
     plan = _plan(rule, eta, schedule, topology.nodes, steps, first)
-    _check_weights(plan.rule, topology, network.rounds)
+    check_weights(plan.rule, topology, network.rounds)
     looks = _looks(evaluate, steps, problem)
     _agree(network, problem, topology, plan, steps, seeds, looks, first)
 
     x = _repeat(first, len(plan.variants))
-    state = plan.rule.init(x)
     timeline = Timeline(network.rank, trace is not None)
-    recorder = Recorder(problem, topology, network, plan, seeds, itemsize=x.dtype.itemsize)
-    with _bar(steps, False if network.rank else progress) as bar, np.errstate(all="ignore"):
+    recorder = Recorder(problem, topology, network, plan, seeds, itemsize=2 if network.wire else x.dtype.itemsize)
+    run = stepping(plan.rule, network, plan.rule.init(x), timeline, overlap)
+    with _bar(steps, False if network.rank else progress) as bar, np.errstate(all="ignore"), closing(run):
         for t in range(steps + 1):
             if t in looks or recorder.hopeless:
                 began = now()
-                bar.show(t, recorder.look(state, t))
+                bar.show(t, recorder.look(run.state, t))
                 timeline.add("evaluation", began, t)
             if t == steps or recorder.hopeless:
                 break
             began = now()
-            g = problem.gradient(state.x, network.here, seeds, t)
+            g = problem.gradient(run.x, network.here, seeds, t)
             recorder.watch(g, t)
             began = timeline.add("gradient", began, t)
-            state = plan.rule.step(state, g, timeline.timed(network.at(t), t), t)
+            run.step(g, t)
             timeline.add("rule", began, t)
             bar.advance(t + 1)
     if trace is not None:
         parts = network.share(json.dumps(timeline.events))
         if network.rank == 0:
             write_trace(trace, parts)
-    return recorder.result(network.gather(state.x), steps, timeline.summary(steps, network.traffic))
+    return recorder.result(network.gather(run.x), steps, timeline.summary(steps, network.traffic))
 
 
 # ---------------------------------------------------------------- what is run
@@ -174,6 +181,7 @@ def _agree(
         "the data": getattr(problem, "fingerprint", type(problem).__name__),
         "the number of parameters": int(first.shape[-1]),
         "dtype": str(first.dtype),
+        "the wire format": network.wire,
         "the evaluation steps": f"{len(looks)} up to {max(looks)}",
     }
     agree(network, settings)
@@ -188,20 +196,6 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
     if problem.nodes is not None and problem.nodes != topology.nodes:
         raise InputError(
             f"The problem has data for {problem.nodes} nodes, the topology has {topology.nodes}: give both the same number."
-        )
-
-
-def _check_weights(rule: Rule, topology: "Topology", rounds: int) -> None:
-    """W^rounds has no negative eigenvalue for even rounds; large graphs know theirs to three digits only."""
-    if rule.smallest_eigenvalue <= -1 or rounds % 2 == 0:
-        return
-    from dnasa.topology import DENSE_EIGENVALUES
-
-    margin = 1e-9 if topology.nodes <= DENSE_EIGENVALUES else 2e-3
-    if topology.smallest_eigenvalue**rounds <= rule.smallest_eigenvalue + margin:
-        raise InputError(
-            f"This rule needs all eigenvalues of W above {rule.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
-            f"is {topology.smallest_eigenvalue:.4g}. Use weights='lazy' (--weights lazy), or leave the rule out."
         )
 
 
@@ -265,10 +259,10 @@ def _repeat(first: Array, variants: int) -> Array:
     return first.repeat(variants, 1, 1, 1)
 
 
-def _simulated(topology: "Topology", rounds: int) -> Network:
+def _simulated(topology: "Topology", rounds: int, wire: str | None) -> Network:
     from dnasa.networks.simulated import connect
 
-    return connect(topology, rounds)
+    return connect(topology, rounds, wire)
 
 
 # ---------------------------------------------------------------- what is recorded

@@ -13,32 +13,45 @@ now = time.perf_counter
 
 
 class Timeline:
-    """Seconds spent in gradients, exchanges, rules and evaluations; with `trace`, also when, for the first steps."""
+    """Seconds spent in gradients, exchanges, rules and evaluations; with `trace`, also when, for the first steps.
 
-    def __init__(self, rank: int, trace: bool):
+    Exchanges in a thread of their own (`thread=1`) pass while other things happen; what the run waited for them is `waiting`.
+    """
+
+    def __init__(self, rank: int = 0, trace: bool = False):
         self.rank, self.trace = rank, trace
         self.totals = {"gradient": 0.0, "exchange": 0.0, "rule": 0.0, "evaluation": 0.0}
         self.events: list[dict[str, Any]] = []
 
-    def add(self, name: str, began: float, t: int) -> float:
+    def add(self, name: str, began: float, t: int, thread: int = 0) -> float:
         """Book the time since `began` to `name`; returns the present."""
         ended = now()
         self.totals[name] += ended - began
         if self.trace and t < TRACED_STEPS:
             stamps = {"ts": 1e6 * began, "dur": 1e6 * (ended - began)}
-            self.events.append({"name": name, "ph": "X", "pid": self.rank, "tid": 0, "args": {"step": t}, **stamps})
+            self.events.append(
+                {"name": name, "ph": "X", "pid": self.rank, "tid": thread, "args": {"step": t}, **stamps}
+            )
         return ended
 
-    def timed(self, mix: Mix, t: int) -> Mix:
+    def timed(self, mix: Mix, t: int, thread: int = 0) -> Mix:
         """The exchange with its time booked; what the rule does around it remains the rule's."""
 
         def exchange(*arrays: Array) -> tuple[Array, ...]:
             began = now()
             mixed = mix(*arrays)
-            self.totals["rule"] -= self.add("exchange", began, t) - began
+            ended = self.add("exchange", began, t, thread)
+            if not thread:
+                self.totals["rule"] -= ended - began
             return mixed
 
         return exchange
+
+    def waited(self, began: float, of: str) -> None:
+        """Part of a rule's step, or of an evaluation, was waiting for the other thread."""
+        seconds = now() - began
+        self.totals[of] -= seconds
+        self.totals["waiting"] = self.totals.get("waiting", 0.0) + seconds
 
     def summary(self, steps: int, traffic: Any) -> dict[str, float]:
         """Seconds by kind and, between real processes, messages and bytes per step of this process."""

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from dnasa.core import InputError, choose, whole
+from dnasa.core import InputError, Rule, choose, whole
 
 TOLERANCE = 1e-8
 DENSE_EIGENVALUES = 1500  # up to here eigenvalues are computed exactly
@@ -285,6 +285,21 @@ def _check_mixing(matrix: sp.csr_array) -> None:
                 "rho = 1: no node keeps weight for itself and the graph has two sides, so their values swap forever. "
                 "Use (I + W) / 2 instead of W."
             )
+
+
+def check_weights(rule: Rule, topology: "Topology | Changing", rounds: int) -> None:
+    """What a rule needs of W.
+
+    W^rounds has no negative eigenvalue for even rounds; large graphs know theirs to three digits only.
+    """
+    if rule.smallest_eigenvalue <= -1 or rounds % 2 == 0:
+        return
+    margin = 1e-9 if topology.nodes <= DENSE_EIGENVALUES else 2e-3
+    if topology.smallest_eigenvalue**rounds <= rule.smallest_eigenvalue + margin:
+        raise InputError(
+            f"This rule needs all eigenvalues of W above {rule.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
+            f"is {topology.smallest_eigenvalue:.4g}. Use weights='lazy' (--weights lazy), or leave the rule out."
+        )
 
 
 # ---------------------------------------------------------------- graphs

@@ -1,6 +1,9 @@
 """Who multiplies by W: one file an engine, each with `connect(topology, ...) -> Network`."""
 
 import os
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dnasa.core import InputError, Network, choose
@@ -22,24 +25,50 @@ def launched_rank() -> int:
 
 
 def connect(
-    topology: Any, engine: str | None = None, rounds: int = 1, timeout: float = 30.0, device: str = "cpu"
+    topology: Any = "ring",
+    engine: str | None = None,
+    rounds: int = 1,
+    timeout: float = 30.0,
+    device: str | None = None,
+    wire: str | None = None,
 ) -> Network:
-    """The network of this run: simulated, or of the processes that mpirun or torchrun started."""
+    """The network of this run: simulated, or of the processes that mpirun or torchrun started.
+
+    `topology` is a graph, or the name of one with a node for every process: alone, that is a network of one node.
+    `wire="bfloat16"` sends numbers in 16 bits. `device` is where the arrays will be: by default on GPUs if there is one each.
+    """
     engine = engine or detect()
     choose("engine", engine, dict.fromkeys(ENGINES))
     if not timeout > 0:
         raise InputError(f"The timeout must be a positive number of seconds, not {timeout}.")
+    if engine != "simulated":
+        sys.excepthook = partial(_last_words, engine, sys.excepthook)
     if engine == "mpi":
         from dnasa.networks import mpi
 
-        return mpi.connect(topology, rounds, timeout)
+        return mpi.connect(_graph(topology, mpi.processes), rounds, timeout, wire)
     if engine == "torch":
         from dnasa.networks import torchdist
 
-        return torchdist.connect(topology, rounds, timeout, device)
+        graph = _graph(topology, lambda: torchdist.processes(timeout, device))
+        return torchdist.connect(graph, rounds, timeout, device, wire)
     from dnasa.networks import simulated
 
-    return simulated.connect(topology, rounds)
+    return simulated.connect(_graph(topology, lambda: 1), rounds, wire)
+
+
+def _last_words(engine: str, report: Any, *error: Any) -> None:
+    """A process that fails must not keep the others waiting."""
+    report(*error)
+    leave(engine, 1)
+
+
+def _graph(topology: Any, processes: Callable[[], int]) -> Any:
+    if not isinstance(topology, str):
+        return topology
+    from dnasa.topology import make
+
+    return make(topology, processes())
 
 
 def leave(engine: str, code: int) -> None:
@@ -48,4 +77,5 @@ def leave(engine: str, code: int) -> None:
         from dnasa.networks import mpi
 
         mpi.abort(code)
+    sys.stdout.flush()
     os._exit(code)

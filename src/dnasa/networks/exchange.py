@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dnasa.core import Array, InputError, Network, RunError
+from dnasa.networks import wire as wires
 from dnasa.networks.simulated import product
 from dnasa.topology import Changing, Topology
 
@@ -24,6 +25,7 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    carries_cuda: bool
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any: ...
 
@@ -96,11 +98,13 @@ class Exchange:
     topology: Topology | Changing
     transport: Transport
     rounds: int = 1
+    wire: str | None = None
     traffic: Traffic = field(default_factory=Traffic)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise InputError(f"An exchange needs at least one round, not {self.rounds}.")
+        wires.check(self.wire)
         self.shares = blocks(self.topology.nodes, self.transport.size)
         self.here = self.shares[self.transport.rank]
         self.plans: dict[int, Plan] = {}
@@ -117,6 +121,8 @@ class Exchange:
             gather=self.gather,
             traffic=self.traffic,
             rounds=self.rounds,
+            wire=self.wire,
+            topology=self.topology,
         )
 
     def plan(self, t: int) -> Plan:
@@ -132,63 +138,90 @@ class Exchange:
         return arrays
 
     def _once(self, arrays: tuple[Array, ...], plan: Plan) -> tuple[Array, ...]:
-        mine, incoming, pending = self.send(arrays, plan)
+        held, pending = self.send(arrays, plan)
+        mine = wires.like(held.packed, held.mine) if self.wire else held.mine
         (out,) = plan.weigh((mine,))
         self.transport.finish(pending)
-        for link, rows in zip(plan.links, incoming, strict=True):
+        for link, (_, rows) in zip(plan.links, held.receives, strict=True):
+            if held.packed is not held.mine:
+                rows = wires.like(rows, held.mine)
             if link.factor is None:
                 out += link.weigh((rows,))[0]
             else:
                 rows *= link.factor
                 out += rows
+        if self.wire:
+            out += held.mine - mine
         return tuple(out)
 
-    def send(self, arrays: tuple[Array, ...], plan: Plan) -> tuple[Array, list[Array], Any]:
-        """Start the exchange: our rows in one buffer, the buffers of the neighbours' rows to come, and what is pending."""
+    def send(self, arrays: tuple[Array, ...], plan: Plan) -> tuple["Buffers", Any]:
+        """Start the exchange: returns the buffers, ours filled and the neighbours' to be, and what is pending."""
         key = (id(plan), len(arrays), arrays[0].shape, arrays[0].dtype)
         if key not in self.buffers:
-            self.buffers[key] = make_buffers(arrays, plan)
+            self.buffers[key] = make_buffers(arrays, plan, self.wire, self.transport.carries_cuda)
         held = self.buffers[key]
         stack_into(held.mine, arrays)
+        if held.packed is not held.mine:
+            held.packed.copy_(wires.as_tensor(held.mine))
         for link, (_, rows) in zip(plan.links, held.sends, strict=True):
-            if rows is not held.mine:
-                rows[:] = held.mine[..., link.rows, :]
+            if rows is not held.packed:
+                rows[:] = held.packed[..., link.rows, :]
         self.traffic.messages += len(held.sends)
         self.traffic.bytes += held.bytes
-        return held.mine, [rows for _, rows in held.receives], self.transport.start(held.receives, held.sends)
+        return held, self.transport.start(held.receives, held.sends)
 
     def mean(self, a: Array) -> Array:
         part = a.mean(-2) * (len(self.here) / self.topology.nodes)
-        return self.transport.sum(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part.contiguous())
+        return self._sum(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part.contiguous())
+
+    def _sum(self, a: Array) -> Array:
+        if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
+            return self.transport.sum(a.cpu()).to(a.device)
+        return self.transport.sum(a)
 
     def gather(self, x: Array) -> Array:
         """All nodes' rows in every process: each contributes its own to a sum with zeros."""
         shape = (*x.shape[:-2], self.topology.nodes, x.shape[-1])
         whole = np.zeros(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_zeros(shape)
         whole[..., self.here.start : self.here.stop, :] = x
-        return self.transport.sum(whole)
+        return self._sum(whole)
 
 
 class Buffers(NamedTuple):
-    """The memory of one exchange, the same at every step: our rows, what comes, and what goes (our rows or some of them)."""
+    """The memory of one exchange, the same at every step.
+
+    `mine` are our rows; `packed` is what travels of them: the same memory, or a copy in the wire's dtype, and in main memory
+    where the transport cannot reach a GPU's.
+    """
 
     mine: Array
+    packed: Array
     receives: list[Message]
     sends: list[Message]
     bytes: int
 
 
-def make_buffers(arrays: tuple[Array, ...], plan: Plan) -> Buffers:
+def make_buffers(arrays: tuple[Array, ...], plan: Plan, wire: str | None, carries_cuda: bool) -> Buffers:
     *runs, k, d = arrays[0].shape
+    on_gpu = getattr(arrays[0], "is_cuda", False)
+    staged = on_gpu and not carries_cuda
 
     def rows(count: int) -> Array:
         shape = (len(arrays), *runs, count, d)
-        return np.empty(shape, arrays[0].dtype) if isinstance(arrays[0], np.ndarray) else arrays[0].new_empty(shape)
+        if not (wire or staged):
+            return np.empty(shape, arrays[0].dtype) if isinstance(arrays[0], np.ndarray) else arrays[0].new_empty(shape)
+        import torch
 
-    mine = rows(k)
+        dtype = getattr(torch, wire) if wire else arrays[0].dtype
+        return torch.empty(
+            shape, dtype=dtype, device="cuda" if on_gpu and carries_cuda else "cpu", pin_memory=bool(staged)
+        )
+
+    packed = rows(k)
+    mine = wires.like(packed, arrays[0]) if wire or staged else packed
     receives = [(link.peer, rows(link.incoming)) for link in plan.links]
-    sends = [(link.peer, mine if isinstance(link.rows, slice) else rows(len(link.rows))) for link in plan.links]
-    return Buffers(mine, receives, sends, sum(buffer.nbytes for _, buffer in sends))
+    sends = [(link.peer, packed if isinstance(link.rows, slice) else rows(len(link.rows))) for link in plan.links]
+    return Buffers(mine, packed, receives, sends, sum(buffer.nbytes for _, buffer in sends))
 
 
 def stack_into(buffer: Array, arrays: tuple[Array, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,24 +19,36 @@ except ImportError as error:
     raise InputError("MPI needs mpi4py and an MPI library: pip install 'dnasa[mpi]'.") from error
 
 TAG = 7
+BACKGROUND = 50e-6  # seconds between two looks while the gradient needs the processor
 
 
-def connect(topology: Topology | Changing, rounds: int = 1, timeout: float = 30.0, comm: Any = None) -> Network:
+def processes() -> int:
+    return MPI.COMM_WORLD.size
+
+
+def connect(
+    topology: Topology | Changing, rounds: int = 1, timeout: float = 30.0, wire: str | None = None, comm: Any = None
+) -> Network:
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
     A process that does not answer for `timeout` seconds, or that is gone, ends the run with an error that names it.
     """
     comm = comm or MPI.COMM_WORLD
     transport = Transport(comm, timeout, blocks(topology.nodes, comm.size))
-    return Exchange(topology, transport, rounds).network()
+    return Exchange(topology, transport, rounds, wire).network()
 
 
 def as_numpy(buffer: Array) -> np.ndarray:
     if isinstance(buffer, np.ndarray):
         return buffer
-    if buffer.is_cuda:
-        raise InputError("MPI exchanges arrays in main memory: use --device cpu, or --engine torch for GPUs.")
-    return buffer.numpy()
+    return (buffer.view(torch_int16()) if buffer.dtype.itemsize == 2 else buffer).numpy()
+
+
+def torch_int16() -> Any:
+    """NumPy has no bfloat16: 16 bits are 16 bits to MPI."""
+    import torch
+
+    return torch.int16
 
 
 class Posted(NamedTuple):
@@ -47,6 +60,8 @@ class Posted(NamedTuple):
 
 
 class Transport:
+    carries_cuda = False
+
     def __init__(self, comm: Any, timeout: float, shares: Sequence[range]):
         self.comm, self.timeout, self.shares = comm, timeout, shares
         self.rank, self.size = comm.rank, comm.size
@@ -68,8 +83,9 @@ class Transport:
     def finish(self, pending: "Posted") -> None:
         requests = pending.requests
         deadline = time.monotonic() + self.timeout
+        hurry = threading.current_thread() is threading.main_thread()
         while not MPI.Request.Testall(requests):
-            os.sched_yield()
+            os.sched_yield() if hurry else time.sleep(BACKGROUND)
             if time.monotonic() > deadline:
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")

@@ -8,20 +8,37 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.core import Array, InputError, Network
+from dnasa.networks import wire as wires
 from dnasa.topology import Changing, Topology
 
 
-def connect(topology: Topology | Changing, rounds: int = 1) -> Network:
+def connect(topology: Topology | Changing, rounds: int = 1, wire: str | None = None) -> Network:
     """A network of all nodes; with several `rounds`, each step's exchange is repeated, as if W were W^rounds."""
     if rounds < 1:
         raise InputError(f"An exchange needs at least one round, not {rounds}.")
     topologies = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
-    products = [product(each.weights, rounds) for each in topologies]
+    wires.check(wire)
+    products = [
+        lean_product(each.weights, rounds, wire) if wire else product(each.weights, rounds) for each in topologies
+    ]
 
     def mix(*arrays: Array, t: int = 0) -> tuple[Array, ...]:
         return products[t % len(products)](arrays)
 
-    return Network(topology.nodes, mix, mean=lambda a: a.mean(-2), rounds=rounds)
+    return Network(topology.nodes, mix, mean=lambda a: a.mean(-2), rounds=rounds, wire=wire, topology=topology)
+
+
+def lean_product(weights: Any, rounds: int, wire: str) -> "Product":
+    """x + (W - I) Q(x), as often as there are rounds."""
+    once = product(weights)
+
+    def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        for _ in range(rounds):
+            arrived = tuple(wires.rounded(a, wire) for a in arrays)
+            arrays = tuple(mixed + (a - rough) for mixed, a, rough in zip(once(arrived), arrays, arrived, strict=True))
+        return arrays
+
+    return multiply
 
 
 def product(weights: Any, rounds: int = 1) -> "Product":

@@ -16,12 +16,27 @@ from dnasa.networks.exchange import Exchange, Message, blocks, missing
 from dnasa.topology import Changing, Topology
 
 
-def connect(topology: Topology | Changing, rounds: int = 1, timeout: float = 30.0, device: str = "cpu") -> Network:
-    """The network of all processes that `torchrun` started; each holds a block of the nodes."""
+def processes(timeout: float, device: str | None) -> int:
     if not dist.is_initialized():
-        start_group(timeout, device)
-    transport = Transport(blocks(topology.nodes, dist.get_world_size()))
-    return Exchange(topology, transport, rounds).network()
+        start_group(timeout, device or own_device())
+    return dist.get_world_size()
+
+
+def connect(
+    topology: Topology | Changing,
+    rounds: int = 1,
+    timeout: float = 30.0,
+    device: str | None = None,
+    wire: str | None = None,
+) -> Network:
+    """The network of all processes that `torchrun` started; each holds a block of the nodes."""
+    transport = Transport(blocks(topology.nodes, processes(timeout, device)))
+    return Exchange(topology, transport, rounds, wire).network()
+
+
+def own_device() -> str:
+    """cuda where every process of this machine can have a GPU of its own."""
+    return "cuda" if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)) else "cpu"
 
 
 def start_group(timeout: float, device: str) -> None:
@@ -52,6 +67,13 @@ class Transport:
     def __init__(self, shares: Sequence[range]):
         self.shares = shares
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        backends = str(dist.get_backend_config())
+        if "gloo" not in backends:
+            raise InputError(
+                "Words and metrics travel by gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
+                "or leave that to dnasa.connect."
+            )
+        self.carries_cuda = "nccl" in backends
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
         calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]

@@ -18,11 +18,16 @@ def dnasa(eta: Schedule, alpha: Schedule) -> Rule:
     def init(x: Array) -> State:
         return State(x, u=0 * x, v=0 * x, z=0 * x)
 
-    def step(s: State, g: Array, mix: Mix, t: int) -> State:
-        x = s.x - eta(t) * unit(s.z)
+    def move(s: State, t: int) -> Array:
+        return s.x - eta(t) * unit(s.z)
+
+    def track(s: State, g: Array, t: int) -> tuple[Array, Array]:
         u = s.u + g - s.v
         z = (1 - alpha(t)) * s.z + alpha(t) * u
-        x, u, z = mix(x, u, z)
+        return u, z
+
+    def step(s: State, g: Array, mix: Mix, t: int) -> State:
+        x, u, z = mix(move(s, t), *track(s, g, t))
         return State(x, u, v=g, z=z)
 
-    return Rule(init, step)
+    return Rule(init, step, move=move, track=track)

@@ -1,0 +1,38 @@
+"""Lean messages: numbers travel in 16 bits, the state stays in full precision.
+
+What a node receives is Q(x), its neighbour's numbers rounded. The exchange is then `x + (W - I) Q(x)` instead of `W x`:
+whatever was rounded away stays with its owner, so that the mean over the nodes, and with it mean(u) = mean(v), is kept.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from dnasa.core import Array, choose
+
+WIRES = ("bfloat16", "float16")
+
+
+def check(wire: str | None) -> None:
+    if wire is not None:
+        choose("wire format", wire, dict.fromkeys(WIRES))
+
+
+def as_tensor(a: Array) -> Any:
+    import torch
+
+    return torch.from_numpy(a) if isinstance(a, np.ndarray) else a
+
+
+def like(tensor: Any, other: Array) -> Array:
+    """In the library, dtype and device of the other."""
+    if isinstance(other, np.ndarray):
+        return tensor.to(as_tensor(other).dtype).numpy()
+    return tensor.to(other.device, other.dtype)
+
+
+def rounded(a: Array, wire: str) -> Array:
+    """As it arrives."""
+    import torch
+
+    return like(as_tensor(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a).to(getattr(torch, wire)), a)

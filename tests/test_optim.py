@@ -1,0 +1,534 @@
+"""The torch optimizer: the iterates of `solve`, in anybody's training loop."""
+
+import copy
+import io
+import threading
+
+import numpy as np
+import pytest
+import torch
+from crowd import crowd
+from torch import nn
+
+import dnasa
+from dnasa import rules, solve, topology
+from dnasa.core import InputError
+from dnasa.optim import Decentralized, InPlace, _made, fused
+from dnasa.problems import Classification, LeastSquares
+from dnasa.stepping import stepping
+from dnasa.timing import Timeline
+
+RING = topology.ring(4, weights="lazy")
+LOCK = threading.Lock()  # torch has one generator for all threads
+ETAS = {"dnasa": None, "dasagt": 0.1, "dsgt": 0.1, "d2": 0.1, "dsgd": 0.1}
+
+
+def model(seed=0, norm=False):
+    with LOCK:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(5, 6), *([nn.BatchNorm1d(6)] if norm else []), nn.Tanh(), nn.Linear(6, 3))
+
+
+def batch(node, t, rows=16):
+    generator = torch.Generator().manual_seed(1000 * node + t)
+    x = torch.randn(rows, 5, generator=generator) + 0.3 * node
+    return x, x[:, :3].argmax(1)
+
+
+def flat(net):
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+def backward(net, node, t, scale=1.0):
+    x, y = batch(node, t)
+    loss = nn.functional.cross_entropy(net(x), y)
+    (scale * loss).backward()
+    return loss.item()
+
+
+def train(network, steps=30, net=None, record=None, **options):
+    net = net or model(seed=network.rank)  # every node begins elsewhere: node 0's start is everyone's
+    opt = Decentralized(net.parameters(), network, **options)
+    for t in range(steps):
+        opt.zero_grad()
+        backward(net, network.rank, t)
+        opt.step()
+        if record is not None:
+            record.append(flat(net))
+    return net, opt
+
+
+def alone():
+    return dnasa.connect("ring")
+
+
+# ---------------------------------------------------------------- the iterates
+
+
+@pytest.mark.parametrize("rule", rules.RULES)
+def test_iterates_equal_those_of_solve(rule):
+    """The same network, data and samples, once as a problem of `solve` and once as a user's own loop."""
+    x = np.random.default_rng(0).standard_normal((200, 5))
+    y = x[:, :3].argmax(1)
+    shards = [np.arange(node, 200, 4) for node in range(4)]
+    problem = Classification(lambda: model(1), x, y, shards, x, y, batch=8, dtype="float64")
+    drawn = [problem.samples.at([0], range(4), t, ready=torch.as_tensor)[0] for t in range(40)]
+    options = {"eta": ETAS[rule]} if ETAS[rule] else {}
+    expected = solve(problem, RING, rule, steps=40, start=flat(model(1)), **options).x
+
+    def work(network):
+        net = model(1).double()
+        opt = Decentralized(net.parameters(), network, rule, **options)
+        for rows in drawn:
+            mine = rows[network.rank]
+            opt.zero_grad()
+            nn.functional.cross_entropy(net(problem.inputs[mine]), problem.labels[mine]).backward()
+            opt.step()
+        return flat(net)
+
+    np.testing.assert_allclose(torch.stack(crowd(RING, work)), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
+def test_hidden_exchanges_change_no_bit_of_the_iterates(rule):
+    def work(overlap):
+        def run(network):
+            record = []
+            train(network, rule=rule, eta=ETAS[rule], overlap=overlap, record=record)
+            return torch.stack(record)
+
+        return torch.stack(crowd(RING, run))
+
+    assert torch.equal(work(True), work(False))
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("graph", ["ring", "one_peer", "star"])
+@pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
+def test_solve_gives_the_same_bits_with_hidden_exchanges(graph, rule, processes):
+    made = topology.make(graph, 4)
+    options = {"eta": ETAS[rule]} if ETAS[rule] else {}
+
+    def run(overlap):
+        def work(network):
+            problem = LeastSquares(dim=7)
+            done = solve(problem, made, rule, steps=50, evaluate=10, network=network, overlap=overlap, **options)
+            return done.x, done.history.drop(columns="seconds")
+
+        return crowd(made, work, processes)[0]
+
+    (x, history), (plain, expected) = run(True), run(False)
+    np.testing.assert_array_equal(x, plain)
+    assert history.equals(expected)
+
+
+def test_only_rules_that_can_hide_their_exchanges_may_be_asked_to():
+    for rule in ("dsgd", "dsgt", ["dnasa", "dasagt"]):
+        with pytest.raises(InputError, match="Only dnasa and dasagt can hide"):
+            solve(LeastSquares(dim=3), RING, rule, eta=0.1, steps=3, overlap=True)
+
+
+def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step():
+    def mix(*arrays, t=0):
+        if t == 3:
+            raise dnasa.core.RunError("No answer from rank 1 (node 1): gone.")
+        return arrays
+
+    network = dnasa.Network(2, mix, mean=lambda a: a.mean(-2), here=range(1))
+    rule = rules.dnasa(*dnasa.schedules.diminishing(2))
+    run = stepping(rule, network, rule.init(np.ones((1, 3))), Timeline(), overlap=True)
+    for t in range(3):
+        run.step(np.ones((1, 3)), t)
+    with pytest.raises(dnasa.core.RunError, match="rank 1"):
+        run.step(np.ones((1, 3)), 3)
+    run.close()
+
+
+# ---------------------------------------------------------------- an optimizer like any other
+
+
+def test_everyone_starts_from_node_0():
+    starts = crowd(RING, lambda network: flat(train(network, steps=0)[0]))
+    for start in starts:
+        assert torch.equal(start, flat(model(seed=0)))
+
+
+def test_different_models_are_noticed_at_the_start():
+    def work(network):
+        net = model() if network.rank else nn.Linear(2, 2)
+        Decentralized(net.parameters(), network)
+
+    with pytest.raises(InputError, match="different settings: the parameters is"):
+        crowd(RING, work)
+
+
+def test_it_learns_alone_too():
+    net, opt = train(alone(), steps=300, net=model())
+    x, y = batch(0, 999, rows=500)
+    assert float((net(x).argmax(1) == y).float().mean()) > 0.85
+    assert opt.consensus() == 0
+    with opt.averaged():
+        assert torch.equal(flat(net), flat(net))
+
+
+def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out():
+    def work(network):
+        net, opt = train(network, steps=200)
+        own = flat(net)
+        with opt.averaged():
+            mean = flat(net)
+            loss = nn.functional.cross_entropy(net(batch(0, 999)[0]), batch(0, 999)[1])
+            assert loss.requires_grad
+        assert torch.equal(flat(net), own)
+        return own, mean, opt.consensus()
+
+    done = crowd(RING, work)
+    x = torch.stack([own for own, _, _ in done])
+    for _, mean, consensus in done:
+        torch.testing.assert_close(mean, x.mean(0))
+        assert consensus == pytest.approx(float(((x - x.mean(0)) ** 2).sum(1).mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("rule", ["dnasa", "d2"])
+@pytest.mark.parametrize("optimizer_first", [True, False])
+def test_a_restart_continues_exactly(rule, overlap, optimizer_first):
+    options = {"rule": rule, "eta": ETAS[rule], "overlap": overlap and rule == "dnasa"}
+
+    def straight(network):
+        return flat(train(network, 30, **options)[0])
+
+    def interrupted(network):
+        net, opt = train(network, 12, **options)
+        saved = io.BytesIO()
+        torch.save({"model": net.state_dict(), "opt": opt.state_dict()}, saved)
+        saved.seek(0)
+        loaded = torch.load(saved, weights_only=True)
+        net = model(seed=5)
+        opt = Decentralized(net.parameters(), network, **options)
+        loads = [(net, "model"), (opt, "opt")]
+        for thing, name in reversed(loads) if optimizer_first else loads:
+            thing.load_state_dict(loaded[name])
+        for t in range(12, 30):
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+        return flat(net)
+
+    assert torch.equal(torch.stack(crowd(RING, straight)), torch.stack(crowd(RING, interrupted)))
+
+
+def test_a_state_of_another_node_model_or_rule_is_refused():
+    def work(network):
+        opt = train(network, 3)[1]
+        state = opt.state_dict()
+        other = copy.deepcopy(state)
+        other["decentralized"]["node"] = (network.rank + 1) % 4
+        with pytest.raises(InputError, match="every node saves and loads a file of its own"):
+            opt.load_state_dict(other)
+        with pytest.raises(InputError, match="another model or another rule"):
+            Decentralized(model().parameters(), network, "d2", eta=0.1).load_state_dict(state)
+        with pytest.raises(InputError, match="every node saves"):
+            opt.load_state_dict(torch.optim.SGD(model().parameters(), lr=1).state_dict())
+
+    crowd(RING, work)
+
+
+def test_nodes_that_restart_from_different_steps_are_noticed():
+    def work(network):
+        opt = train(network, 4)[1]
+        state = opt.state_dict()
+        state["decentralized"]["step"] += network.rank
+        opt.load_state_dict(state)
+        opt.step()
+
+    with pytest.raises(InputError, match="the step is 4 at rank 0 and 5 at rank 1"):
+        crowd(RING, work)
+
+
+def test_a_closure_and_accumulated_gradients_give_the_same_steps():
+    def run(how):
+        net = model()
+        opt = Decentralized(net.parameters(), alone())
+        losses = []
+        for t in range(5):
+            if how == "closure":
+
+                def closure(t=t, net=net, opt=opt):
+                    opt.zero_grad()
+                    return backward(net, 0, t)
+
+                losses.append(opt.step(closure))
+            else:
+                opt.zero_grad()
+                for _ in range(4):
+                    backward(net, 0, t, scale=0.25)
+                opt.step()
+        return flat(net), losses
+
+    (first, losses), (second, _) = run("closure"), run("accumulated")
+    torch.testing.assert_close(first, second)
+    assert len(losses) == 5
+    assert all(losses)
+
+
+@pytest.mark.parametrize("how", ["model.zero_grad", "own tensors"])
+def test_gradients_may_live_anywhere(how):
+    net, twin = model(), model()
+    opt, expected = (Decentralized(m.parameters(), alone()) for m in (net, twin))
+    for t in range(5):
+        expected.zero_grad()
+        backward(twin, 0, t)
+        expected.step()
+        net.zero_grad(set_to_none=True)
+        backward(net, 0, t)
+        if how == "own tensors":
+            for p in net.parameters():
+                p.grad = p.grad.clone()
+        opt.step()
+    assert torch.equal(flat(net), flat(twin))
+
+
+def test_a_parameter_without_a_gradient_has_gradient_zero_and_a_frozen_one_stays():
+    net = model()
+    net[0].weight.requires_grad_(False)
+    unused = nn.Parameter(torch.ones(3))
+    frozen = net[0].weight.clone()
+    opt = Decentralized([*net.parameters(), unused], alone())
+    for t in range(5):
+        net.zero_grad(set_to_none=True)
+        backward(net, 0, t)
+        opt.step()
+    assert torch.equal(net[0].weight, frozen)
+    assert torch.equal(unused, torch.ones(3))
+    assert not torch.equal(flat(net), flat(model()))
+    net[0].weight.requires_grad_(True)
+    backward(net, 0, 6)
+    with pytest.raises(InputError, match="frozen has a gradient now"):
+        opt.step()
+
+
+def test_weight_decay_is_an_l2_term_of_its_group():
+    net, twin = model(), model()
+    groups = [{"params": net[0].parameters(), "weight_decay": 0.3}, {"params": net[2].parameters()}]
+    opt, expected = Decentralized(groups, alone()), Decentralized(twin.parameters(), alone())
+    for t in range(8):
+        opt.zero_grad()
+        backward(net, 0, t)
+        opt.step()
+        expected.zero_grad()
+        backward(twin, 0, t)
+        (0.15 * sum((p**2).sum() for p in twin[0].parameters())).backward()
+        expected.step()
+    torch.testing.assert_close(flat(net), flat(twin))
+
+
+def test_batch_norm_statistics_are_mixed():
+    def work(network, buffers=True):
+        net = model(norm=True)
+        statistics = list(net.buffers())
+        opt = Decentralized(net.parameters(), network, buffers=statistics if buffers else ())
+        for t in range(60):
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+        with opt.averaged():
+            mean = net[1].running_mean.clone()
+        return net[1].running_mean.clone(), mean
+
+    mixed = crowd(RING, work)
+    apart = crowd(RING, lambda network: work(network, buffers=False))
+    spread = [torch.stack([own for own, _ in some]).std(0).mean() for some in (mixed, apart)]
+    assert spread[0] < 0.5 * spread[1]
+    for _, mean in mixed:
+        torch.testing.assert_close(mean, torch.stack([own for own, _ in mixed]).mean(0))
+
+
+def test_a_step_skipped_by_one_nodes_scaler_is_skipped_by_all():
+    def work(network):
+        net = model()
+        opt = Decentralized(net.parameters(), network)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        moved = []
+        for t in range(6):
+            opt.zero_grad()
+            x, y = batch(network.rank, t)
+            loss = nn.functional.cross_entropy(net(x), y)
+            scaler.scale(loss * (np.inf if (t, network.rank) == (3, 2) else 1)).backward()
+            if t == 4:
+                scaler.unscale_(opt)
+                nn.utils.clip_grad_norm_(net.parameters(), 1e9)
+            before = flat(net)
+            scaler.step(opt)
+            scaler.update()
+            moved.append(not torch.equal(before, flat(net)))
+        return moved, opt.t, flat(net)
+
+    for moved, t, x in crowd(RING, work):
+        assert moved[3] is False
+        assert all(moved[4:])
+        assert t == 5
+        assert x.isfinite().all()
+
+
+def test_a_scaler_changes_no_iterate():
+    """The scale is a power of two, and D-NASA does not mind a factor anyway."""
+    net, twin = model(), model()
+    opt, expected = (Decentralized(m.parameters(), alone()) for m in (net, twin))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    for t in range(10):
+        opt.zero_grad()
+        x, y = batch(0, t)
+        scaler.scale(nn.functional.cross_entropy(net(x), y)).backward()
+        scaler.step(opt)
+        scaler.update()
+        expected.zero_grad()
+        backward(twin, 0, t)
+        expected.step()
+    torch.testing.assert_close(flat(net), flat(twin))
+
+
+def test_compiled_models_train_alike():
+    net, twin = model(), model()
+    fast = torch.compile(net, backend="aot_eager")
+    opt = Decentralized(fast.parameters(), alone())
+    for t in range(4):
+        opt.zero_grad()
+        backward(fast, 0, t)
+        opt.step()
+    torch.testing.assert_close(flat(net), flat(train(alone(), 4, net=twin)[0]))
+
+
+# ---------------------------------------------------------------- lean messages
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "float16"])
+def test_lean_messages_halve_the_bytes_and_keep_the_mean(wire):
+    x = np.random.default_rng(0).standard_normal((1, 4, 50)).astype(np.float32)
+
+    def work(network, as_torch=False):
+        own = x[:, network.here.start : network.here.stop]
+        (mixed,) = network.mix(torch.as_tensor(own) if as_torch else own)
+        return np.asarray(mixed), network.traffic.bytes
+
+    for processes in (4, 2):
+        full = crowd(RING, work, processes)
+        lean = crowd(RING, work, processes, wire=wire)
+        tensors = crowd(RING, lambda network: work(network, True), processes, wire=wire)
+        rows, exact = (np.concatenate([r for r, _ in some], axis=1) for some in (lean, full))
+        simulated = dnasa.networks.simulated.connect(RING, wire=wire).mix(x)[0]
+        np.testing.assert_allclose(rows, simulated, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(rows, np.concatenate([r for r, _ in tensors], axis=1), atol=1e-7)
+        np.testing.assert_allclose(rows.mean(1), x.mean(1), rtol=0, atol=1e-6)
+        assert 0 < np.abs(rows - exact).max() < 0.05
+        assert [b for _, b in lean] == [b // 2 for _, b in full]
+
+
+def test_lean_runs_still_train():
+    done = solve(LeastSquares(dim=5, dtype="float32"), RING, steps=1500, wire="bfloat16")
+    full = solve(LeastSquares(dim=5, dtype="float32"), RING, steps=1500)
+    assert done.final().test_loss.iloc[0] < 1.5 * full.final().test_loss.iloc[0] < 0.05
+    assert done.history.bytes.iloc[-1] == full.history.bytes.iloc[-1] / 2
+
+
+# ---------------------------------------------------------------- the fused update
+
+
+@pytest.mark.parametrize("rule", rules.RULES)
+def test_the_fused_update_is_the_rule(rule, monkeypatch):
+    """In place and with the schedules in memory; compiled on a GPU, as it is here."""
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    net = model(3)
+    opt = Decentralized(net.parameters(), alone(), rule, eta=ETAS[rule])
+    opt.fuse = True
+    for t in range(20):
+        opt.zero_grad()
+        backward(net, 0, t)
+        opt.step()
+    assert isinstance(opt.running, InPlace)
+    torch.testing.assert_close(flat(net), flat(train(alone(), 20, net=model(3), rule=rule, eta=ETAS[rule])[0]))
+
+
+def test_the_fused_halves_are_the_rule(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    made = _made("dnasa", None, None, None, 4)
+    state = made.rule.init(torch.randn(1, 9))._replace(z=torch.randn(1, 9), u=torch.randn(1, 9))
+    g = torch.randn(1, 9)
+    quick = fused(made, g)
+    torch.testing.assert_close(quick.move(state, 7), made.rule.move(state, 7))
+    torch.testing.assert_close(quick.track(state, g, 7), made.rule.track(state, g, 7))
+
+
+def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
+    def broken(function, **options):
+        def call(*args):
+            raise RuntimeError("no compiler")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    quick = fused(_made("dnasa", None, None, None, 4), torch.zeros(1, 2))
+    state = _made("dnasa", None, None, None, 4).rule.init(torch.ones(1, 2))
+    with pytest.warns(UserWarning, match="could not be compiled"):
+        quick.track(state, torch.ones(1, 2), 3)
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rule": "adam"}, "Unknown rule 'adam'"),
+        ({"rule": "dsgd"}, "needs a stepsize"),
+        ({"eta": 0.1}, "takes no stepsize"),
+        ({"schedule": "fixed"}, "depends on the number of steps: give steps"),
+        ({"weight_decay": -1.0}, "weight_decay must be a positive number"),
+        ({"rule": "dsgd", "eta": 0.1, "overlap": True}, "Only dnasa and dasagt"),
+    ],
+)
+def test_wrong_options_are_named(options, words):
+    net = model()
+    with pytest.raises(InputError, match=words):
+        train(alone(), 1, net=net, **options)
+
+
+def test_what_cannot_be_trained_is_named():
+    linear = nn.Linear(2, 2)
+    with pytest.raises(InputError, match="no learning rate"):
+        Decentralized([{"params": linear.parameters(), "lr": 0.1}], alone())
+    with pytest.raises(InputError, match="not in 'momentum'"):
+        Decentralized([{"params": linear.parameters(), "momentum": 0.1}], alone())
+    with pytest.raises(InputError, match="one dtype and one device"):
+        Decentralized([*linear.parameters(), nn.Parameter(torch.ones(2).double())], alone())
+    with pytest.raises(InputError, match=r"use torch\.autocast"):
+        Decentralized(nn.Linear(2, 2).half().parameters(), alone())
+    with pytest.raises(InputError, match="no parameter to train"):
+        Decentralized(nn.Linear(2, 2).requires_grad_(False).parameters(), alone())
+    with pytest.raises(InputError, match="holds 4 nodes"):
+        Decentralized(linear.parameters(), dnasa.connect(RING))
+    opt = Decentralized(linear.parameters(), alone())
+    with pytest.raises(InputError, match="give all groups when"):
+        opt.add_param_group({"params": nn.Linear(2, 2).parameters()})
+    with pytest.raises(InputError, match="learning-rate schedulers out"):
+        torch.optim.lr_scheduler.StepLR(opt, 3)
+
+
+def test_d2_checks_the_weights_of_the_network():
+    with pytest.raises(InputError, match="eigenvalues of W above"):
+        crowd(topology.ring(4), lambda network: Decentralized(model().parameters(), network, "d2", eta=0.1))
+
+
+def test_parameters_changed_or_replaced_behind_its_back_are_noticed():
+    net, opt = train(alone(), 2, net=model())
+    with torch.no_grad():
+        net[0].weight.clamp_(-0.1, 0.1)
+    opt.zero_grad()
+    with pytest.raises(InputError, match="changed by hand between two steps"):
+        opt.step()
+    opt.load_state_dict(opt.state_dict())
+    opt.step()
+    assert float(net[0].weight.detach().abs().max()) < 2
+    net[0].weight.data = net[0].weight.data.clone()
+    with pytest.raises(InputError, match="moved or replaced"):
+        opt.step()
