@@ -52,7 +52,9 @@ def main() -> None:
     print(f"copy: {copied / 1e9:,.0f} GB/s")
     for name in ("fused", "plain"):
         reached = ARRAYS * array / median[name]
-        print(f"{name} step: {1e3 * median[name]:.3f} ms, {reached / 1e9:,.0f} GB/s, {100 * reached / copied:.0f} % of copying")
+        print(
+            f"{name} step: {1e3 * median[name]:.3f} ms, {reached / 1e9:,.0f} GB/s, {100 * reached / copied:.0f} % of copying"
+        )
     print(f"zero_grad: {1e3 * median['zero_grad']:.3f} ms")
 
 

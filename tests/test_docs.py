@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/distributed.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/distributed.md", "docs/own-model.md"])
 def test_python_examples_run_as_shown(page, tmp_path):
     for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=100)

@@ -26,7 +26,7 @@ ALLOWED = {
     "plots": {"core", "records", "rules", "topology"},
     "stepping": {"core", "timing"},
     "solve": {"core", "rules", "topology", "metrics", "problems", "networks", "records", "stepping", "timing"},
-    "optim": {"core", "rules", "metrics", "networks", "stepping", "timing", "topology"},
+    "optim": {"core", "rules", "metrics", "schedules", "networks", "stepping", "timing", "topology"},
     "experiments": {"core", "data", "plots", "problems", "records", "rules", "solve", "topology"},
     "cli": {"core", "data", "networks", "experiments", "plots", "problems", "records", "rules", "solve", "topology"},
     "__main__": {"cli"},

@@ -246,6 +246,24 @@ def test_nodes_that_restart_from_different_steps_are_noticed():
         crowd(RING, work)
 
 
+def test_two_optimizers_on_one_network_do_not_read_each_others_messages():
+    def work(network):
+        nets = [model(seed) for seed in (1, 2)]
+        opts = [Decentralized(net.parameters(), network) for net in nets]
+        for t in range(15):
+            for net, opt in zip(nets, opts, strict=True):
+                opt.zero_grad()
+                backward(net, network.rank, t)
+            for opt in opts:
+                opt.step()
+        return torch.stack([flat(net) for net in nets])
+
+    both = torch.stack(crowd(RING, work))
+    for i, seed in enumerate((1, 2)):
+        alone = torch.stack(crowd(RING, lambda network, s=seed: flat(train(network, 15, net=model(s))[0])))
+        assert torch.equal(both[:, i], alone)
+
+
 def test_a_closure_and_accumulated_gradients_give_the_same_steps():
     def run(how):
         net = model()

@@ -56,7 +56,8 @@ class Network:
     or `mix(*arrays, t)` where it changes with the step; `mean(a)` averages `(..., k, m)` over all nodes to `(..., m)` and is
     for metrics: rules never see it. `rounds` is how often an exchange is repeated, `wire` the dtype numbers travel in where it
     is not their own, `topology` the graph where it is known. Between real processes, `rank` says which one this is, `share`
-    gives every process everyone's text, `gather` everyone's rows, and `traffic` counts what was sent.
+    gives every process everyone's text, `gather` everyone's rows, `traffic` counts what was sent, and `channel` is a further
+    network of the same processes whose messages cannot be taken for those of this one.
     """
 
     nodes: int
@@ -70,6 +71,7 @@ class Network:
     rounds: int = 1
     wire: str | None = None
     topology: Any = None
+    channel: "Callable[[], Network] | None" = None
 
     def __post_init__(self) -> None:
         if self.here is None:

@@ -17,6 +17,7 @@ from dnasa import rules
 from dnasa.core import InputError, Network, Rule, Schedule, choose, positive, whole
 from dnasa.metrics import spread
 from dnasa.networks.exchange import agree
+from dnasa.schedules import constant
 from dnasa.stepping import stepping
 from dnasa.timing import Timeline
 from dnasa.topology import check_weights
@@ -71,7 +72,7 @@ class Decentralized(torch.optim.Optimizer):
                 "has nodes, or use dnasa.connect('ring')."
             )
         super().__init__(params, {"weight_decay": weight_decay})
-        self.network, self.t = network, 0
+        self.network, self.t = network.channel() if network.channel else network, 0
         everyone = [p for group in self.param_groups for p in group["params"]]
         self.trained = [p for p in everyone if p.requires_grad]
         self.frozen = [p for p in everyone if not p.requires_grad]
@@ -365,7 +366,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 def adjustable(made: Made, like: Tensor) -> tuple[Rule, list[Callable[[int], Any]]]:
     """The rule with the values of its schedules in memory, where compiled code finds them, and how to set each for step t."""
     knobs = [torch.zeros((), dtype=torch.float64, device=like.device) for _ in made.schedules]
-    rule = made.make(*(lambda t, knob=knob: knob for knob in knobs))  # type: ignore[misc]
+    rule = made.make(*(constant(knob) for knob in knobs))  # type: ignore[misc]
     return rule, [partial(_turn, knob, schedule) for knob, schedule in zip(knobs, made.schedules, strict=True)]
 
 

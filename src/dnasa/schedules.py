@@ -12,7 +12,7 @@ import numpy as np
 from dnasa.core import Array, Schedule
 
 
-def constant(value: float) -> Schedule:
+def constant(value: Array) -> Schedule:
     """The same at every step."""
     return lambda t: value
 

@@ -35,6 +35,8 @@ class Transport(Protocol):
 
     def share(self, text: str) -> list[str]: ...
 
+    def another(self) -> "Transport": ...
+
 
 @dataclass
 class Traffic:
@@ -123,6 +125,7 @@ class Exchange:
             rounds=self.rounds,
             wire=self.wire,
             topology=self.topology,
+            channel=lambda: Exchange(self.topology, self.transport.another(), self.rounds, self.wire).network(),
         )
 
     def plan(self, t: int) -> Plan:

@@ -1,8 +1,8 @@
 """The exchange over MPI (mpi4py): NumPy and torch CPU arrays, sent from and into their own memory, never pickled."""
 
+import itertools
 import os
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,8 +18,7 @@ try:
 except ImportError as error:
     raise InputError("MPI needs mpi4py and an MPI library: pip install 'dnasa[mpi]'.") from error
 
-TAG = 7
-BACKGROUND = 50e-6  # seconds between two looks while the gradient needs the processor
+TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
 
 
 def processes() -> int:
@@ -64,6 +63,7 @@ class Transport:
 
     def __init__(self, comm: Any, timeout: float, shares: Sequence[range]):
         self.comm, self.timeout, self.shares = comm, timeout, shares
+        self.tag = next(TAGS)
         self.rank, self.size = comm.rank, comm.size
         self.posted: dict[tuple[int, int], Posted] = {}
         self.where = [text.rsplit(" ", 1) for text in self.share(f"{MPI.Get_processor_name()} {os.getpid()}")]
@@ -73,8 +73,8 @@ class Transport:
         """The buffers are the same from step to step, so their requests are made once and started again."""
         key = (id(receives), id(sends))
         if key not in self.posted:
-            requests = [self.comm.Recv_init(as_numpy(buffer), peer, TAG) for peer, buffer in receives]
-            requests += [self.comm.Send_init(as_numpy(buffer), peer, TAG) for peer, buffer in sends]
+            requests = [self.comm.Recv_init(as_numpy(buffer), peer, self.tag) for peer, buffer in receives]
+            requests += [self.comm.Send_init(as_numpy(buffer), peer, self.tag) for peer, buffer in sends]
             self.posted[key] = Posted([peer for peer, _ in (*receives, *sends)], requests, (receives, sends))
         pending = self.posted[key]
         MPI.Prequest.Startall(pending.requests)
@@ -83,9 +83,8 @@ class Transport:
     def finish(self, pending: "Posted") -> None:
         requests = pending.requests
         deadline = time.monotonic() + self.timeout
-        hurry = threading.current_thread() is threading.main_thread()
         while not MPI.Request.Testall(requests):
-            os.sched_yield() if hurry else time.sleep(BACKGROUND)
+            os.sched_yield()
             if time.monotonic() > deadline:
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
@@ -114,6 +113,9 @@ class Transport:
         self._wait(self.comm.Iallgatherv(raw, [everyone, sizes]), "say who they are")
         ends = sizes.cumsum()
         return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
+
+    def another(self) -> "Transport":
+        return Transport(self.comm, self.timeout, self.shares)
 
     def dead(self) -> list[int]:
         """The processes of this machine that no longer run."""

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import datetime
+import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -63,9 +64,12 @@ def as_tensor(buffer: Array) -> torch.Tensor:
     return torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
 
 
+TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
+
+
 class Transport:
     def __init__(self, shares: Sequence[range]):
-        self.shares = shares
+        self.shares, self.tag = shares, next(TAGS)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         backends = str(dist.get_backend_config())
         if "gloo" not in backends:
@@ -74,15 +78,18 @@ class Transport:
                 "or leave that to dnasa.connect."
             )
         self.carries_cuda = "nccl" in backends
+        self.group = dist.new_group() if self.carries_cuda else None  # NCCL knows no tags
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
         calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]
         calls += [(peer, dist.isend, as_tensor(buffer)) for peer, buffer in sends]
         try:
             if calls and calls[0][2].is_cuda:
-                works = dist.batch_isend_irecv([dist.P2POp(call, tensor, peer) for peer, call, tensor in calls])
+                works = dist.batch_isend_irecv(
+                    [dist.P2POp(call, tensor, peer, self.group) for peer, call, tensor in calls]
+                )
                 return [(-1, work) for work in works]
-            return [(peer, call(tensor, peer)) for peer, call, tensor in calls]
+            return [(peer, call(tensor, peer, tag=self.tag)) for peer, call, tensor in calls]
         except RuntimeError as error:
             raise missing([peer for peer, _, _ in calls], self.shares, first_line(error)) from error
 
@@ -101,6 +108,9 @@ class Transport:
         except RuntimeError as error:
             raise RunError(f"Rank {self.rank} could not average with the others: {first_line(error)}.") from error
         return buffer
+
+    def another(self) -> "Transport":
+        return Transport(self.shares)
 
     def share(self, text: str) -> list[str]:
         raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
