@@ -90,11 +90,10 @@ def measure(network: dnasa.Network, loops: dict[str, Loop]) -> list[dict[str, fl
         for _ in range(BLOCKS):
             for name, loop in loops.items():
                 taken[name].append(loop.block())
-        medians = {
-            name: [slowest(network, statistics.median(each)) for each in zip(*blocks, strict=True)]
-            for name, blocks in taken.items()
-        }
-        (plain, gradient, exchange), hidden = medians["in turn"], medians["hidden"][0]
+        plain, gradient, exchange = (statistics.median(each) for each in zip(*taken["in turn"], strict=True))
+        plain, gradient = slowest(network, plain), slowest(network, gradient)
+        exchange = -slowest(network, -exchange)  # of the process that comes last, and so waits for nobody
+        hidden = slowest(network, statistics.median(step for step, _, _ in taken["hidden"]))
         rows.append({"gradient": gradient, "exchange": exchange, "in turn": plain, "hidden": hidden})
     return rows
 
