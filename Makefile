@@ -11,7 +11,7 @@ setup: .venv/ready
 	touch .venv/ready
 
 run: setup
-	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first
+	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first --force
 
 test: setup
 	$(BIN)/pytest -n 2

@@ -14,7 +14,7 @@ from dnasa.networks.exchange import Exchange, blocks
 class Mail:
     """A transport: every pair of ranks has its queues, collectives meet at a barrier."""
 
-    carries_cuda = False
+    carries_cuda = survives = False
 
     def __init__(self, rank, size, office, channel=0):
         self.rank, self.size, self.office, self.channel = rank, size, office, channel

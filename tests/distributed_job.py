@@ -127,6 +127,14 @@ def optimizer(engine):
         print("same optimizer")
 
 
+def trip(engine):
+    """One process of a user's own script fails."""
+    net = connect("ring", engine)
+    if net.rank == 1:
+        raise ZeroDivisionError("a mistake in the script")
+    time.sleep(60)
+
+
 def wait(engine, what):
     """Rank 2 is killed, stops answering, or raises, in the middle of a run."""
     graph = topology.ring(8)

@@ -67,6 +67,13 @@ def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_an_exception_in_a_users_script_ends_all_and_is_shown(engine):
+    done = launch(engine, 2, JOB, "trip", engine, seconds=50)
+    assert done.returncode != 0
+    assert "a mistake in the script" in done.stderr
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_process_ends_all_with_its_name(engine):
     done = launch(engine, 4, JOB, "wait", engine, "kill", seconds=90)
     assert done.returncode != 0

@@ -3,11 +3,12 @@
 import copy
 import io
 import threading
+import time
 
 import numpy as np
 import pytest
 import torch
-from crowd import crowd
+from crowd import Mail, crowd
 from torch import nn
 
 import dnasa
@@ -158,8 +159,22 @@ def test_different_models_are_noticed_at_the_start():
         net = model() if network.rank else nn.Linear(2, 2)
         Decentralized(net.parameters(), network)
 
-    with pytest.raises(InputError, match="different settings: the parameters is"):
+    with pytest.raises(InputError, match="different settings: the shape of the parameters is"):
         crowd(RING, work)
+
+
+def test_different_options_are_noticed_at_the_start():
+    def freeze(network):
+        net = model()
+        net[0].weight.requires_grad_(network.rank != 1)
+        Decentralized(net.parameters(), network)
+
+    with pytest.raises(InputError, match="the shape of the"):
+        crowd(RING, freeze)
+    with pytest.raises(InputError, match="overlap is False at rank 0 and True at rank 1"):
+        crowd(RING, lambda network: Decentralized(model().parameters(), network, overlap=network.rank > 0))
+    with pytest.raises(InputError, match="the weight decay is"):
+        crowd(RING, lambda network: Decentralized(model().parameters(), network, weight_decay=0.1 * (network.rank + 1)))
 
 
 def test_it_learns_alone_too():
@@ -216,6 +231,35 @@ def test_a_restart_continues_exactly(rule, overlap, optimizer_first):
         return flat(net)
 
     assert torch.equal(torch.stack(crowd(RING, straight)), torch.stack(crowd(RING, interrupted)))
+
+
+def test_going_back_to_an_earlier_state_forgets_what_is_under_way(monkeypatch):
+    finish = Mail.finish
+    monkeypatch.setattr(Mail, "finish", lambda self, pending: (time.sleep(0.01 * self.rank), finish(self, pending))[1])
+
+    def run(network, detour):
+        net = model(norm=True)
+        opt = Decentralized(net.parameters(), network, buffers=net.buffers(), weight_decay=0.1)
+        for t in range(16):
+            if t == 8 and detour:
+                saved = copy.deepcopy({"model": net.state_dict(), "opt": opt.state_dict()})
+                for again in range(3):
+                    opt.zero_grad()
+                    backward(net, network.rank, 100 + again)
+                    opt.step()
+                opt.param_groups[0]["weight_decay"] = 0.7
+                net.load_state_dict(saved["model"])
+                opt.load_state_dict(saved["opt"])
+            elif t == 8:
+                opt.state_dict()
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+        opt.state_dict()
+        return torch.cat([flat(net), net[1].running_mean, net[1].running_var])
+
+    straight, detour = (torch.stack(crowd(RING, lambda n, d=d: run(n, d))) for d in (False, True))
+    assert torch.equal(straight, detour)
 
 
 def test_a_state_of_another_node_model_or_rule_is_refused():
@@ -341,6 +385,66 @@ def test_weight_decay_is_an_l2_term_of_its_group():
     torch.testing.assert_close(flat(net), flat(twin))
 
 
+def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later():
+    net = model()
+    groups = [{"params": net[0].parameters()}, {"params": net[2].parameters(), "weight_decay": 1.0}]
+    opt = Decentralized(groups, alone())
+    net[0].weight.requires_grad_(False)
+    expected = torch.cat([torch.zeros(36), *(p.detach().reshape(-1) for p in net[2].parameters())])
+    assert torch.equal(opt._own_gradient()[0], expected)
+
+
+def test_sparse_gradients_are_welcome():
+    net = nn.Embedding(4, 3, sparse=True)
+    opt = Decentralized(net.parameters(), alone())
+    for _ in range(4):
+        net.zero_grad(set_to_none=True)
+        net(torch.tensor([1, 2])).sum().backward()
+        opt.step()
+    assert opt.t == 4
+
+
+def test_an_older_graph_is_noticed_as_with_any_optimizer():
+    net = model()
+    opt = Decentralized(net.parameters(), alone())
+    loss = net(batch(0, 0)[0]).square().sum()
+    loss.backward(retain_graph=True)
+    opt.step()
+    opt.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_no_step_is_taken_inside_the_mean():
+    opt = train(alone(), 2, net=model())[1]
+    with opt.averaged(), pytest.raises(InputError, match="Inside averaged"):
+        opt.step()
+    opt.step()
+
+
+def test_consensus_is_that_of_the_nodes_inside_the_mean_too():
+    def work(network):
+        opt = train(network, 5)[1]
+        apart = opt.consensus()
+        with opt.averaged():
+            assert opt.consensus() == apart
+        return apart
+
+    assert min(crowd(RING, work)) > 0
+
+
+def test_a_step_that_fails_leaves_no_scale_behind():
+    net, opt = train(alone(), 2, net=model())
+    opt.zero_grad()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler.scale(net(batch(0, 3)[0]).square().mean()).backward()
+    with torch.no_grad():
+        net[0].weight.mul_(0.5)
+    with pytest.raises(InputError, match="by hand"):
+        scaler.step(opt)
+    assert not hasattr(opt, "grad_scale")
+
+
 def test_batch_norm_statistics_are_mixed():
     def work(network, buffers=True):
         net = model(norm=True)
@@ -440,6 +544,13 @@ def test_lean_messages_halve_the_bytes_and_keep_the_mean(wire):
         np.testing.assert_allclose(rows.mean(1), x.mean(1), rtol=0, atol=1e-6)
         assert 0 < np.abs(rows - exact).max() < 0.05
         assert [b for _, b in lean] == [b // 2 for _, b in full]
+
+
+def test_numbers_too_large_for_the_wire_keep_the_mean():
+    x = torch.tensor([[[1e6], [2.0], [3.0], [4.0]]])
+    for processes in (4, 2):
+        rows = crowd(RING, lambda n: n.mix(x[:, n.here.start : n.here.stop])[0].clone(), processes, wire="float16")
+        assert torch.cat(rows, 1).mean() == pytest.approx(float(x.mean()))
 
 
 def test_lean_runs_still_train():

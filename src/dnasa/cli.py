@@ -1,6 +1,7 @@
-"""The command line: `dnasa train | compare | reproduce | topology | data`."""
+"""The command line: `dnasa train | compare | resume | runs | report | reproduce | topology | data`."""
 
 import inspect
+import os
 import sys
 import time
 import traceback
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dnasa import networks
-from dnasa.core import InputError, RunError, choose, whole
+from dnasa.core import InputError, Interrupted, RunError, choose, whole
 from dnasa.rules import RULES
 
 if TYPE_CHECKING:
@@ -92,11 +93,23 @@ ShardDir = Annotated[
         help="Folder with node-0.npz (or .csv), node-1.npz, ... and test.npz: a process reads its own nodes' files only."
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for history.csv, x.safetensors, figures and settings.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for config, history, checkpoints, iterates and figures.")]
+CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Write a checkpoint every so many steps; `dnasa resume FOLDER` continues from it.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")]
+Config = Annotated[Path | None, typer.Option(help="Repeat the run of this config.json; options given here win.")]
+Survive = Annotated[
+    bool, typer.Option("--survive", help="Go on without processes that die (mpirun --with-ft ulfm ...).")
+]
+Drop = Annotated[float, typer.Option(help="Simulated: each link fails in a step with this probability.")]
+Away = Annotated[float, typer.Option(help="Simulated: each node is out of reach for this share of the time.")]
+Stale = Annotated[int, typer.Option(help="Simulated: what a node hears of another is up to so many steps old.")]
 
 
 @app.command()
 def train(
+    context: typer.Context,
     data: DataName = "digits",
     target: Target = None,
     partition: PartitionName = "iid",
@@ -127,17 +140,26 @@ def train(
     local_accuracy: Annotated[
         bool, typer.Option("--local-accuracy", help="Also test every node's own model at the end.")
     ] = False,
+    drop: Drop = 0.0,
+    away: Away = 0.0,
+    stale: Stale = 0,
+    survive: Survive = False,
     out: Out = None,
+    checkpoint_every: CheckpointEvery = None,
+    force: Force = False,
+    config: Config = None,
 ) -> None:
     """Train one model on many nodes."""
     from dnasa.solve import solve
 
+    if config is not None:
+        return repeat(context, config)
     if local_accuracy and problem is not None:
         raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
-    prepare(out)
+    folder = make_run_folder(context, out, force)
     prepare(trace.parent if trace else None)
     graph = make_topology(topology, nodes, weights)
-    network = make_network(graph, engine, rounds, timeout, device, wire)
+    network = make_network(graph, engine, rounds, timeout, device, wire, survive, (drop, away, stale, seed))
     task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
     result = solve(
         task,
@@ -150,16 +172,23 @@ def train(
         evaluate=evaluate,
         network=network,
         overlap=overlap,
+        folder=folder,
+        checkpoint_every=checkpoint_every,
         trace=trace,
     )
+    console.quiet = result.rank != 0
+    for loss in result.settings.get("lost", []):
+        say(
+            f"Lost at step {loss['step']}: nodes {', '.join(map(str, loss['nodes']))} and their data; the others went on."
+        )
     console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
     if local_accuracy:
         tested: Any = task
         each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x).reshape(-1))
         say(f"Test accuracy of each node's own model: {each}")
     say(where_the_time_went(result))
-    if out is not None and network.rank == 0:
-        write(result, out, result.plot())
+    if out is not None and result.rank == 0:
+        show_files(out, result.plot())
     for lost in result.runs.diverged.dropna():
         remedy = (
             "try a smaller --eta, or --rule dnasa, which needs none" if RULES[rule].needs_eta else "look at the data"
@@ -169,6 +198,7 @@ def train(
 
 @app.command()
 def compare(
+    context: typer.Context,
     data: DataName = "digits",
     target: Target = None,
     partition: PartitionName = "iid",
@@ -196,17 +226,26 @@ def compare(
     timeout: Timeout = 30.0,
     wire: Wire = None,
     shard_dir: ShardDir = None,
+    drop: Drop = 0.0,
+    away: Away = 0.0,
+    stale: Stale = 0,
+    survive: Survive = False,
     out: Out = None,
+    checkpoint_every: CheckpointEvery = None,
+    force: Force = False,
+    config: Config = None,
 ) -> None:
     """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA beside the best of each."""
     from dnasa.experiments import tuning
     from dnasa.plots import panels, save_figure
     from dnasa.solve import solve
 
+    if config is not None:
+        return repeat(context, config)
     names, grid = split(rules), numbers(etas)
-    prepare(out)
+    folder = make_run_folder(context, out, force)
     graph = make_topology(topology, nodes, weights)
-    network = make_network(graph, engine, rounds, timeout, device, wire)
+    network = make_network(graph, engine, rounds, timeout, device, wire, survive, (drop, away, stale, seed))
     task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
     result = solve(
         task,
@@ -218,13 +257,16 @@ def compare(
         seed=seed_range(seed, seeds),
         evaluate=evaluate,
         network=network,
+        folder=folder,
+        checkpoint_every=checkpoint_every,
     )
+    console.quiet = result.rank != 0
     title = f"{problem or data}: {nodes} nodes, {describe(graph)}, {steps:,} steps, {seeds} seed{'s' * (seeds > 1)}"
     metric = "test_accuracy" if "test_accuracy" in result.history else "test_loss"
     table = tuning.grid(result, metric)
     console.print(frame_table(tuning.summary(result, table, metric), title))
-    if out is not None and network.rank == 0:
-        write(result, out, tuning.draw_winners(result, table, metric))
+    if out is not None and result.rank == 0:
+        show_files(out, tuning.draw_winners(result, table, metric))
         figure, axes = panels(1, width=6)
         tuning.draw_stepsizes(axes[0, 0], table, SHOWN[metric], log=metric == "test_loss")
         axes[0, 0].legend(fontsize=8)
@@ -324,6 +366,113 @@ def show_data(
         say(f"Saved {save_figure(division.draw(table, rows.name, partition), plot)}.")
 
 
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")]) -> None:
+    """Continue a run from its newest checkpoint, on whatever processes this command is started with."""
+    from dnasa.records import RunFolder
+
+    kept = RunFolder(folder, resume=True)
+    if kept.state == "done":
+        raise InputError(f"The run in {folder} is done: there is nothing to continue.")
+    command, options = read_options(kept.config, folder / "config.json")
+    call(command, options | {"out": str(folder), "engine": None}, {RESUMED: True})
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
+) -> None:
+    """A table of all runs in a folder: rule, data, nodes, state, last metrics."""
+    from dnasa.experiments import kept
+
+    console.print(frame_table(kept.table(folder), f"Runs in {folder}"))
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
+    """What a run did: its settings, its course, who was lost, and its picture."""
+    from dnasa.records import Result, RunFolder
+
+    result, kept = Result.load(folder), RunFolder(folder, resume=True)
+    options = kept.config.get("options", {})
+    settings = Table(title=f"{folder}: {kept.state}", show_header=False)
+    for name, value in options.items():
+        if value not in (None, False):
+            settings.add_row(name.replace("_", "-"), str(value))
+    console.print(settings)
+    console.print(closing_table(result, "its course"))
+    for loss in result.settings.get("lost", []):
+        say(f"Lost at step {loss['step']}: nodes {', '.join(map(str, loss['nodes']))} and their data.")
+    say(where_the_time_went(result))
+    show_files(folder, result.plot())
+
+
+# ---------------------------------------------------------------- run folders and configs
+
+RESUMED = "dnasa.resumed"
+NOT_KEPT = ("out", "force", "config")
+
+
+def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> Any:
+    """The run's folder with all options in its config; checked before the work begins."""
+    from dnasa.records import RunFolder, make_folder
+
+    if out is None:
+        return None
+    if networks.launched_rank() == 0:
+        make_folder(out)
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.json").exists()
+    if restarted or (context.obj or {}).get(RESUMED):
+        return RunFolder(out, resume=True)
+    options = {name: kept_value(value) for name, value in context.params.items() if name not in NOT_KEPT}
+    return RunFolder(out, {"command": context.info_name, "options": options}, force=force)
+
+
+def kept_value(value: Any) -> Any:
+    """As JSON, with files of the user's findable from anywhere."""
+    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_file()):
+        return str(Path(value).resolve())
+    return value
+
+
+def read_options(config: dict[str, Any], where: Path) -> tuple[str, dict[str, Any]]:
+    """The command and options in a config, checked as far as the command line itself will not."""
+    command, options = config.get("command"), config.get("options")
+    if command not in ("train", "compare") or not isinstance(options, dict):
+        raise InputError(f"{where} is not the config of a run of dnasa: it must have a command and options.")
+    for name, value in options.items():
+        if value is not None and not isinstance(value, (str, int, float, bool)):
+            raise InputError(f"{where}: {name} must be a text, a number, true or false, not {value!r:.40}.")
+    return command, options
+
+
+def repeat(context: typer.Context, config: Path) -> None:
+    """Run a config, with what was given on the command line in place of what it says."""
+    from dnasa.records import read_json
+
+    command, options = read_options(read_json(config, "There is no such config"), config)
+    if command != context.info_name:
+        raise InputError(f"{config} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
+    given = {
+        name: kept_value(value)
+        for name, value in context.params.items()
+        if name != "config" and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+    call(command, options | given, None)
+
+
+def call(command: str, options: dict[str, Any], obj: dict[str, Any] | None) -> None:
+    """Through the command line's own checks."""
+    words = [command]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            words.append(f"{option}={value}")
+    app(words, standalone_mode=False, obj=obj)
+
+
 # ---------------------------------------------------------------- from options to objects
 
 
@@ -342,10 +491,25 @@ def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
 
 
 def make_network(
-    graph: "Topology", engine: str | None, rounds: int, timeout: float, device: str, wire: str | None
+    graph: "Topology",
+    engine: str | None,
+    rounds: int,
+    timeout: float,
+    device: str,
+    wire: str | None,
+    survive: bool,
+    faults: tuple[float, float, int, int],
 ) -> "Network":
     """The network; only the first of several processes speaks from here on."""
-    network = networks.connect(graph, engine, rounds, timeout, device, wire)
+    if any(faults[:3]):
+        from dnasa.networks import faulty
+
+        if (engine or networks.detect()) != "simulated" or rounds != 1:
+            raise InputError(
+                "--drop, --away and --stale are simulated, one exchange per step: leave out --engine and --rounds."
+            )
+        return faulty.connect(graph, *faults, wire=wire)
+    network = networks.connect(graph, engine, rounds, timeout, device, wire, survive)
     running.engine = engine or networks.detect()
     console.quiet = network.rank != 0
     return network
@@ -473,12 +637,11 @@ def where_the_time_went(result: "Result") -> str:
     return f"Time of rank 0: {parts}; {sent}."
 
 
-def write(result: "Result", out: Path, figure: "Figure") -> None:
+def show_files(out: Path, figure: "Figure") -> None:
     from dnasa.plots import save_figure
 
-    result.save(out)
     save_figure(figure, out / "history.png")
-    say(f"Saved {out}/history.csv, x.safetensors and history.png.")
+    say(f"Saved {out}/history.csv, x.safetensors, config.json and history.png.")
 
 
 class Running:
@@ -507,10 +670,12 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except InputError as error:
         fail(2, str(error))
-    except RunError as error:
-        fail(1, str(error))
     except MemoryError:
         fail(2, "There is not enough memory for this: use fewer nodes, a smaller batch or fewer seeds.")
+    except Interrupted as interruption:
+        fail(130, str(interruption))
+    except RunError as error:
+        fail(1, str(error))
     except (KeyboardInterrupt, typer.Abort):
         fail(130, "Interrupted.")
     except UsageError as error:

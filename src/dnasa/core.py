@@ -5,7 +5,7 @@ runs, so a whole grid search is one array. NumPy and torch arrays are both welco
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -22,6 +22,14 @@ class InputError(ValueError):
 
 class RunError(RuntimeError):
     """A run that could not go on through no mistake of the user's: a lost process, say."""
+
+
+class ProcessLost(RunError):
+    """Processes died; those who are left can go on."""
+
+
+class Interrupted(RunError):
+    """Somebody asked the run to stop, and it did so in good order."""
 
 
 class Mix(Protocol):
@@ -57,7 +65,9 @@ class Network:
     for metrics: rules never see it. `rounds` is how often an exchange is repeated, `wire` the dtype numbers travel in where it
     is not their own, `topology` the graph where it is known. Between real processes, `rank` says which one this is, `share`
     gives every process everyone's text, `gather` everyone's rows, `traffic` counts what was sent, and `channel` is a further
-    network of the same processes whose messages cannot be taken for those of this one.
+    network of the same processes whose messages cannot be taken for those of this one. When a process is lost, an exchange
+    raises `ProcessLost`, and `survivors` gives the network of those who are left, whose nodes' numbers are `members`.
+    A network that remembers messages has a `memory` with `arrays()` and `restore(arrays)`, for checkpoints.
     """
 
     nodes: int
@@ -72,10 +82,14 @@ class Network:
     wire: str | None = None
     topology: Any = None
     channel: "Callable[[], Network] | None" = None
+    members: Sequence[int] = None  # type: ignore[assignment]
+    survivors: "Callable[[], Network] | None" = None
+    memory: Any = None
 
     def __post_init__(self) -> None:
-        if self.here is None:
-            object.__setattr__(self, "here", range(self.nodes))
+        for name in ("here", "members"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, range(self.nodes))
 
     @cached_property
     def changes(self) -> bool:

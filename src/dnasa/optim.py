@@ -6,15 +6,17 @@ All parameters live in one flat vector, since D-NASA normalises the whole of it,
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from dnasa import rules
-from dnasa.core import InputError, Network, Rule, Schedule, choose, positive, whole
+from dnasa.core import InputError, Network, Rule, RunError, Schedule, choose, positive, whole
 from dnasa.metrics import spread
 from dnasa.networks.exchange import agree
 from dnasa.schedules import constant
@@ -76,6 +78,10 @@ class Decentralized(torch.optim.Optimizer):
         everyone = [p for group in self.param_groups for p in group["params"]]
         self.trained = [p for p in everyone if p.requires_grad]
         self.frozen = [p for p in everyone if not p.requires_grad]
+        sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in self.param_groups]
+        self.parts = [
+            slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)
+        ]  # of the groups
         _check_parameters(self.trained)
         self.buffers = [b for b in buffers if b.is_floating_point()]
         self.in_flight: Any = None  # the buffers as they were sent, and the future of their mixture
@@ -94,8 +100,16 @@ class Decentralized(torch.optim.Optimizer):
             check_weights(self.rule, network.topology, network.rounds)
         self.overlap = network.nodes > 1 and self.rule.move is not None if overlap is None else overlap
         self.fuse = bool(self.flat.is_cuda and self.flat.numel() >= WORTH_COMPILING and self.made.schedules)
+        self.mean_inside = False
         self._agree("the rule", self.made.name)
-        self._agree("the parameters", f"{[tuple(p.shape) for p in everyone]}, {self.flat.dtype}")
+        self._agree("overlap", self.overlap)
+        self._agree("the weight decay", [group["weight_decay"] for group in self.param_groups])
+        for what, tensors in (
+            ("parameters", self.trained),
+            ("frozen parameters", self.frozen),
+            ("buffers", self.buffers),
+        ):
+            self._agree(f"the shape of the {what}", [[*p.shape, str(p.dtype)] for p in tensors])
         _start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers])
         self.running: Any = None
         self.between = self.rule.init(self.flat)  # the state while nothing is running
@@ -109,21 +123,34 @@ class Decentralized(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step of the rule with the gradients there are; one exchange with the neighbours."""
+        if self.mean_inside:
+            raise InputError("Inside averaged() the model holds the mean of all nodes: take steps outside of it.")
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if self.running is None:
             self._begin()
+        try:
+            self._advance()
+        except BaseException:
+            for name in ("found_inf", "grad_scale"):  # a GradScaler forgets to take them back
+                self.__dict__.pop(name, None)
+            raise
+        return loss
+
+    def _advance(self) -> None:
         self._check_untouched()
         self._collect_gradients()
-        if not self._everyone_skips():
-            self.running.step(self._own_gradient(), self.t)
-            if self.running.x is not self.flat:
-                self.flat.copy_(self.running.x)
-            self._mix_buffers()
-            self.t += 1
-        return loss
+        if self._everyone_skips():
+            return
+        self.running.step(self._own_gradient(), self.t)
+        if self.running.x is not self.flat:
+            self.flat.copy_(self.running.x)
+        increment_version(self.trained)  # so that a backward pass through an older graph is noticed
+        self.versions = self._versions()
+        self._mix_buffers()
+        self.t += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The gradients keep their place in one flat vector, so they become zero rather than None."""
@@ -174,7 +201,10 @@ class Decentralized(torch.optim.Optimizer):
                     "This state is of another model or another rule: make both as they were when it was saved."
                 )
         arrays = {f: torch.cat([each[f].reshape(-1) for each in saved])[None].to(self.flat) for f in fields}
-        self.between, self.running, self.t = self.between._replace(**arrays), None, own["step"]
+        self._halt()
+        self.between, self.t = self.between._replace(**arrays), own["step"]
+        for group, kept in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group["weight_decay"] = kept["weight_decay"]
 
     # ------------------------------------------------------------ what a node does besides
 
@@ -185,6 +215,7 @@ class Decentralized(torch.optim.Optimizer):
         self._settled()
         held = [self.flat, *self.buffers]
         own = [a.clone() for a in held]
+        self.mean_inside = True
         for a in held:
             a.copy_(self.network.mean(a.reshape(1, -1)).view_as(a))
         try:
@@ -193,12 +224,14 @@ class Decentralized(torch.optim.Optimizer):
         finally:
             for a, before in zip(held, own, strict=True):
                 a.copy_(before)
+            self.mean_inside = False
 
     @torch.no_grad()
     def consensus(self) -> float:
         """(1/n) sum |x_i - xbar|^2: how far the nodes are apart."""
         self._settled()
-        return float(self.network.mean(spread(self.flat, self.network.mean(self.flat))))
+        x = self.flat if self.running is None else self.running.x  # the node's own, inside averaged() too
+        return float(self.network.mean(spread(x, self.network.mean(x))))
 
     # ------------------------------------------------------------ inside
 
@@ -218,6 +251,17 @@ class Decentralized(torch.optim.Optimizer):
         state = self.between if self.running is None else self.running.state
         self._land_buffers()
         return state
+
+    def _halt(self) -> None:
+        """Let what is under way arrive, and forget it."""
+        if self.running is not None:
+            with suppress(RunError):
+                self.running.state  # noqa: B018 (waits)
+            if self.in_flight is not None:
+                with suppress(RunError):
+                    self.in_flight[1].result()
+            self.running.close()
+        self.running = self.in_flight = None
 
     def _versions(self) -> int:
         return sum(p._version for p in self.trained)
@@ -239,6 +283,8 @@ class Decentralized(torch.optim.Optimizer):
                 )
             if p.grad is None:
                 view.zero_()
+            elif p.grad.is_sparse:
+                view.copy_(p.grad.to_dense())
             elif p.grad.data_ptr() != view.data_ptr():
                 view.copy_(p.grad)
         if any(p.grad is not None for p in self.frozen):
@@ -260,12 +306,10 @@ class Decentralized(torch.optim.Optimizer):
         decays = [group["weight_decay"] for group in self.param_groups]
         if isinstance(self.running, InPlace) and not any(decays):
             return self.gradient
-        g, at = self.gradient.clone(), 0
-        for group, decay in zip(self.param_groups, decays, strict=True):
-            end = at + sum(p.numel() for p in group["params"] if p.requires_grad)
+        g = self.gradient.clone()
+        for part, decay in zip(self.parts, decays, strict=True):
             if decay:
-                g[:, at:end].add_(self.flat[:, at:end], alpha=decay)
-            at = end
+                g[:, part].add_(self.flat[:, part], alpha=decay)
         return g
 
     def _mix_buffers(self) -> None:
@@ -405,3 +449,5 @@ class InPlace:
         for knob in self.knobs:
             knob(t)
         self.advance(self.state, g)
+
+    def close(self) -> None: ...

@@ -1,14 +1,25 @@
-"""What a run leaves behind: the result in memory, and its files."""
+"""What a run leaves behind: the result in memory, and its folder."""
 
+import contextlib
+import csv
+import fcntl
+import io
 import json
 import os
+import platform
+import shutil
+import time
+import zlib
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.core import Array, InputError
+from dnasa import checkpoints
+from dnasa.checkpoints import Checkpoint, Damaged, write_durably
+from dnasa.core import Array, InputError, RunError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +38,7 @@ class Result:
     history: "pd.DataFrame"
     runs: "pd.DataFrame"
     settings: dict[str, Any]
+    rank: int = 0  # of this process among those still there
 
     @property
     def mean(self) -> Array:
@@ -48,18 +60,23 @@ class Result:
 
     def save(self, path: str | Path) -> Path:
         """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save as serialised
 
         folder = make_folder(path)
         x = self.x if isinstance(self.x, np.ndarray) else self.x.detach().cpu().numpy()
+        files = {
+            "history.csv": self.history.to_csv(index=False).encode(),
+            "runs.csv": self.runs.to_csv(index_label="run").encode(),
+            "x.safetensors": serialised({"x": np.ascontiguousarray(x)}),
+            "settings.json": pretty(self.settings),
+        }
         try:
-            self.history.to_csv(folder / "history.csv", index=False)
-            self.runs.to_csv(folder / "runs.csv", index_label="run")
-            save_file({"x": np.ascontiguousarray(x)}, folder / "x.safetensors")
-            (folder / "settings.json").write_text(json.dumps(self.settings, indent=2) + "\n")
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"Cannot write to {folder}: {error}. Make room or choose another folder.") from error
+            for name, data in files.items():
+                write_durably(folder / name, data)
+        except OSError as error:
+            raise RunError(
+                f"Cannot write to {folder}: {error.strerror}. Make room or choose another folder."
+            ) from error
         return folder
 
     @classmethod
@@ -78,7 +95,7 @@ class Result:
             runs["diverged"] = runs["diverged"].astype("Int64")
             x = load_file(folder / "x.safetensors")["x"]
             settings = json.loads((folder / "settings.json").read_text())
-            return cls(x, pd.read_csv(folder / "history.csv"), runs, settings)
+            return cls(x, pd.DataFrame(parse_rows((folder / "history.csv").read_text())), runs, settings)
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise InputError(f"The result in {folder} is damaged: {str(error).splitlines()[0]}.") from error
 
@@ -94,3 +111,181 @@ def make_folder(path: str | Path) -> Path:
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}. Choose another folder.") from error
     return folder
+
+
+def parse_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a history as they were written, to the last bit."""
+    return [{name: _number(value) for name, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text or "nan")
+    return text
+
+
+def pretty(thing: Any) -> bytes:
+    return (json.dumps(thing, indent=2) + "\n").encode()
+
+
+def versions() -> dict[str, str]:
+    """What this run is made with."""
+    out = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in ("dnasa", "numpy", "torch"):
+        try:
+            out[name] = version(name)
+        except PackageNotFoundError:
+            out[name] = "unknown"
+    return out
+
+
+class RunFolder:
+    """A run on disk, written to as it happens and locked while in use.
+
+    `config.json` has everything needed to repeat the run, `history.csv` grows by one row per evaluation and run,
+    `checkpoints/` holds the last few states, `log.txt` says what happened when, and `status.json` how it ended.
+    """
+
+    OWN = ("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json")
+
+    def __init__(
+        self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
+    ):
+        self.path, self.resume = Path(path), resume
+        self.config = config or {}
+        self.bytes = self.checksum = 0  # of history.csv
+        if resume:
+            self.config = self.read_config()
+        elif self.occupied and not force:
+            raise InputError(
+                f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or add "
+                "--force (force=True) to replace it."
+            )
+
+    @property
+    def occupied(self) -> bool:
+        return any((self.path / name).exists() for name in ("config.json", "history.csv", "x.safetensors"))
+
+    def open(self) -> None:
+        """Take the folder for this process; whatever a new run would replace goes."""
+        make_folder(self.path)
+        self.lock = open(self.path / ".lock", "a")  # noqa: SIM115 (held until the process ends, however it ends)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.") from None
+        if not self.resume:
+            for name in self.OWN:
+                (self.path / name).unlink(missing_ok=True)
+            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+
+    def close(self) -> None:
+        self.lock.close()
+
+    def begin(self, run: dict[str, Any], steps: int) -> None:
+        """Say what is about to happen."""
+        if self.resume:
+            made, here = self.config.get("versions", {}), versions()
+            other = [f"{name} {made[name]}, now {here.get(name)}" for name in made if made[name] != here.get(name)]
+            if other:
+                self.log(f"Begun with {'; '.join(other)}: the last digits may differ.")
+        else:
+            self.config |= {"versions": versions(), "run": run}
+            self._write("config.json", pretty(self.config))
+        self.status("running", 0, steps)
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            write_durably(self.path / name, data)
+        except OSError as error:
+            raise RunError(f"Cannot write {self.path / name}: {error.strerror}. Make room, then resume.") from error
+
+    def status(self, state: str, step: int, steps: int) -> None:
+        self._write("status.json", pretty({"state": state, "step": step, "steps": steps}))
+
+    def log(self, line: str) -> None:
+        self._append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+
+    def _append(self, name: str, data: bytes) -> None:
+        try:
+            with open(self.path / name, "ab") as file:
+                file.write(data)
+        except OSError as error:
+            raise RunError(f"Cannot write {self.path / name}: {error.strerror}. Make room, then resume.") from error
+
+    # ------------------------------------------------------------ history and checkpoints
+
+    def append(self, rows: "pd.DataFrame") -> None:
+        data = rows.to_csv(index=False, header=self.bytes == 0).encode()
+        self._append("history.csv", data)
+        self.bytes += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+    def rewrite(self, rows: "pd.DataFrame") -> None:
+        """The history so far as another process has known it."""
+        data = rows.to_csv(index=False).encode()
+        self._write("history.csv", data)
+        self.bytes, self.checksum = len(data), zlib.crc32(data)
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
+        notes = notes | {"history": [self.bytes, self.checksum]}
+        checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes))
+        self.log(f"Checkpoint of step {step}.")
+
+    def newest(self) -> Path | None:
+        """The file of the newest checkpoint that is whole and whose part of the history is."""
+        return checkpoints.newest(self.path / "checkpoints", self._report, self._matches)
+
+    def _report(self, line: str) -> None:
+        self.log(line)
+        print(line, flush=True)
+
+    def _matches(self, checkpoint: Checkpoint) -> None:
+        length, checksum = checkpoint.notes["history"]
+        try:
+            with open(self.path / "history.csv", "rb") as file:
+                data = file.read(length)
+        except OSError:
+            data = b""
+        if length and (len(data) != length or zlib.crc32(data) != checksum):
+            raise Damaged(f"{self.path / 'history.csv'} is not as it was at step {checkpoint.step}.")
+
+    def history_of(self, checkpoint: Checkpoint | None) -> str:
+        """history.csv up to there; what came after is cut off, since it will happen again."""
+        self.bytes, self.checksum = checkpoint.notes["history"] if checkpoint else (0, 0)
+        with open(self.path / "history.csv", "ab") as file:
+            file.truncate(self.bytes)
+        return (self.path / "history.csv").read_text()
+
+    # ------------------------------------------------------------ looking at it later
+
+    def read_config(self) -> dict[str, Any]:
+        return read_json(self.path / "config.json", f"{self.path} holds no run to continue")
+
+    @property
+    def state(self) -> str:
+        """running, done, interrupted, failed, diverged, or killed: begun, not ended, and nobody there."""
+        try:
+            with open(self.path / ".lock", "a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return "running"
+        try:
+            state = str(read_json(self.path / "status.json", "").get("state"))
+        except InputError:
+            return "unknown"
+        return "killed" if state == "running" else state
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """An object from a file, or a clear word."""
+    try:
+        thing = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{what}: cannot read {path} ({error.strerror}).") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {str(error).splitlines()[0]}.") from error
+    if not isinstance(thing, dict):
+        raise InputError(f"{path} must hold one JSON object.")
+    return thing

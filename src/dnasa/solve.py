@@ -1,18 +1,20 @@
 """The only loop: gradients, exchange, rule, and now and then a look at how far we are."""
 
 import json
-import time
 import zlib
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnasa import metrics, rules
-from dnasa.core import Array, InputError, Network, Rule, whole
-from dnasa.records import Result
+from dnasa.core import Array, InputError, Network, ProcessLost, Rule, whole
+from dnasa.keeping import Keeper, track_afresh
+from dnasa.progress import progress_bar
+from dnasa.recording import Recorder
+from dnasa.records import Result, RunFolder
 from dnasa.stepping import stepping
 from dnasa.timing import Timeline, now, write_trace
 
@@ -36,6 +38,9 @@ def solve(
     wire: str | None = None,
     network: Network | None = None,
     overlap: bool = False,
+    folder: str | Path | RunFolder | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
     progress: bool | None = None,
     trace: str | Path | None = None,
 ) -> Result:
@@ -49,6 +54,9 @@ def solve(
     `network` replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates back. `overlap`
     hides the exchanges of D-NASA and D-ASAGT behind the gradients, with the same iterates. A progress bar is
     shown on a terminal unless `progress=False`. `trace` writes a timeline of the first steps for Chrome or Perfetto.
+
+    `folder` keeps the run on disk as it happens, with a checkpoint every so many steps (`checkpoint_every`); the same call
+    with `resume=True` continues it exactly where the newest one was made.
     """
     steps = whole("steps", steps)
     seeds = [whole("A seed", s, low=0) for s in _listed(seed)]
@@ -59,35 +67,120 @@ def solve(
     _check_nodes(problem, topology)
     network = network or _simulated(topology, rounds, wire)
     first = _starting_points(problem, topology, seeds, start, network)
-    plan = _plan(rule, eta, schedule, topology.nodes, steps, first)
+    plan = _plan(rule, eta, schedule, topology.nodes, steps, first, 2 if network.wire else first.dtype.itemsize)
     check_weights(plan.rule, topology, network.rounds)
     looks = _looks(evaluate, steps, problem)
-    _agree(network, problem, topology, plan, steps, seeds, looks, first)
+    if checkpoint_every is not None:
+        whole("checkpoint_every", checkpoint_every)
+        if folder is None:
+            raise InputError("Checkpoints need a folder: give folder (--out).")
+    if overlap and network.survivors is not None:
+        raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
+    settings = _settings(network, problem, topology, plan, steps, seeds, looks, first)
+    if len(network.here) < network.nodes:
+        from dnasa.networks.exchange import agree
 
+        agree(network, settings)
+
+    run = Run(problem, topology, network, plan, seeds, steps, looks, overlap, trace is not None)
     x = _repeat(first, len(plan.variants))
-    timeline = Timeline(network.rank, trace is not None)
-    recorder = Recorder(problem, topology, network, plan, seeds, itemsize=2 if network.wire else x.dtype.itemsize)
-    run = stepping(plan.rule, network, plan.rule.init(x), timeline, overlap)
-    with _bar(steps, False if network.rank else progress) as bar, np.errstate(all="ignore"), closing(run):
-        for t in range(steps + 1):
-            if t in looks or recorder.hopeless:
+    with (
+        Keeper(_folder(folder, resume), checkpoint_every, settings, steps, network) as keeper,
+        progress_bar(steps, False if network.rank else progress) as bar,
+        np.errstate(all="ignore"),
+    ):
+        x = run.go(plan.rule.init(x), keeper, bar)
+    if trace is not None:
+        run.write_trace(trace)
+    result = run.recorder.result(x, steps, run.timeline.summary(steps, run.network.traffic))
+    if keeper.folder is not None and run.network.rank == 0:
+        result.save(keeper.folder.path)
+    keeper.end("diverged" if run.recorder.hopeless else "done", run.t)
+    return result
+
+
+class Run:
+    """The loop: look, keep, gradient, step; and again with fewer when processes are lost."""
+
+    def __init__(
+        self,
+        problem: "Problem",
+        topology: "Topology",
+        network: Network,
+        plan: "Plan",
+        seeds: list[int],
+        steps: int,
+        looks: set[int],
+        overlap: bool,
+        traced: bool,
+    ):
+        self.problem, self.network, self.plan = problem, network, plan
+        self.seeds, self.steps, self.looks, self.overlap = seeds, steps, looks, overlap
+        self.t = 0
+        self.timeline = Timeline(network.rank, traced)
+        self.recorder = Recorder(problem, topology, network, plan.variants, seeds, plan.sizes)
+
+    def go(self, state: Any, keeper: Keeper, bar: Any) -> Array:
+        """From the start, or where the run was left, to the end; returns all nodes' iterates."""
+        self.t, state = keeper.restore(state, self.recorder)
+        lost = False
+        while True:
+            try:
+                if lost:
+                    state, lost = self._continue_without_the_lost(state, keeper), False
+                with closing(
+                    stepping(self.plan.rule, self.network, state, self.timeline, self.overlap, self.t)
+                ) as stepper:
+                    self._loop(stepper, keeper, bar)
+                    return self.network.gather(stepper.x)
+            except ProcessLost:
+                if self.network.survivors is None:
+                    raise
+                if not lost:
+                    state, lost = stepper.state, True
+
+    def _loop(self, stepper: Any, keeper: Keeper, bar: Any) -> None:
+        timeline, recorder = self.timeline, self.recorder
+        while True:
+            t = self.t
+            looked = (t in self.looks or recorder.hopeless) and t != keeper.resumed
+            if looked:
                 began = now()
-                bar.show(t, recorder.look(run.state, t))
+                bar.show(t, recorder.look(stepper.state, t))
+                keeper.record(recorder, t)
                 timeline.add("evaluation", began, t)
-            if t == steps or recorder.hopeless:
-                break
+            if t == self.steps or recorder.hopeless:
+                return
+            keeper.keep(t, stepper, recorder, looked)
             began = now()
-            g = problem.gradient(run.x, network.here, seeds, t)
+            g = self.problem.gradient(stepper.x, self.network.here, self.seeds, t)
             recorder.watch(g, t)
             began = timeline.add("gradient", began, t)
-            run.step(g, t)
+            stepper.step(g, t)
             timeline.add("rule", began, t)
-            bar.advance(t + 1)
-    if trace is not None:
-        parts = network.share(json.dumps(timeline.events))
-        if network.rank == 0:
-            write_trace(trace, parts)
-    return recorder.result(network.gather(run.x), steps, timeline.summary(steps, network.traffic))
+            self.t += 1
+            bar.advance(self.t)
+
+    def _continue_without_the_lost(self, state: Any, keeper: Keeper) -> Any:
+        """Those who are left agree on who they are and on the latest step anyone has reached, and track afresh from there."""
+        before = self.network
+        self.network = before.survivors()  # type: ignore[misc]
+        gone = sorted(set(before.members) - set(self.network.members))
+        self.t = max(int(text) for text in self.network.share(str(self.t)))
+        self.recorder.continue_without(self.network, self.network.topology, gone, self.t)
+        keeper.continue_without(self.network, self.recorder, gone, self.t)
+        if hasattr(self.problem, "continue_without"):
+            self.problem.continue_without(gone)
+        return track_afresh(state)
+
+    def write_trace(self, path: str | Path) -> None:
+        parts = self.network.share(json.dumps(self.timeline.events))
+        if self.network.rank == 0:
+            write_trace(path, parts)
+
+
+def _folder(folder: str | Path | RunFolder | None, resume: bool) -> RunFolder | None:
+    return folder if folder is None or isinstance(folder, RunFolder) else RunFolder(folder, resume=resume)
 
 
 # ---------------------------------------------------------------- what is run
@@ -97,6 +190,12 @@ class Plan(NamedTuple):
     rule: Rule
     variants: list[rules.Variant]
     sends: list[int]  # arrays in one message of each variant
+    size: int  # bytes of one array of one node
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of one node's row in a message of each variant."""
+        return [count * self.size for count in self.sends]
 
 
 def _plan(
@@ -106,12 +205,14 @@ def _plan(
     nodes: int,
     steps: int,
     first: Array,
+    itemsize: int,
 ) -> Plan:
+    size = itemsize * first.shape[-1]
     if isinstance(rule, Rule):
         if eta is not None or schedule is not None:
             raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
         variants = [rules.Variant("custom", f"variant {i}") for i in range(_sweep_size(rule, first))]
-        return Plan(rule, variants, [_sends(rule, first)] * len(variants))
+        return Plan(rule, variants, [_sends(rule, first)] * len(variants), size)
     etas = [] if eta is None else _listed(eta)
     names = [rule] if isinstance(rule, str) else list(rule)
     if etas and names and all(name in rules.RULES and not rules.RULES[name].needs_eta for name in names):
@@ -123,7 +224,7 @@ def _plan(
     sends = {
         v.rule: _sends(rules.build([v], nodes, steps, first), first) for v in {v.rule: v for v in variants}.values()
     }
-    return Plan(built, variants, [sends[variant.rule] for variant in variants])
+    return Plan(built, variants, [sends[variant.rule] for variant in variants], size)
 
 
 def _dry_step(rule: Rule, first: Array) -> tuple[Any, int]:
@@ -155,7 +256,7 @@ def _sends(rule: Rule, first: Array) -> int:
 # ---------------------------------------------------------------- checks
 
 
-def _agree(
+def _settings(
     network: Network,
     problem: "Problem",
     topology: "Topology",
@@ -164,14 +265,10 @@ def _agree(
     seeds: list[int],
     looks: set[int],
     first: Array,
-) -> None:
-    """Real processes make sure that they are about to do the same."""
-    if len(network.here) == network.nodes:
-        return
-    from dnasa.networks.exchange import agree
-
+) -> dict[str, Any]:
+    """What makes this run this run: real processes must agree on it, and a resumed run must be it."""
     weights = topology.sparse
-    settings = {
+    return {
         "the number of nodes": topology.nodes,
         "the topology": f"{topology.name} {zlib.crc32(weights.indices.tobytes() + weights.data.tobytes()):08x}",
         "steps": steps,
@@ -180,11 +277,11 @@ def _agree(
         "the batch": problem.batch,
         "the data": getattr(problem, "fingerprint", type(problem).__name__),
         "the number of parameters": int(first.shape[-1]),
-        "dtype": str(first.dtype),
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "rounds": network.rounds,
         "the wire format": network.wire,
         "the evaluation steps": f"{len(looks)} up to {max(looks)}",
     }
-    agree(network, settings)
 
 
 def _listed(value: Any) -> list[Any]:
@@ -263,175 +360,3 @@ def _simulated(topology: "Topology", rounds: int, wire: str | None) -> Network:
     from dnasa.networks.simulated import connect
 
     return connect(topology, rounds, wire)
-
-
-# ---------------------------------------------------------------- what is recorded
-
-
-class Recorder:
-    """Collects the history of all runs, and when each of them diverged."""
-
-    def __init__(
-        self,
-        problem: "Problem",
-        topology: "Topology",
-        network: Network,
-        plan: Plan,
-        seeds: Sequence[int],
-        itemsize: int,
-    ):
-        self.problem, self.topology, self.network, self.plan, self.seeds = problem, topology, network, plan, seeds
-        self.itemsize = itemsize
-        self.diverged = np.full((len(plan.variants), len(seeds)), -1)
-        self.seen = self.diverged.copy()
-        self.rows: list[dict[str, Any]] = []
-        self.unseen: list[tuple[int, Array]] = []
-        self.dim = 0
-        self.started = time.perf_counter()
-        self.looking = 0.0
-
-    @property
-    def hopeless(self) -> bool:
-        """Every run has diverged; real processes must stop together, so there only what an evaluation saw counts."""
-        known = self.diverged if len(self.network.here) == self.network.nodes else self.seen
-        return bool((known >= 0).all())
-
-    def watch(self, g: Array, t: int) -> None:
-        """A gradient that is no number means that the run is lost from here on; on a GPU, found out at the next look."""
-        total = g.sum((-2, -1))
-        if getattr(total, "is_cuda", False):
-            self.unseen.append((t, total))
-        else:
-            self._mark(np.isfinite(metrics.to_numpy(total)), t)
-
-    def _mark(self, finite: np.ndarray, t: int) -> None:
-        if not finite.all():
-            self.diverged[(~finite) & (self.diverged < 0)] = t
-
-    def _see(self) -> None:
-        if self.unseen:
-            import torch
-
-            totals = metrics.to_numpy(torch.stack([total for _, total in self.unseen]))
-            for (t, _), total in zip(self.unseen, totals, strict=True):
-                self._mark(np.isfinite(total), t)
-            self.unseen.clear()
-
-    def _learn_from_others(self, t: int) -> None:
-        lost = np.ascontiguousarray((self.diverged >= 0).astype(np.float64))[..., None, None]
-        self._mark(metrics.to_numpy(self.network.mean(lost))[..., 0] == 0, t)
-        self.seen = self.diverged.copy()
-
-    def look(self, state: Any, t: int) -> float:
-        """Measure all runs; returns the best current loss for the progress bar."""
-        self._see()
-        began = time.perf_counter()
-        training = began - self.started - self.looking
-        self.dim = state.x.shape[-1]
-        row = self._measure(state)
-        self._mark(np.isfinite(np.stack([value for name, value in row.items() if name != "tracking"])).all(0), t)
-        self._learn_from_others(t)
-        for v, variant in enumerate(self.plan.variants):
-            for s, seed in enumerate(self.seeds):
-                lost = self.diverged[v, s] >= 0
-                values = {name: np.nan if lost else float(value[v, s]) for name, value in row.items()}
-                self.rows.append(
-                    {
-                        "run": v * len(self.seeds) + s,
-                        **variant._asdict(),
-                        "seed": seed,
-                        "step": t,
-                        **values,
-                        **self._counts(t, v),
-                        "seconds": training,
-                    }
-                )
-        self.looking += time.perf_counter() - began
-        losses = row.get("train_loss", row.get("test_loss", row["consensus"]))[self.diverged < 0]
-        return float(losses.min()) if losses.size else float("nan")
-
-    def _measure(self, state: Any) -> dict[str, np.ndarray]:
-        mean = self.network.mean(state.x)
-        local = self.problem.evaluate(mean, self.network.here)
-        evaluated = {
-            name: self.network.mean(value[..., None, :] if name == "gradient" else value[..., None, None])
-            for name, value in local.items()
-        }
-        evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
-        return metrics.measure(state, mean, evaluated, self.network, getattr(self.problem, "loss_scale", 1.0))
-
-    def _counts(self, t: int, variant: int) -> dict[str, Any]:
-        counts: dict[str, Any] = {"samples": t * self.problem.batch * self.topology.nodes}
-        if self.problem.epoch:
-            counts["epochs"] = t * self.problem.batch / self.problem.epoch
-        messages = t * self.topology.messages * self.network.rounds
-        size = self.plan.sends[variant] * self.dim * self.itemsize
-        return counts | {"messages": messages, "bytes": messages * size}
-
-    def result(self, x: Array, steps: int, timing: dict[str, float]) -> Result:
-        import pandas as pd
-
-        self._see()
-        table = pd.DataFrame(self.rows)
-        history = table.drop(columns=[c for c in ("eta",) if table[c].isna().all()])
-        runs = pd.DataFrame(
-            [variant._asdict() | {"seed": seed} for variant in self.plan.variants for seed in self.seeds]
-        )
-        runs["diverged"] = pd.array([int(t) if t >= 0 else pd.NA for t in self.diverged.ravel()], dtype="Int64")
-        settings = {"nodes": self.topology.nodes, "topology": self.topology.name, "steps": steps, "timing": timing}
-        flat = x.reshape(-1, *x.shape[-2:])
-        return Result(flat[0] if len(flat) == 1 else flat, history, runs, settings)
-
-
-# ---------------------------------------------------------------- the progress bar
-
-
-class Bar:
-    """Steps, steps per second and the current loss on a terminal; redrawn a few times a second."""
-
-    def __init__(self, steps: int):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.progress = Progress(
-            TextColumn("[bold]training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]:,.0f} steps/s  loss {task.fields[loss]:.4g}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self.task = self.progress.add_task("", total=steps, speed=0.0, loss=float("nan"))
-        self.begun = self.drawn = time.perf_counter()
-
-    def __enter__(self) -> "Bar":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
-    def show(self, t: int, loss: float) -> None:
-        self.progress.update(self.task, completed=t, loss=loss)
-
-    def advance(self, t: int) -> None:
-        now = time.perf_counter()
-        if now - self.drawn > 0.1:
-            self.drawn = now
-            self.progress.update(self.task, completed=t, speed=t / (now - self.begun))
-
-
-class Quiet:
-    """No terminal, no bar."""
-
-    def show(self, t: int, loss: float) -> None: ...
-
-    def advance(self, t: int) -> None: ...
-
-
-def _bar(steps: int, progress: bool | None) -> Any:
-    import sys
-
-    if progress is False or (progress is None and not sys.stderr.isatty()):
-        return nullcontext(Quiet())
-    return Bar(steps)

@@ -7,6 +7,7 @@ ring to 1/3 for itself and both neighbours; these reproduce the paper's rho for 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -443,6 +444,17 @@ def from_networkx(graph: nx.Graph, weights: str | None = None) -> Topology:
     number = {node: i for i, node in enumerate(graph.nodes)}
     pairs = {tuple(sorted((number[a], number[b]))) for a, b in graph.edges() if a != b}
     return _build("networkx", n, sorted(pairs), weights)
+
+
+def without(topology: Topology | Changing, lost: Sequence[int]) -> Topology:
+    """What is left of a graph without some of its nodes, joined with the fewest new edges if it fell apart."""
+    graph = nx.Graph(topology.graph)
+    graph.remove_nodes_from(lost)
+    if not graph:
+        raise InputError("No node is left.")
+    parts = [min(part, key=graph.degree) for part in map(sorted, nx.connected_components(graph))]
+    graph.add_edges_from(pairwise(parts))
+    return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"))
 
 
 def squarest(n: int) -> tuple[int, int]:

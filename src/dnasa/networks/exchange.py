@@ -15,7 +15,7 @@ import numpy as np
 from dnasa.core import Array, InputError, Network, RunError
 from dnasa.networks import wire as wires
 from dnasa.networks.simulated import product
-from dnasa.topology import Changing, Topology
+from dnasa.topology import Changing, Topology, without
 
 Message = tuple[int, Array]  # the other process, and a contiguous buffer
 
@@ -26,6 +26,7 @@ class Transport(Protocol):
     rank: int
     size: int
     carries_cuda: bool
+    survives: bool
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any: ...
 
@@ -36,6 +37,8 @@ class Transport(Protocol):
     def share(self, text: str) -> list[str]: ...
 
     def another(self) -> "Transport": ...
+
+    def shrunk(self) -> "tuple[list[int], Transport]": ...
 
 
 @dataclass
@@ -101,14 +104,17 @@ class Exchange:
     transport: Transport
     rounds: int = 1
     wire: str | None = None
+    members: Sequence[int] | None = None  # the nodes' own numbers, where some have been lost
+    shares: Sequence[range] | None = None  # each process' rows among them
     traffic: Traffic = field(default_factory=Traffic)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise InputError(f"An exchange needs at least one round, not {self.rounds}.")
         wires.check(self.wire)
-        self.shares = blocks(self.topology.nodes, self.transport.size)
-        self.here = self.shares[self.transport.rank]
+        self.shares = self.shares or blocks(self.topology.nodes, self.transport.size)
+        self.members = self.members or range(self.topology.nodes)
+        self.rows = self.shares[self.transport.rank]
         self.plans: dict[int, Plan] = {}
         self.buffers: dict[Any, Buffers] = {}
 
@@ -117,7 +123,7 @@ class Exchange:
             self.topology.nodes,
             self.mix,
             self.mean,
-            self.here,
+            range(self.members[self.rows.start], self.members[self.rows.stop - 1] + 1),  # type: ignore[index]
             rank=self.transport.rank,
             share=self.transport.share,
             gather=self.gather,
@@ -125,14 +131,16 @@ class Exchange:
             rounds=self.rounds,
             wire=self.wire,
             topology=self.topology,
-            channel=lambda: Exchange(self.topology, self.transport.another(), self.rounds, self.wire).network(),
+            channel=self.channel,
+            members=self.members,  # type: ignore[arg-type]
+            survivors=self.survivors if self.transport.survives else None,
         )
 
     def plan(self, t: int) -> Plan:
         key = t % self.topology.period if isinstance(self.topology, Changing) else 0
         if key not in self.plans:
             now = self.topology.at(t) if isinstance(self.topology, Changing) else self.topology
-            self.plans[key] = make_plan(now, self.shares, self.transport.rank)
+            self.plans[key] = make_plan(now, self.shares, self.transport.rank)  # type: ignore[arg-type]
         return self.plans[key]
 
     def mix(self, *arrays: Array, t: int = 0) -> tuple[Array, ...]:
@@ -165,7 +173,7 @@ class Exchange:
         held = self.buffers[key]
         stack_into(held.mine, arrays)
         if held.packed is not held.mine:
-            held.packed.copy_(wires.as_tensor(held.mine))
+            held.packed.copy_(wires.in_range(wires.as_tensor(held.mine), self.wire))
         for link, (_, rows) in zip(plan.links, held.sends, strict=True):
             if rows is not held.packed:
                 rows[:] = held.packed[..., link.rows, :]
@@ -174,19 +182,42 @@ class Exchange:
         return held, self.transport.start(held.receives, held.sends)
 
     def mean(self, a: Array) -> Array:
-        part = a.mean(-2) * (len(self.here) / self.topology.nodes)
+        part = a.mean(-2) * (len(self.rows) / self.topology.nodes)
         return self._sum(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part.contiguous())
 
     def _sum(self, a: Array) -> Array:
+        if a.dtype.itemsize == 2:  # 16-bit numbers do not add up well, and not at all in MPI
+            return self._sum(a.float()).to(a.dtype)
         if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
             return self.transport.sum(a.cpu()).to(a.device)
         return self.transport.sum(a)
+
+    def channel(self) -> Network:
+        other = Exchange(self.topology, self.transport.another(), self.rounds, self.wire, self.members, self.shares)
+        other.traffic = self.traffic
+        return other.network()
+
+    def survivors(self) -> Network:
+        """The network of the processes that are left, on the graph that is left."""
+        alive, transport = self.transport.shrunk()
+        rows = [self.shares[rank] for rank in alive]  # type: ignore[index]
+        left = [row for block in rows for row in block]
+        ends = np.cumsum([len(block) for block in rows]).tolist()
+        return Exchange(
+            without(self.topology, sorted(set(range(self.topology.nodes)) - set(left))),
+            transport,
+            self.rounds,
+            self.wire,
+            members=[self.members[row] for row in left],  # type: ignore[index]
+            shares=[range(end - len(block), end) for end, block in zip(ends, rows, strict=True)],
+            traffic=self.traffic,
+        ).network()
 
     def gather(self, x: Array) -> Array:
         """All nodes' rows in every process: each contributes its own to a sum with zeros."""
         shape = (*x.shape[:-2], self.topology.nodes, x.shape[-1])
         whole = np.zeros(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_zeros(shape)
-        whole[..., self.here.start : self.here.stop, :] = x
+        whole[..., self.rows.start : self.rows.stop, :] = x
         return self._sum(whole)
 
 

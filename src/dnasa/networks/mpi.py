@@ -3,13 +3,15 @@
 import itertools
 import os
 import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Network, RunError
+from dnasa.core import Array, InputError, Network, ProcessLost, RunError
 from dnasa.networks.exchange import Exchange, Message, blocks, missing, named
 from dnasa.topology import Changing, Topology
 
@@ -26,14 +28,22 @@ def processes() -> int:
 
 
 def connect(
-    topology: Topology | Changing, rounds: int = 1, timeout: float = 30.0, wire: str | None = None, comm: Any = None
+    topology: Topology | Changing,
+    rounds: int = 1,
+    timeout: float = 30.0,
+    wire: str | None = None,
+    survive: bool = False,
+    comm: Any = None,
 ) -> Network:
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
-    A process that does not answer for `timeout` seconds, or that is gone, ends the run with an error that names it.
+    A process that does not answer for `timeout` seconds, or that is gone, ends the run with an error that names it; with
+    `survive`, the others go on without those that are gone.
     """
+    if survive and os.environ.get("OMPI_MCA_mpi_ft_enable") != "1":  # noqa: SIM112 (set by mpirun --with-ft)
+        raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
     comm = comm or MPI.COMM_WORLD
-    transport = Transport(comm, timeout, blocks(topology.nodes, comm.size))
+    transport = Transport(comm, timeout, blocks(topology.nodes, comm.size), survive)
     return Exchange(topology, transport, rounds, wire).network()
 
 
@@ -61,13 +71,14 @@ class Posted(NamedTuple):
 class Transport:
     carries_cuda = False
 
-    def __init__(self, comm: Any, timeout: float, shares: Sequence[range]):
-        self.comm, self.timeout, self.shares = comm, timeout, shares
+    def __init__(self, comm: Any, timeout: float, shares: Sequence[range], survives: bool):
+        self.comm, self.timeout, self.shares, self.survives = comm, timeout, shares, survives
         self.tag = next(TAGS)
         self.rank, self.size = comm.rank, comm.size
         self.posted: dict[tuple[int, int], Posted] = {}
         self.where = [text.rsplit(" ", 1) for text in self.share(f"{MPI.Get_processor_name()} {os.getpid()}")]
-        signal.signal(signal.SIGTERM, self._stopped)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._stopped)
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> "Posted":
         """The buffers are the same from step to step, so their requests are made once and started again."""
@@ -77,21 +88,38 @@ class Transport:
             requests += [self.comm.Send_init(as_numpy(buffer), peer, self.tag) for peer, buffer in sends]
             self.posted[key] = Posted([peer for peer, _ in (*receives, *sends)], requests, (receives, sends))
         pending = self.posted[key]
-        MPI.Prequest.Startall(pending.requests)
+        with self._losses():
+            MPI.Prequest.Startall(pending.requests)
         return pending
+
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        """A process that is gone shows as an error of MPI."""
+        try:
+            yield
+        except MPI.Exception as error:
+            if self.survives:
+                raise ProcessLost(f"Rank {self.rank} lost a process: {error}.") from error
+            raise RunError(f"Rank {self.rank} cannot reach the others: {error}.") from error
 
     def finish(self, pending: "Posted") -> None:
         requests = pending.requests
         deadline = time.monotonic() + self.timeout
-        while not MPI.Request.Testall(requests):
+        while not self._all_done(requests):
             os.sched_yield()
             if time.monotonic() > deadline:
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
 
-    def _wait(self, request: Any, what: str) -> None:
+    def _all_done(self, requests: list[Any]) -> bool:
+        with self._losses():
+            return MPI.Request.Testall(requests)
+
+    def _wait(self, ask: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + self.timeout
-        while not request.Test():
+        with self._losses():
+            request = ask()
+        while not self._all_done([request]):
             os.sched_yield()
             if time.monotonic() > deadline:
                 gone = self.dead()
@@ -102,20 +130,29 @@ class Transport:
                 )
 
     def sum(self, buffer: Array) -> Array:
-        self._wait(self.comm.Iallreduce(MPI.IN_PLACE, as_numpy(buffer)), "average")
+        self._wait(lambda: self.comm.Iallreduce(MPI.IN_PLACE, as_numpy(buffer)), "average")
         return buffer
 
     def share(self, text: str) -> list[str]:
         raw = np.frombuffer(text.encode(), np.uint8).copy()
         sizes = np.empty(self.size, np.int64)
-        self._wait(self.comm.Iallgather(np.array([raw.size], np.int64), sizes), "say who they are")
+        self._wait(lambda: self.comm.Iallgather(np.array([raw.size], np.int64), sizes), "say who they are")
         everyone = np.empty(int(sizes.sum()), np.uint8)
-        self._wait(self.comm.Iallgatherv(raw, [everyone, sizes]), "say who they are")
+        self._wait(lambda: self.comm.Iallgatherv(raw, [everyone, sizes]), "say who they are")
         ends = sizes.cumsum()
         return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
 
     def another(self) -> "Transport":
-        return Transport(self.comm, self.timeout, self.shares)
+        return Transport(self.comm, self.timeout, self.shares, self.survives)
+
+    def shrunk(self) -> "tuple[list[int], Transport]":
+        """Everyone stops what they are doing and agrees on who is left: their ranks here, and the way between them."""
+        self.comm.Revoke()
+        smaller = self.comm.Shrink()
+        alive = MPI.Group.Translate_ranks(smaller.group, list(range(smaller.size)), self.comm.group)
+        if len(alive) == self.size:
+            raise RunError(f"Rank {self.rank} had an error of MPI, and yet all processes are there.")
+        return alive, Transport(smaller, self.timeout, [self.shares[rank] for rank in alive], True)
 
     def dead(self) -> list[int]:
         """The processes of this machine that no longer run."""

@@ -55,6 +55,8 @@ def start_group(timeout: float, device: str) -> None:
 
 def end_group() -> None:
     """Leave together: a process that is first out of the door would look like a lost one to those still talking."""
+    if not dist.is_initialized():
+        return
     with contextlib.suppress(RuntimeError):
         dist.barrier()
         dist.destroy_process_group()
@@ -68,6 +70,8 @@ TAGS = itertools.count(1)  # one for each transport: all processes make theirs i
 
 
 class Transport:
+    survives = False  # torchrun restarts all processes instead
+
     def __init__(self, shares: Sequence[range]):
         self.shares, self.tag = shares, next(TAGS)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -112,6 +116,9 @@ class Transport:
     def another(self) -> "Transport":
         return Transport(self.shares)
 
+    def shrunk(self) -> "tuple[list[int], Transport]":
+        raise NotImplementedError
+
     def share(self, text: str) -> list[str]:
         raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
         size = torch.tensor([raw.numel()])
@@ -129,4 +136,4 @@ class Transport:
 
 
 def first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -35,4 +35,10 @@ def rounded(a: Array, wire: str) -> Array:
     """As it arrives."""
     import torch
 
-    return like(as_tensor(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a).to(getattr(torch, wire)), a)
+    tensor = as_tensor(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a)
+    return like(in_range(tensor, wire).to(getattr(torch, wire)), a)
+
+
+def in_range(tensor: Any, wire: str | None) -> Any:
+    """float16 ends at 65504: what is larger stays, for the rest of it, with its owner too."""
+    return tensor.clamp(-65504, 65504) if wire == "float16" else tensor

@@ -51,6 +51,7 @@ class Classification:
         self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
         self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
         self.batch, self.loss_scale, self.nodes = batch, loss_scale, len(shards)
+        self.members: Sequence[int] = range(self.nodes)  # that are still there
         self.train_metrics = train_metrics
         self.inputs, self.labels = self._tensors(inputs, labels)
         self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
@@ -161,23 +162,28 @@ class Classification:
     def _everyone(flat: Tensor, rows: Tensor) -> Tensor:
         return rows.expand(len(flat), *rows.shape)
 
-    def _test(self, flat: Tensor, nodes: range) -> tuple[Tensor, Tensor]:
+    def _test(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The test rows are shared out to the nodes as well, so that real processes divide the work."""
         total = len(self.test_labels)
-        rows = torch.cat([torch.arange(total)[node :: self.nodes] for node in nodes]).to(self.device)
+        places = [self.members.index(node) for node in nodes]
+        rows = torch.cat([torch.arange(total)[place :: len(self.members)] for place in places]).to(self.device)
         loss, right = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
         for part in self._chunks(rows, len(flat)):
             logits = self.models.logits(flat, self._everyone(flat, self.test_inputs[part]))
             labels = self._everyone(flat, self.test_labels[part])
             loss += cross_entropy(logits, labels).sum(1)
             right += (logits.argmax(-1) == labels).sum(1)
-        share = self.nodes / (len(nodes) * total)
+        share = len(self.members) / (len(nodes) * total)
         return loss * share, right * share
+
+    def continue_without(self, lost: Sequence[int]) -> None:
+        """Nodes and their rows are gone; the others test on all test rows still."""
+        self.members = [node for node in self.members if node not in set(lost)]
 
     def accuracies(self, x: Tensor) -> Tensor:
         """The test accuracy of every model in `x` of shape (..., d): of each node by itself, say."""
         flat = x.reshape(-1, x.shape[-1])
-        everyone = range(self.nodes)
+        everyone = self.members
         return torch.cat([self._test(some, everyone)[1] for some in flat.split(self._at_once(64))]).view(x.shape[:-1])
 
 
