@@ -415,17 +415,18 @@ NOT_KEPT = ("out", "force", "config")
 
 def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> Any:
     """The run's folder with all options in its config; checked before the work begins."""
-    from dnasa.records import RunFolder, make_folder
+    from dnasa.records import RunFolder
 
     if out is None:
         return None
-    if networks.launched_rank() == 0:
-        make_folder(out)
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.json").exists()
     if restarted or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
     options = {name: kept_value(value) for name, value in context.params.items() if name not in NOT_KEPT}
-    return RunFolder(out, {"command": context.info_name, "options": options}, force=force)
+    folder = RunFolder(out, {"command": context.info_name, "options": options}, force=force)
+    if networks.launched_rank() == 0:
+        folder.check_free()
+    return folder
 
 
 def kept_value(value: Any) -> Any:

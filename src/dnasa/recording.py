@@ -139,7 +139,11 @@ class Recorder:
         import pandas as pd
 
         table = pd.DataFrame([row for row in self.rows if step is None or row["step"] == step])
-        return table if any(variant.eta is not None for variant in self.variants) else table.drop(columns="eta")
+        return (
+            table
+            if any(variant.eta is not None for variant in self.variants)
+            else table.drop(columns="eta", errors="ignore")
+        )
 
     # ------------------------------------------------------------ for checkpoints
 
@@ -154,7 +158,7 @@ class Recorder:
         }
 
     def restore(self, notes: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        self.rows = [{"eta": None} | row for row in rows]
+        self.rows = rows
         self.diverged, self.seen = np.array(notes["diverged"]), np.array(notes["seen"])
         self.started, self.looking = time.perf_counter() - notes["seconds"], 0.0
         self.eras, self.lost = [tuple(era) for era in notes["eras"]], notes["lost"]

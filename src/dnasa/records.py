@@ -152,24 +152,25 @@ class RunFolder:
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
     ):
-        self.path, self.resume = Path(path), resume
+        self.path, self.resume, self.force = Path(path), resume, force
         self.config = config or {}
         self.bytes = self.checksum = 0  # of history.csv
         if resume:
             self.config = self.read_config()
-        elif self.occupied and not force:
-            raise InputError(
-                f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or add "
-                "--force (force=True) to replace it."
-            )
 
-    @property
-    def occupied(self) -> bool:
-        return any((self.path / name).exists() for name in ("config.json", "history.csv", "x.safetensors"))
+    def check_free(self) -> None:
+        """A run that is there already is not replaced unless asked for."""
+        make_folder(self.path)
+        occupied = any((self.path / name).exists() for name in ("config.json", "history.csv", "x.safetensors"))
+        if occupied and not self.resume and not self.force:
+            raise InputError(
+                f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
+                "replace it with --force."
+            )
 
     def open(self) -> None:
         """Take the folder for this process; whatever a new run would replace goes."""
-        make_folder(self.path)
+        self.check_free()
         self.lock = open(self.path / ".lock", "a")  # noqa: SIM115 (held until the process ends, however it ends)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
