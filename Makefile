@@ -1,7 +1,7 @@
 # `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup run test lint figures bench clean
+.PHONY: setup run test lint figures bench faults clean
 
 setup: .venv/ready
 
@@ -22,7 +22,7 @@ lint: setup
 	$(BIN)/mypy
 
 figures: setup
-	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
+	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
 
 bench: setup
 	$(BIN)/python -m benchmarks.foundation
@@ -30,6 +30,9 @@ bench: setup
 	$(BIN)/python -m benchmarks.choices
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m benchmarks.overlap
 	OMP_NUM_THREADS=1 $(BIN)/mpirun --allow-run-as-root --oversubscribe -n 8 $(BIN)/python -m benchmarks.exchange --step
+
+faults: setup
+	$(BIN)/python tests/faults.py 240
 
 clean:
 	rm -rf .venv runs figures

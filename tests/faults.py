@@ -87,7 +87,7 @@ def in_child(work) -> int:
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
             work()
             code = 0
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):  # the latter before the first step
             code = 130
         except RunError:
             code = 3

@@ -34,7 +34,7 @@ ALLOWED = {
         *("keeping", "progress", "recording"),
     },
     "optim": {"core", "rules", "metrics", "schedules", "networks", "stepping", "timing", "topology"},
-    "experiments": {"core", "data", "plots", "problems", "records", "rules", "solve", "topology"},
+    "experiments": {"core", "data", "networks", "plots", "problems", "records", "rules", "solve", "topology"},
     "cli": {"core", "data", "networks", "experiments", "plots", "problems", "records", "rules", "solve", "topology"},
     "__main__": {"cli"},
 }

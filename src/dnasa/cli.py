@@ -277,7 +277,7 @@ def compare(
 
 @app.command()
 def reproduce(
-    figure: Annotated[str, typer.Argument(help="fig1 to fig6, theory, or heterogeneity.")],
+    figure: Annotated[str, typer.Argument(help="fig1 to fig6, theory, heterogeneity, or faults.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
@@ -385,7 +385,8 @@ def runs(
     """A table of all runs in a folder: rule, data, nodes, state, last metrics."""
     from dnasa.experiments import kept
 
-    console.print(frame_table(kept.table(folder), f"Runs in {folder}"))
+    wide = Console(width=max(console.width, 110)) if not console.is_terminal else console
+    wide.print(frame_table(kept.table(folder), f"Runs in {folder}"))
 
 
 @app.command()

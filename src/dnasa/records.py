@@ -96,7 +96,7 @@ class Result:
             x = load_file(folder / "x.safetensors")["x"]
             settings = json.loads((folder / "settings.json").read_text())
             return cls(x, pd.DataFrame(parse_rows((folder / "history.csv").read_text())), runs, settings)
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, csv.Error, SafetensorError) as error:
             raise InputError(f"The result in {folder} is damaged: {str(error).splitlines()[0]}.") from error
 
 

@@ -27,9 +27,11 @@ def read_idx(path: Path) -> np.ndarray:
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise InputError(f"{path} is not an IDX file of bytes.")
     axes = raw[3]
+    if len(raw) < 4 + 4 * axes:
+        raise InputError(f"{path} is cut short. Fetch the file again.")
     sizes = np.frombuffer(raw[4 : 4 + 4 * axes], ">u4").tolist()
     data = np.frombuffer(raw[4 + 4 * axes :], np.uint8)
-    if len(sizes) != axes or data.size != np.prod(sizes, dtype=object):
+    if data.size != np.prod(sizes, dtype=object):
         raise InputError(
             f"{path} promises {' x '.join(map(str, sizes))} bytes and holds {data.size}. Fetch the file again."
         )

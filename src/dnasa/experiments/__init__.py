@@ -13,6 +13,7 @@ FIGURES = {
     "fig5": "MNIST: curves at the best stepsizes",
     "fig6": "a9a: curves at the best stepsizes",
     "heterogeneity": "which methods keep their accuracy when the nodes' data differ",
+    "faults": "what lost messages, absent nodes and late news cost each method",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 

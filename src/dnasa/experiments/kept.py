@@ -9,7 +9,7 @@ from dnasa.records import RunFolder, parse_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = ("test_loss", "test_accuracy", "grad_norm", "consensus")
+SHOWN = ("test_loss", "test_accuracy")
 
 
 def table(folder: Path) -> "pd.DataFrame":
@@ -38,7 +38,6 @@ def _row(path: Path) -> dict[str, Any]:
         "nodes": options.get("nodes"),
         "topology": options.get("topology"),
         "state": RunFolder(path, resume=True).state,
-        "step": metrics.get("step"),
-        "of": options.get("steps"),
+        "step": f"{metrics.get('step', 0)} / {options.get('steps')}",
         **{name.replace("_", " "): metrics.get(name) for name in SHOWN},
     }

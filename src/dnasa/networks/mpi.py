@@ -1,12 +1,14 @@
 """The exchange over MPI (mpi4py): NumPy and torch CPU arrays, sent from and into their own memory, never pickled."""
 
+import atexit
 import itertools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,7 +154,17 @@ class Transport:
         alive = MPI.Group.Translate_ranks(smaller.group, list(range(smaller.size)), self.comm.group)
         if len(alive) == self.size:
             raise RunError(f"Rank {self.rank} had an error of MPI, and yet all processes are there.")
-        return alive, Transport(smaller, self.timeout, [self.shares[rank] for rank in alive], True)
+        left = Transport(smaller, self.timeout, [self.shares[rank] for rank in alive], True)
+        atexit.register(left.part)
+        return alive, left
+
+    def part(self) -> None:
+        """Leave together and without MPI's own farewell, which may wait for the dead."""
+        with suppress(RunError):
+            self._wait(self.comm.Ibarrier, "leave")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def dead(self) -> list[int]:
         """The processes of this machine that no longer run."""

@@ -49,7 +49,11 @@ def start_group(timeout: float, device: str) -> None:
             raise InputError(f"Every process needs a GPU of its own; this machine has {torch.cuda.device_count()}.")
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # metrics and words travel by gloo in any case
-    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+    wait = datetime.timedelta(seconds=timeout)
+    store, rank, size = next(dist.rendezvous("env://", timeout=wait))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store still knows the addresses of those before
+    store = dist.PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     atexit.register(end_group)
 
 

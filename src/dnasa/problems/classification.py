@@ -3,6 +3,7 @@
 import copy
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,9 +59,7 @@ class Classification:
         self._check_rows()
         self.epoch = float(np.mean([len(shard) for shard in self.shards if len(shard)]))
         self.samples = Samples("batch", self._draw, batch)
-        self.fingerprint = (
-            f"{self.nodes} shards, test labels {zlib.crc32(np.ascontiguousarray(test_labels).tobytes()):08x}"
-        )
+        self.fingerprint = self._fingerprint()
         self.models = Models(self._seeded(0))
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
         self._check_labels()
@@ -76,6 +75,17 @@ class Classification:
             raise InputError("There are no rows: give at least one for training and one for testing.")
         x = x.to(self.device, self.dtype if x.is_floating_point() else torch.long)
         return x, y.to(self.device, torch.long)
+
+    def _fingerprint(self) -> str:
+        """Of all data, or of the test labels alone where the nodes' rows are elsewhere: alike in all processes."""
+        parts: list[Any] = [self.test_labels]
+        if all(len(shard) for shard in self.shards):
+            parts += [self.inputs, self.labels, self.test_inputs, *self.shards]
+        checksum = 0
+        for part in parts:
+            data: Any = np.ascontiguousarray(part.cpu() if isinstance(part, Tensor) else part)
+            checksum = zlib.crc32(data, checksum)
+        return f"{self.nodes} shards, {len(self.labels):,} rows, checksum {checksum:08x}"
 
     def _check_rows(self) -> None:
         rows = np.concatenate(self.shards) if self.shards else np.empty(0)

@@ -1,0 +1,182 @@
+"""Bad input of every kind: one clear line and exit code 2, never a traceback, a hang, or a run on silently wrong data."""
+
+import gzip
+import io
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dnasa import checkpoints, cli
+from dnasa.checkpoints import Checkpoint, Damaged
+from dnasa.core import InputError
+from dnasa.data import files
+from dnasa.records import Result, RunFolder
+
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def npz():
+    out = io.BytesIO()
+    np.savez(out, inputs=np.arange(12.0).reshape(6, 2), labels=np.array([0, 1, 2, 0, 1, 2]))
+    return out.getvalue()
+
+
+GOOD = {
+    "csv": b"a,b,label\n1,2,x\n3,4,y\n5,6,x\n",
+    "libsvm": b"+1 1:1 3:1\n-1 2:0.5\n+1 1:2\n",
+    "idx": b"\x00\x00\x08\x02\x00\x00\x00\x03\x00\x00\x00\x02abcdef",
+    "npz": npz(),
+    "miniboone": b"1 2\n" + b"\n".join([b"1.0 2.0 3.0"] * 3),
+}
+READERS = {
+    "csv": lambda path: files.read_csv(path, None),
+    "libsvm": lambda path: files.read_libsvm(path, 3),
+    "idx": lambda path: (files.read_idx(path), None),
+    "npz": lambda path: tuple(files.read_npz(path).values()),
+    "miniboone": files.read_miniboone,
+}
+
+
+@st.composite
+def damaged(draw, good):
+    """Cut short, changed, with something inserted, or something else altogether; gzipped now and then."""
+    data = bytearray(good)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(data)))
+        how = draw(st.sampled_from(["cut", "change", "insert", "replace"]))
+        if how == "cut":
+            del data[at:]
+        elif how == "change" and at < len(data):
+            data[at] = draw(st.integers(0, 255))
+        elif how == "insert":
+            data[at:at] = draw(st.sampled_from([b"nan", b"1e999", b"\n", b",", b"\x00", b"\xff\xfe", b"-", b"9" * 20]))
+        else:
+            data = bytearray(draw(st.binary(max_size=60)))
+    return gzip.compress(bytes(data))[: draw(st.integers(5, 200))] if draw(st.integers(0, 9)) == 0 else bytes(data)
+
+
+def sound(read):
+    """What is read, or None if it is refused, with one line."""
+    try:
+        return read()
+    except InputError as error:
+        refusal = str(error)
+    assert len(refusal.splitlines()) == 1
+    return None
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@quick
+@given(data=st.data())
+def test_a_damaged_file_is_refused_or_read_as_sound_data(kind, data, tmp_path):
+    path = tmp_path / f"file.{kind}"
+    path.write_bytes(data.draw(damaged(GOOD[kind])))
+    read = sound(lambda: READERS[kind](path))
+    if read is None:
+        return
+    inputs, labels = read[:2]
+    if kind != "npz":  # checked with its labels when it becomes a dataset
+        assert np.isfinite(inputs).all()
+    if kind not in ("idx", "npz"):
+        assert len(inputs) == len(labels)
+
+
+WORDS = st.sampled_from(
+    ["0", "-1", "1", "3", "2.5", "nan", "inf", "1e9", "", "ring", "x", "--", "0.1,1", "d2", "None", "é"]
+)
+OPTIONS = st.sampled_from(
+    "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop away stale problem "
+    "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense".split()
+)
+
+
+def called(words, monkeypatch, capsys):
+    """The exit code and what was said, in this process."""
+    monkeypatch.setattr(sys, "argv", ["dnasa", *words])
+    cli.running.engine = "simulated"
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return end.value.code or 0, capsys.readouterr()
+
+
+@quick
+@given(pairs=st.lists(st.tuples(OPTIONS, WORDS), min_size=1, max_size=4))
+def test_any_command_line_ends_with_a_clear_word(pairs, monkeypatch, capsys):
+    base = ["train", "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
+    words = [
+        f"--{name}={value}" for name, value in pairs if not (name in ("nodes", "batch", "seeds") and value == "1e9")
+    ]
+    code, said = called([*base, *words], monkeypatch, capsys)
+    assert code in (0, 1, 2), said.err
+    if code:
+        assert said.err.startswith("Error: ")
+        assert len(said.err.strip().splitlines()) == 1
+        assert "Traceback" not in said.err
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+OPTION_VALUES = st.dictionaries(OPTIONS.map(lambda name: name.replace("-", "_")), JSON, max_size=4)
+
+
+@quick
+@given(config=JSON | st.fixed_dictionaries({"command": st.sampled_from(["train", "x", 3]), "options": OPTION_VALUES}))
+def test_any_config_ends_with_a_clear_word(config, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    words = ["train", "--config", str(path), "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
+    code, said = called(words, monkeypatch, capsys)
+    assert code in (0, 1, 2), said.err
+    if code:
+        assert said.err.startswith("Error: ")
+        assert len(said.err.strip().splitlines()) == 1
+
+
+@quick
+@given(data=st.data())
+def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data, tmp_path):
+    folder = tmp_path / "checkpoints"
+    path = checkpoints.save(folder, Checkpoint(7, {"x": np.arange(6.0)}, {"history": [0, 0]}))
+    whole = path.read_bytes()
+    path.write_bytes(data.draw(damaged(whole)))
+    if path.read_bytes() == whole:
+        np.testing.assert_array_equal(checkpoints.load(path).arrays["x"], np.arange(6.0))
+    else:
+        with pytest.raises(Damaged):
+            checkpoints.load(path)
+        assert checkpoints.newest(folder, lambda line: None) is None
+
+
+@quick
+@given(data=st.data(), name=st.sampled_from(["history.csv", "runs.csv", "x.safetensors", "settings.json"]))
+def test_a_damaged_result_is_refused_or_read(data, name, tmp_path):
+    folder = tmp_path / "run"
+    if not folder.exists():
+        from test_resume import small
+
+        small(folder, steps=5)
+        shutil.copytree(folder, tmp_path / "good")
+    shutil.copytree(tmp_path / "good", folder, dirs_exist_ok=True)
+    (folder / name).write_bytes(data.draw(damaged((folder / name).read_bytes())))
+    sound(lambda: Result.load(folder))
+
+
+def test_nothing_is_ever_unpickled(tmp_path):
+    np.savez(tmp_path / "a.npz", inputs=np.array([{}], dtype=object), labels=np.array([0]))
+    with pytest.raises(InputError, match="Object arrays cannot be loaded"):
+        files.read_npz(tmp_path / "a.npz")
+    folder = RunFolder(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_bytes(b"\x80\x04.")
+    with pytest.raises(InputError, match="not JSON"):
+        folder.read_config()
