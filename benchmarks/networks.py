@@ -16,6 +16,8 @@ from dnasa import rules, topology
 from dnasa.data import from_arrays
 from dnasa.experiments.tasks import classification
 from dnasa.networks import simulated
+from dnasa.stepping import stepping
+from dnasa.timing import Timeline
 
 NODES, BATCH = 8, 32
 
@@ -41,12 +43,12 @@ def dnasa_step(problem, runs: int) -> Callable[[], None]:
     network = simulated.connect(topology.paper_random())
     x = torch.stack([problem.start(0).expand(NODES, -1)] * runs)[None]
     rule = rules.build(rules.variants("dnasa"), NODES, 1000, x)
-    held = {"state": rule.init(x), "t": 1}
+    run, held = stepping(rule, network, rule.init(x), Timeline(), overlap=False), {"t": 1}
 
     def step() -> None:
-        t, state = held["t"], held["state"]
-        g = problem.gradient(state.x, network.here, range(runs), t)
-        held.update(state=rule.step(state, g, network.at(t), t), t=t + 1)
+        g = problem.gradient(run.x, network.here, range(runs), held["t"])
+        run.step(g, held["t"])
+        held["t"] += 1
 
     return step
 

@@ -44,12 +44,14 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         for old in found(folder)[KEPT:]:
             old.unlink()
     except OSError as error:
-        good = found(folder)
-        kept = f"the last good one is of step {step_of(good[0])}" if good else "there is none yet"
-        raise RunError(
-            f"Cannot write the checkpoint of step {checkpoint.step}: {error.strerror}; {kept}. Make room, then resume."
-        ) from error
+        raise not_written(folder, checkpoint.step, error) from error
     return path
+
+
+def not_written(folder: Path, step: int, error: OSError) -> RunError:
+    good = found(folder)
+    kept = f"the last good one is of step {step_of(good[0])}" if good else "there is none yet"
+    return RunError(f"Cannot write the checkpoint of step {step}: {error.strerror}; {kept}. Make room, then resume.")
 
 
 def write_durably(path: Path, data: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dnasa import networks
@@ -181,7 +182,9 @@ def train(
         say(
             f"Lost at step {loss['step']}: nodes {', '.join(map(str, loss['nodes']))} and their data; the others went on."
         )
-    console.print(closing_table(result, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}"))
+    console.print(
+        closing_table(result.history, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}")
+    )
     if local_accuracy:
         tested: Any = task
         each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x).reshape(-1))
@@ -375,7 +378,8 @@ def resume(folder: Annotated[Path, typer.Argument(help="Folder of a run begun wi
     if kept.state == "done":
         raise InputError(f"The run in {folder} is done: there is nothing to continue.")
     command, options = read_options(kept.config, folder / "config.json")
-    call(command, options | {"out": str(folder), "engine": None}, {RESUMED: True})
+    survive = options.get("survive") and os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112 (by mpirun --with-ft)
+    call(command, options | {"out": str(folder), "engine": None, "survive": survive}, {RESUMED: True})
 
 
 @app.command()
@@ -391,21 +395,22 @@ def runs(
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
-    """What a run did: its settings, its course, who was lost, and its picture."""
+    """What a run did: its settings, its course, who was lost, and where its time went."""
     from dnasa.records import Result, RunFolder
 
     result, kept = Result.load(folder), RunFolder(folder, resume=True)
-    options = kept.config.get("options", {})
-    settings = Table(title=f"{folder}: {kept.state}", show_header=False)
+    options = kept.config.get("options")
+    options = options if isinstance(options, dict) else {}
+    settings = Table(title=escape(f"{folder}: {kept.state}"), show_header=False)
     for name, value in options.items():
         if value not in (None, False):
-            settings.add_row(name.replace("_", "-"), str(value))
+            settings.add_row(escape(name.replace("_", "-")), escape(str(value)))
     console.print(settings)
-    console.print(closing_table(result, "its course"))
+    for label, some in result.history.groupby([name for name in ("rule", "schedule", "eta") if name in result.history]):
+        console.print(closing_table(some, " ".join(map(str, label))))
     for loss in result.settings.get("lost", []):
         say(f"Lost at step {loss['step']}: nodes {', '.join(map(str, loss['nodes']))} and their data.")
     say(where_the_time_went(result))
-    show_files(folder, result.plot())
 
 
 # ---------------------------------------------------------------- run folders and configs
@@ -423,16 +428,16 @@ def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> An
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.json").exists()
     if restarted or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
-    options = {name: kept_value(value) for name, value in context.params.items() if name not in NOT_KEPT}
+    options = {name: kept_value(name, value) for name, value in context.params.items() if name not in NOT_KEPT}
     folder = RunFolder(out, {"command": context.info_name, "options": options}, force=force)
     if networks.launched_rank() == 0:
         folder.check_free()
     return folder
 
 
-def kept_value(value: Any) -> Any:
+def kept_value(name: str, value: Any) -> Any:
     """As JSON, with files of the user's findable from anywhere."""
-    if isinstance(value, Path) or (isinstance(value, str) and Path(value).is_file()):
+    if isinstance(value, Path) or (name == "data" and Path(value).suffix in (".csv", ".npz", ".gz")):
         return str(Path(value).resolve())
     return value
 
@@ -445,7 +450,7 @@ def read_options(config: dict[str, Any], where: Path) -> tuple[str, dict[str, An
     for name, value in options.items():
         if value is not None and not isinstance(value, (str, int, float, bool)):
             raise InputError(f"{where}: {name} must be a text, a number, true or false, not {value!r:.40}.")
-    return command, options
+    return command, {name: value for name, value in options.items() if name not in NOT_KEPT}
 
 
 def repeat(context: typer.Context, config: Path) -> None:
@@ -456,10 +461,16 @@ def repeat(context: typer.Context, config: Path) -> None:
     if command != context.info_name:
         raise InputError(f"{config} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
     given = {
-        name: kept_value(value)
+        name: kept_value(name, value)
         for name, value in context.params.items()
         if name != "config" and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
     }
+    if "data" in given:
+        options.pop("problem", None)
+    if given.get("rule") in RULES and not RULES[given["rule"]].needs_eta:
+        options.pop("eta", None)
+    if "out" not in given:
+        options.pop("checkpoint_every", None)
     call(command, options | given, None)
 
 
@@ -598,16 +609,16 @@ SHOWN = {
 }
 
 
-def closing_table(result: "Result", title: str) -> Table:
+def closing_table(rows: "pd.DataFrame", title: str) -> Table:
     """The run at its start, at a few moments between, and at its end; the mean over several seeds."""
-    history = result.history.groupby("step").mean(numeric_only=True).reset_index()
+    history = rows.groupby("step").mean(numeric_only=True).reset_index()
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
     columns = [name for name in SHOWN if name in history]
     return frame_table(history.iloc[picks][columns].rename(columns=SHOWN), title)
 
 
 def frame_table(frame: "pd.DataFrame", title: str) -> Table:
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for name in frame:
         table.add_column(str(name), justify="right" if frame[name].dtype.kind in "fiu" else "left")
     for row in zip(*(frame[name] for name in frame), strict=True):
@@ -617,7 +628,7 @@ def frame_table(frame: "pd.DataFrame", title: str) -> Table:
 
 def cell(name: Any, value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return escape(value)
     if value is None or value != value:
         return "-"
     if "accuracy" in str(name):

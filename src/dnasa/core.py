@@ -38,6 +38,14 @@ class Mix(Protocol):
     def __call__(self, *arrays: Array) -> tuple[Array, ...]: ...
 
 
+class Averaged(NamedTuple):
+    """The family x <- W[x - eta z/|z|] (or - eta z), u <- W[u + g - v], z <- W[(1 - alpha) z + alpha (u + g - v)]."""
+
+    eta: Schedule
+    alpha: Schedule
+    normalised: bool
+
+
 class Rule(NamedTuple):
     """What a node does between two exchanges.
 
@@ -47,6 +55,7 @@ class Rule(NamedTuple):
 
     A rule whose next iterate does not depend on the gradient now being computed can say so with its step in two halves:
     `x, u, z = mix(move(state, t), *track(state, g, t))`. Then all exchanges can run while the gradient is computed.
+    `averaged` says that the rule is of D-NASA's family, for which there is a fast path (`fused.py`).
     """
 
     init: Callable[[Array], Any]
@@ -54,6 +63,7 @@ class Rule(NamedTuple):
     smallest_eigenvalue: float = -1.0
     move: Callable[[Any, int], Array] | None = None
     track: Callable[[Any, Array, int], tuple[Array, Array]] | None = None
+    averaged: Averaged | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,8 @@ class Network:
     gives every process everyone's text, `gather` everyone's rows, `traffic` counts what was sent, and `channel` is a further
     network of the same processes whose messages cannot be taken for those of this one. When a process is lost, an exchange
     raises `ProcessLost`, and `survivors` gives the network of those who are left, whose nodes' numbers are `members`.
-    A network that remembers messages has a `memory` with `arrays()` and `restore(arrays)`, for checkpoints.
+    A network that remembers messages has a `memory` with `arrays()` and `restore(arrays)`, for checkpoints. `fixed_weights` is
+    W itself, where all of it is here and never changes.
     """
 
     nodes: int
@@ -85,6 +96,7 @@ class Network:
     members: Sequence[int] = None  # type: ignore[assignment]
     survivors: "Callable[[], Network] | None" = None
     memory: Any = None
+    fixed_weights: Any = None
 
     def __post_init__(self) -> None:
         for name in ("here", "members"):
@@ -117,12 +129,22 @@ def unit(z: Array) -> Array:
         wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
         return (z / _nonzero(wide)).to(z.dtype)
     length = norm(z)
-    low, high = (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
+    low, high = _trusted(length)
     extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
     if getattr(z, "is_cuda", False) or extreme.any():  # a GPU is not asked: waiting for its answer would cost more
         z = z / _where(extreme, _nonzero(_largest(z)), length**0)
         length = norm(z)
     return z / _nonzero(length)
+
+
+def _trusted(length: Array) -> tuple[float, float]:
+    return (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
+
+
+def ordinary(length: Array) -> bool:
+    """Whether all lengths can be divided by as they are; a GPU is not asked, its lengths are in 64 bits."""
+    low, high = _trusted(length)
+    return getattr(length, "is_cuda", False) or bool(length.min() >= low and length.max() <= high)
 
 
 def _nonzero(length: Array) -> Array:

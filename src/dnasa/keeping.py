@@ -1,5 +1,6 @@
 """Keeping a run: checkpoints on time, a stop when asked for, and everything back when it is resumed."""
 
+import json
 import signal
 import threading
 from contextlib import suppress
@@ -13,7 +14,7 @@ from dnasa.checkpoints import Checkpoint
 from dnasa.core import InputError, Interrupted, Network, RunError
 from dnasa.metrics import to_numpy
 from dnasa.recording import Recorder
-from dnasa.records import RunFolder, parse_rows
+from dnasa.records import RunFolder, parse_rows, pretty
 
 
 class Keeper:
@@ -22,12 +23,18 @@ class Keeper:
     def __init__(
         self, folder: RunFolder | None, every: int | None, settings: dict[str, Any], steps: int, network: Network
     ):
-        self.folder, self.every, self.settings, self.steps, self.network = folder, every, settings, steps, network
+        self.folder, self.every, self.steps, self.network = folder, every, steps, network
+        self.settings = json.loads(pretty(settings))
         self.asked = False
         self.resumed = -1  # the step a resumed run began at: it has been evaluated and kept already
+        self.t = 0
+        if folder is not None and folder.resume:
+            self._check(folder.config.get("run", {}))
         if folder is not None and network.rank == 0:
+            if folder.resume and folder.state == "done":
+                raise InputError(f"The run in {folder.path} is done: there is nothing to continue.")
             folder.open()
-            folder.begin(settings, steps)
+            folder.begin(self.settings, steps)
 
     # ------------------------------------------------------------ back again
 
@@ -43,7 +50,7 @@ class Keeper:
         if found is None:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, state
-        self._check(found)
+        self._check(found.notes["settings"])
         recorder.restore(found.notes, parse_rows(rows))
         here = slice(self.network.here.start, self.network.here.stop)
         arrays = _everyone_back(found, self.network.nodes)
@@ -52,15 +59,15 @@ class Keeper:
             under_way = {name: _like(a, state.x) for name, a in arrays.items() if name.startswith("network.")}
             self.network.memory.restore({name.removeprefix("network."): a for name, a in under_way.items()})
         self.log(f"Resumed from the checkpoint of step {found.step}.")
-        if found.notes["lost"]:
+        if len(found.notes["members"]) < self.network.nodes:
             self.log("The nodes that were lost are back, with the mean of the others.")
             recorder.eras.append((found.step, self.network.nodes, recorder.eras[0][2]))
             state = track_afresh(state)
         self.resumed = found.step
         return found.step, state
 
-    def _check(self, found: Checkpoint) -> None:
-        for name, value in found.notes["settings"].items():
+    def _check(self, kept: dict[str, Any]) -> None:
+        for name, value in kept.items():
             if self.settings.get(name) != value:
                 raise InputError(
                     f"This is not the run that was kept: {name} was {value} and is {self.settings.get(name)} now. Resume with "
@@ -72,10 +79,11 @@ class Keeper:
     def record(self, recorder: Recorder, t: int) -> None:
         """The rows of this evaluation go to disk at once."""
         if self.folder is not None and self.network.rank == 0:
-            self.folder.append(recorder.frame(t))
+            self.folder.append(recorder.frame(last=True))
 
     def keep(self, t: int, stepper: Any, recorder: Recorder, looked: bool) -> None:
         """Write a checkpoint if one is due; stop if somebody asked for it."""
+        self.t = t
         if self.folder is None or t == self.resumed:
             return
         due = self.every is not None and t > 0 and t % self.every == 0
@@ -119,7 +127,7 @@ class Keeper:
             self.folder.open()
         if self.folder is not None and network.rank == 0:
             recorder.forget(t)
-            self.folder.rewrite(recorder.frame())
+            self.folder.take_over(recorder.frame(), t)
         self.log(f"Lost nodes {', '.join(map(str, gone))} and their data at step {t}; {network.nodes} go on.")
 
     # ------------------------------------------------------------ when asked to stop
@@ -127,7 +135,8 @@ class Keeper:
     def __enter__(self) -> "Keeper":
         self.before: dict[int, Any] = {}
         if self.folder is not None and threading.current_thread() is threading.main_thread():
-            self.before[signal.SIGINT] = signal.signal(signal.SIGINT, self._ask)
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a shell
+                self.before[signal.SIGINT] = signal.signal(signal.SIGINT, self._ask)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # under MPI it tells of a lost process
                 self.before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._ask)
         return self
@@ -140,7 +149,7 @@ class Keeper:
     def __exit__(self, kind: Any, *error: Any) -> None:
         if self.folder is not None and self.network.rank == 0 and kind is not None and kind is not Interrupted:
             with suppress(RunError):
-                self.folder.status("failed", 0, self.steps)
+                self.folder.status("failed", self.t, self.steps)
             self.folder.close()
         for number, handler in self.before.items():
             signal.signal(number, handler)

@@ -70,19 +70,15 @@ class Samples:
         key = (tuple(seeds), tuple(nodes) if not isinstance(nodes, range) else nodes, block)
         if self.held[0] != key:
             self.held = (key, ready(self._block(seeds, nodes, block)))
-        return self.held[1][row]
+        return self.held[1][:, :, row]
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
-        """(length, seeds, nodes, ...); filled a few nodes at a time, so that the writes stay near each other."""
+        """(seeds, nodes, length, ...): what is drawn at once lies together."""
         out: Any = None
         for s, seed in enumerate(seeds):
-            for first in range(0, len(nodes), 64):
-                some = nodes[first : first + 64]
-                streams = self.streams.each(seed, some, block)
-                drawn = np.stack(
-                    [self.draw(g, node, self.length) for g, node in zip(streams, some, strict=True)], axis=1
-                )
+            for k, (generator, node) in enumerate(zip(self.streams.each(seed, nodes, block), nodes, strict=True)):
+                drawn = self.draw(generator, node, self.length)
                 if out is None:
-                    out = np.empty((self.length, len(seeds), len(nodes), *drawn.shape[2:]), drawn.dtype)
-                out[:, s, first : first + 64] = drawn
+                    out = np.empty((len(seeds), len(nodes), *drawn.shape), drawn.dtype)
+                out[s, k] = drawn
         return out

@@ -127,18 +127,20 @@ class Recorder:
 
     def forget(self, t: int) -> None:
         """An evaluation that was begun and is made again."""
-        self.rows = [row for row in self.rows if row["step"] != t]
+        while self.rows and self.rows[-1]["step"] == t:
+            self.rows.pop()
 
     def continue_without(self, network: Network, topology: "Topology", gone: Sequence[int], t: int) -> None:
         self.network = network
         self.eras.append((t, topology.nodes, topology.messages))
         self.lost.append({"step": t, "nodes": list(gone)})
 
-    def frame(self, step: int | None = None) -> "pd.DataFrame":
-        """All rows, or those of one evaluation."""
+    def frame(self, last: bool = False) -> "pd.DataFrame":
+        """All rows, or those of the last evaluation."""
         import pandas as pd
 
-        table = pd.DataFrame([row for row in self.rows if step is None or row["step"] == step])
+        rows = self.rows if not last else self.rows[-self.diverged.size :]
+        table = pd.DataFrame(rows)
         return (
             table
             if any(variant.eta is not None for variant in self.variants)

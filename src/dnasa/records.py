@@ -126,7 +126,7 @@ def _number(text: str) -> Any:
 
 
 def pretty(thing: Any) -> bytes:
-    return (json.dumps(thing, indent=2) + "\n").encode()
+    return (json.dumps(thing, indent=2, default=lambda number: number.item()) + "\n").encode()
 
 
 def versions() -> dict[str, str]:
@@ -147,7 +147,10 @@ class RunFolder:
     `checkpoints/` holds the last few states, `log.txt` says what happened when, and `status.json` how it ended.
     """
 
-    OWN = ("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json")
+    OWN = (
+        *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
+        *("history.png", "stepsizes.png"),
+    )
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
@@ -176,6 +179,8 @@ class RunFolder:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.") from None
+        for draft in (*self.path.glob(".*.safetensors.*"), *(self.path / "checkpoints").glob(".*")):
+            draft.unlink(missing_ok=True)  # what a killed process was writing
         if not self.resume:
             for name in self.OWN:
                 (self.path / name).unlink(missing_ok=True)
@@ -223,20 +228,39 @@ class RunFolder:
         self.bytes += len(data)
         self.checksum = zlib.crc32(data, self.checksum)
 
-    def rewrite(self, rows: "pd.DataFrame") -> None:
-        """The history so far as another process has known it."""
-        data = rows.to_csv(index=False).encode()
-        self._write("history.csv", data)
-        self.bytes, self.checksum = len(data), zlib.crc32(data)
+    def take_over(self, rows: "pd.DataFrame", t: int) -> None:
+        """Go on with a history that another process may have written: its rows before step t, and those it could not write."""
+        path = self.path / "history.csv"
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
+        steps = [row["step"] for row in parse_rows(b"".join(whole).decode())]
+        kept = b"".join(whole[:1] + [line for line, step in zip(whole[1:], steps, strict=True) if step < t])
+        self._write("history.csv", kept)
+        self.bytes, self.checksum = len(kept), zlib.crc32(kept)
+        missing = rows[~rows.step.isin(steps) & (rows.step < t)]
+        if len(missing):
+            self.append(missing)
 
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
         notes = notes | {"history": [self.bytes, self.checksum]}
-        checkpoints.save(self.path / "checkpoints", Checkpoint(step, arrays, notes))
+        folder = self.path / "checkpoints"
+        try:
+            with open(self.path / "history.csv", "ab") as file:
+                os.fsync(file.fileno())  # it must outlast whatever the checkpoint outlasts
+        except OSError as error:
+            raise checkpoints.not_written(folder, step, error) from error
+        checkpoints.save(folder, Checkpoint(step, arrays, notes))
         self.log(f"Checkpoint of step {step}.")
 
     def newest(self) -> Path | None:
-        """The file of the newest checkpoint that is whole and whose part of the history is."""
-        return checkpoints.newest(self.path / "checkpoints", self._report, self._matches)
+        """The file of the newest checkpoint that is whole and whose part of the history is; newer ones are put aside."""
+        folder = self.path / "checkpoints"
+        chosen = checkpoints.newest(folder, self._report, self._matches)
+        for path in checkpoints.found(folder):
+            if path == chosen:
+                break
+            path.rename(path.with_name(f"rejected-{path.name}"))
+        return chosen
 
     def _report(self, line: str) -> None:
         self.log(line)
@@ -268,10 +292,12 @@ class RunFolder:
     def state(self) -> str:
         """running, done, interrupted, failed, diverged, or killed: begun, not ended, and nobody there."""
         try:
-            with open(self.path / ".lock", "a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            with open(self.path / ".lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return "running"
+        except OSError:
+            pass  # no lock was ever taken
         try:
             state = str(read_json(self.path / "status.json", "").get("state"))
         except InputError:

@@ -76,7 +76,8 @@ def solve(
             raise InputError("Checkpoints need a folder: give folder (--out).")
     if overlap and network.survivors is not None:
         raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
-    settings = _settings(network, problem, topology, plan, steps, seeds, looks, first)
+    begin = problem.start(seeds[0]) if start is None else _like(start, problem.start(seeds[0]))
+    settings = _settings(network, problem, topology, plan, steps, seeds, looks, first, begin)
     if len(network.here) < network.nodes:
         from dnasa.networks.exchange import agree
 
@@ -163,9 +164,8 @@ class Run:
 
     def _continue_without_the_lost(self, state: Any, keeper: Keeper) -> Any:
         """Those who are left agree on who they are and on the latest step anyone has reached, and track afresh from there."""
-        before = self.network
-        self.network = before.survivors()  # type: ignore[misc]
-        gone = sorted(set(before.members) - set(self.network.members))
+        self.network = self.network.survivors()  # type: ignore[misc]
+        gone = sorted(set(self.recorder.network.members) - set(self.network.members))
         self.t = max(int(text) for text in self.network.share(str(self.t)))
         self.recorder.continue_without(self.network, self.network.topology, gone, self.t)
         keeper.continue_without(self.network, self.recorder, gone, self.t)
@@ -265,6 +265,7 @@ def _settings(
     seeds: list[int],
     looks: set[int],
     first: Array,
+    start: Array,
 ) -> dict[str, Any]:
     """What makes this run this run: real processes must agree on it, and a resumed run must be it."""
     weights = topology.sparse
@@ -280,7 +281,10 @@ def _settings(
         "dtype": str(first.dtype).removeprefix("torch."),
         "rounds": network.rounds,
         "the wire format": network.wire,
-        "the evaluation steps": f"{len(looks)} up to {max(looks)}",
+        "the evaluation steps": f"{len(looks)} up to {max(looks)}, {zlib.crc32(str(sorted(looks)).encode()):08x}",
+        "the loss scale": getattr(problem, "loss_scale", 1.0),
+        "the faults": getattr(network.memory, "settings", None),
+        "the starting point": f"{zlib.crc32(np.ascontiguousarray(metrics.to_numpy(start)).tobytes()):08x}",
     }
 
 

@@ -9,12 +9,14 @@ from contextlib import nullcontext
 from typing import Any
 
 from dnasa.core import Array, InputError, Network, Rule
+from dnasa.fused import Fused, suits
 from dnasa.timing import Timeline, now
 
 
 def stepping(rule: Rule, network: Network, state: Any, timeline: Timeline, overlap: bool, t: int = 0) -> Any:
     if not overlap:
-        return InTurn(rule, network, state, timeline)
+        kind = Fused if suits(rule, network, state) else InTurn
+        return kind(rule, network, state, timeline)
     if rule.move is None:
         raise InputError(
             "Only dnasa and dasagt can hide their exchanges behind the gradient, one of them at a time: the next iterate of "

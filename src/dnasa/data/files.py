@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -89,7 +90,9 @@ def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
     text = io.BytesIO(read_bytes(path))
     try:
         signal, background = (int(count) for count in text.readline().split())
-        inputs = np.loadtxt(text, dtype=np.float32, ndmin=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about no rows at all: said below
+            inputs = np.loadtxt(text, dtype=np.float32, ndmin=2)
     except ValueError as error:
         raise InputError(f"{path} is not MiniBooNE's text (two counts, then rows of numbers): {error}.") from error
     if min(signal, background) < 0 or len(inputs) != signal + background:

@@ -26,7 +26,9 @@ def table(folder: Path) -> "pd.DataFrame":
 
 def _row(path: Path) -> dict[str, Any]:
     try:
-        options = RunFolder(path, resume=True).config.get("options", {})
+        options = RunFolder(path, resume=True).config.get("options") or {}
+        if not isinstance(options, dict):
+            return {"run": path.name, "state": "damaged"}
         last = parse_rows((path / "history.csv").read_text())[-1:] if (path / "history.csv").exists() else []
     except (InputError, OSError, ValueError):
         return {"run": path.name, "state": "damaged"}

@@ -48,6 +48,7 @@ class Faults:
     ):
         wires.check(wire)
         self.topology, self.drop, self.away, self.stale, self.seed, self.wire = topology, drop, away, stale, seed, wire
+        self.settings = {"drop": drop, "away": away, "stale": stale, "seed": seed}
         self.dropped, self.absent, self.late = (Streams(name) for name in ("dropped", "absent", "late"))
         self.now: tuple[int, Any] = (-1, None)
         self.calls = 0

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Mix, Rule, Schedule
+from dnasa.core import Array, Averaged, Mix, Rule, Schedule
 
 
 class State(NamedTuple):
@@ -30,4 +30,4 @@ def dasagt(eta: Schedule, alpha: Schedule) -> Rule:
         x, u, z = mix(move(s, t), *track(s, g, t))
         return State(x, u, v=g, z=z)
 
-    return Rule(init, step, move=move, track=track)
+    return Rule(init, step, move=move, track=track, averaged=Averaged(eta, alpha, normalised=False))

@@ -1,0 +1,169 @@
+"""What users wait for, as ratios to floors measured in the same run.
+
+    python -m benchmarks.suite                 # a table, and benchmarks/results.json with the machine described
+    python -m benchmarks.suite --check         # fails if a ratio is more than 30 % worse than in the committed results
+
+Ratios, because machines are noisy and differ; medians of works timed in turns, because a noisy moment then hits all alike.
+"""
+
+import ctypes
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks import networks, update
+from dnasa import topology
+from dnasa.problems import LeastSquares
+from dnasa.solve import solve
+
+RESULTS = Path(__file__).with_name("results.json")
+WORSE = 1.3  # what the check calls a loss
+
+
+class Row(NamedTuple):
+    what: str
+    floor: str
+    seconds: float
+    floor_seconds: float
+    goal: float
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.floor_seconds
+
+
+def steps_on_networks() -> list[Row]:
+    rows = []
+    for name, rounds, goal in (("a9a network", 400, 1.8), ("LeNet", 25, 0.7)):
+        problem = networks.task(name)
+        plain, one = networks.medians(networks.ordinary(problem), networks.dnasa_step(problem, 1), rounds=rounds)
+        rows.append(
+            Row(f"D-NASA step, {name}, 8 x 32", "shared-weight forward/backward of the 256 samples", one, plain, goal)
+        )
+    return rows
+
+
+def updates() -> list[Row]:
+    rows = []
+    for name, dim, calls, goal in (("LeNet size", 25_010, 40, 2.5), ("10 million parameters", 10_000_000, 1, 1.5)):
+        taken = update.measure(dim, "cpu", calls)
+        rows.append(
+            Row(f"update and exchange, 8 nodes, {name}", "copy of the 8 arrays", taken["fused"], taken["copy"], goal)
+        )
+    return rows
+
+
+def compiled_loop() -> Callable[[int], None] | None:
+    """The least-squares loop in C, or nothing where there is no compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    source, target = Path(__file__).with_name("least_squares.c"), Path(tempfile.mkdtemp()) / "loop.so"
+    here = Path(np.random.__file__).parent / "lib"
+    include = [f"-I{np.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
+    flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", *include]
+    subprocess.run([compiler, *flags, str(source), "-o", str(target), f"-L{here}", "-lnpyrandom", "-lm"], check=True)
+    library, bits = ctypes.CDLL(str(target)), np.random.SFC64(0)
+    x, theta = np.zeros((20, 100)), np.ones(100)
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (theta, x)]
+
+    def run(steps: int) -> None:
+        library.run(bits.ctypes.bit_generator, 20, 100, steps, ctypes.c_double(0.1), *pointers)
+
+    return run
+
+
+def least_squares() -> list[Row]:
+    loop = compiled_loop()
+    if loop is None:
+        return []
+    rows = []
+    for runs, steps, goal in ((1, 2000, 2.0), (60, 200, 1.5)):
+        taken = [(solving(steps, runs) - solving(64, runs), timed(loop, runs * 200)) for _ in range(5)]
+        ours = statistics.median(whole for whole, _ in taken) / (steps - 64)
+        floor = statistics.median(whole for _, whole in taken) / 200
+        what = f"least squares, 20 nodes x 100, {runs} run{'s' * (runs > 1)}, a step with its samples"
+        rows.append(Row(what, "the same loop in C", ours, floor, goal))
+    return rows
+
+
+def solving(steps: int, runs: int) -> float:
+    return timed(solve, LeastSquares(), topology.ring(20), steps=steps, seed=range(runs), evaluate=[steps])
+
+
+def start_up() -> list[Row]:
+    """Seconds as they are: the floor of each is one second, so that the goal is in seconds too."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    rows = []
+    for what, words, goal in (
+        ("import dnasa", ["-c", "import dnasa"], 0.3),
+        ("dnasa --help", ["-m", "dnasa", "--help"], 0.5),
+    ):
+        taken = [
+            timed(subprocess.run, [sys.executable, *words], env=environment, capture_output=True, check=True)
+            for _ in range(5)
+        ]
+        rows.append(Row(what, "one second", statistics.median(taken), 1.0, goal))
+    return rows
+
+
+def timed(work: Callable[..., object], *args: Any, **more: Any) -> float:
+    began = time.perf_counter()
+    work(*args, **more)
+    return time.perf_counter() - began
+
+
+def machine() -> dict[str, str]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| what | floor | time | floor's time | ratio | goal | |", "|---|---|---|---|---|---|---|"]
+    for row in rows:
+        met = "met" if row.ratio <= row.goal else "**missed**"
+        times = f"{1e3 * row.seconds:.3g} ms | {1e3 * row.floor_seconds:.3g} ms"
+        lines.append(f"| {row.what} | {row.floor} | {times} | {row.ratio:.2f} | {row.goal} | {met} |")
+    return "\n".join(lines)
+
+
+def check(rows: list[Row]) -> int:
+    kept = {row["what"]: row["ratio"] for row in json.loads(RESULTS.read_text())["rows"]}
+    worse = [row for row in rows if row.what in kept and row.ratio > WORSE * kept[row.what]]
+    for row in worse:
+        print(f"{row.what}: {row.ratio:.2f} times its floor, {kept[row.what]:.2f} in the committed results.")
+    print("Slower than before." if worse else "No slower than before.")
+    return 1 if worse else 0
+
+
+def main() -> int:
+    rows = [*steps_on_networks(), *updates(), *least_squares(), *start_up()]
+    print(table(rows))
+    if "--check" in sys.argv:
+        return check(rows)
+    kept = [row._asdict() | {"ratio": round(row.ratio, 3)} for row in rows]
+    RESULTS.write_text(json.dumps({"machine": machine(), "rows": kept}, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
