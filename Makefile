@@ -1,7 +1,7 @@
 # `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup run test lint figures bench faults clean
+.PHONY: setup run test lint figures bench bench-check faults clean
 
 setup: .venv/ready
 
@@ -25,11 +25,16 @@ figures: setup
 	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
 
 bench: setup
+	$(BIN)/python -m benchmarks.suite
+	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.foundation
 	$(BIN)/python -m benchmarks.networks
 	$(BIN)/python -m benchmarks.choices
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m benchmarks.overlap
 	OMP_NUM_THREADS=1 $(BIN)/mpirun --allow-run-as-root --oversubscribe -n 8 $(BIN)/python -m benchmarks.exchange --step
+
+bench-check: setup
+	$(BIN)/python -m benchmarks.suite --check
 
 faults: setup
 	$(BIN)/python tests/faults.py 240

@@ -78,10 +78,11 @@ def compiled_loop() -> Callable[[int], None] | None:
     subprocess.run([compiler, *flags, str(source), "-o", str(target), f"-L{here}", "-lnpyrandom", "-lm"], check=True)
     library, bits = ctypes.CDLL(str(target)), np.random.SFC64(0)
     x, theta = np.zeros((20, 100)), np.ones(100)
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (theta, x)]
+    generator = ctypes.cast(bits.ctypes.bit_generator, ctypes.c_void_p)
 
-    def run(steps: int) -> None:
-        library.run(bits.ctypes.bit_generator, 20, 100, steps, ctypes.c_double(0.1), *pointers)
+    def run(steps: int, keep: Any = bits) -> None:
+        arrays = [ctypes.c_void_p(a.ctypes.data) for a in (theta, x)]
+        library.run(generator, 20, 100, steps, ctypes.c_double(0.1), *arrays)
 
     return run
 

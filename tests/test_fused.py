@@ -56,27 +56,11 @@ def test_it_is_taken_where_it_fits_and_nowhere_else():
     assert isinstance(stepping(made, ring, state, Timeline(), overlap=False), Fused)
     assert not suits(rules.dsgd(lambda t: 0.1), ring, state)
     assert not suits(made, ring, made.init(torch.zeros(8, 3).double()))
-    assert suits(made, ring, made.init(np.zeros((8, 3))))
+    assert not suits(made, ring, made.init(np.zeros((8, 3))))
     assert not suits(made, connect(topology.ring(8), rounds=2), state)
     assert not suits(made, connect(topology.ring(8), wire="bfloat16"), state)
     assert not suits(made, connect(topology.one_peer(8)), state)
     assert not suits(made, connect(topology.ring(3000)), made.init(torch.zeros(3000, 3)))
-
-
-@pytest.mark.parametrize("graph", [topology.ring(16), topology.ring(5), topology.star(6)])
-@pytest.mark.parametrize("rule", RULES)
-def test_with_numpy_it_is_the_rule_to_the_last_bit(rule, graph):
-    made, network = RULES[rule](graph.nodes), connect(graph)
-    generator = np.random.default_rng(0)
-    shape = (2, 40, graph.nodes, 50)
-    start = generator.standard_normal(shape)
-    runs = [kind(made, network, made.init(start.copy()), Timeline()) for kind in (InTurn, Fused)]
-    for t in range(12):
-        g = generator.standard_normal(shape)
-        for run in runs:
-            run.step(g, t)
-    for plain, fast in zip(*(run.state for run in runs), strict=True):
-        np.testing.assert_array_equal(fast, plain)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

@@ -1,4 +1,4 @@
-"""D-NASA's update and exchange with as few passes over memory as there can be, for all nodes in one process.
+"""D-NASA's update and exchange with few passes over memory, for all nodes in one process and torch arrays.
 
 It stands beside the plain rule, never instead of it: the same numbers to rounding (`tests/test_fused.py`), less memory traffic.
 A step reads x, u, z, g and the last gradient v, and writes x, u and z in place; |z| for the next step is found on the way.
@@ -11,31 +11,29 @@ import numpy as np
 
 from dnasa.core import Array, Network, Rule, norm, ordinary
 
-CACHE = 1 << 20  # bytes that stay near a processor
 TILE = 1024  # numbers of an array that a GPU program works on
 MOST_NODES = 32  # beyond which a tile of all nodes leaves the registers of a GPU
 
 
 def suits(rule: Rule, network: Network, state: Any) -> bool:
-    """All nodes here on one fixed dense graph, and a rule of D-NASA's family; on a GPU, not too many nodes."""
+    """All nodes here on one fixed dense graph, float32 torch arrays, a rule of D-NASA's family; few nodes on a GPU."""
     x = state.x
-    if rule.averaged is None or network.fixed_weights is None or x.ndim < 2:
+    if rule.averaged is None or network.fixed_weights is None or isinstance(x, np.ndarray) or x.dtype.itemsize != 4:
         return False
-    if isinstance(x, np.ndarray):
-        return True
-    return x.dtype.itemsize == 4 and not (x.is_cuda and network.nodes > MOST_NODES)
+    return not (x.is_cuda and network.nodes > MOST_NODES)
 
 
 class Fused:
     """Steps in place; `x` and `state` are of the present, and change with the next step."""
 
     def __init__(self, rule: Rule, network: Network, state: Any, timeline: Any):
+        import torch
+
         self.rule, self.network = rule, network
         self.averaged: Any = rule.averaged
         self.kind, self.v = type(state), state.v
-        self.held = stacked([state.x, state.u, state.z])
-        on = _on_numpy if isinstance(state.x, np.ndarray) else _on_gpu if state.x.is_cuda else _on_cpu
-        self.advance = on(self, network)
+        self.held = torch.stack([state.x, state.u, state.z])
+        self.advance = (_on_gpu if state.x.is_cuda else _on_cpu)(self, network)
         self.length = norm(state.z)
 
     @property
@@ -63,49 +61,6 @@ class Fused:
         self.length = norm(after.z)
 
     def close(self) -> None: ...
-
-
-def stacked(arrays: list[Array]) -> Array:
-    if isinstance(arrays[0], np.ndarray):
-        return np.stack(arrays)
-    import torch
-
-    return torch.stack(arrays)
-
-
-def _on_numpy(run: Fused, network: Network) -> Any:
-    """A few runs at a time, so that what one operation writes is still in cache for the next; the rule's own operations."""
-    nodes, dim = run.held.shape[-2:]
-    held = run.held.reshape(3, -1, nodes, dim)  # the same memory
-    runs = held.shape[1]
-    few = max(1, min(runs, CACHE // (nodes * dim * held.itemsize * 8)))
-    draft, spare = np.empty((3, few, nodes, dim), held.dtype), np.empty((few, nodes, dim), held.dtype)
-
-    def each(value: Any) -> Array:
-        """A schedule's value, or a length, for every run."""
-        return np.broadcast_to(value, (*run.held.shape[1:-1], 1)).reshape(runs, nodes, 1)
-
-    def advance(g: Array, eta: Any, alpha: Any) -> Array:
-        etas, alphas, rests = each(eta), each(alpha), each(1 - alpha)
-        before = each(run.length + (run.length == 0)) if run.averaged.normalised else None
-        lengths = np.empty((runs, nodes, 1), held.dtype)
-        new, old = g.reshape(runs, nodes, dim), run.v.reshape(runs, nodes, dim)
-        for first in range(0, runs, few):
-            part = slice(first, min(first + few, runs))
-            x, u, z = held[:, part]
-            after, room = draft[:, : len(x)], spare[: len(x)]
-            np.multiply(z if before is None else np.divide(z, before[part], out=room), etas[part], out=room)
-            np.subtract(x, room, out=after[0])
-            np.add(u, new[part], out=after[1])
-            after[1] -= old[part]
-            np.multiply(z, rests[part], out=after[2])
-            after[2] += np.multiply(after[1], alphas[part], out=room)
-            for to, mixed in zip((x, u, z), network.mix(*after), strict=True):
-                to[...] = mixed
-            lengths[part] = norm(z)
-        return lengths.reshape(*run.held.shape[1:-1], 1)
-
-    return advance
 
 
 def _scale(run: Fused, eta: Any) -> Array:

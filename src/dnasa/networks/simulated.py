@@ -57,40 +57,10 @@ def product(weights: Any, rounds: int = 1) -> "Product":
         return lambda arrays: tuple(factor * array for array in arrays)
     if sp.issparse(weights):
         return _sparse_product(weights, rounds)
-    power = np.linalg.matrix_power(weights, rounds) if rounds > 1 else weights
-    dense, shifts = _dense_product(power), _shifts(power)
-    if not shifts:
-        return dense
-    return lambda arrays: _shift_product(arrays, shifts) if isinstance(arrays[0], np.ndarray) else dense(arrays)
+    return _dense_product(np.linalg.matrix_power(weights, rounds) if rounds > 1 else weights)
 
 
 Product = Callable[[tuple[Array, ...]], tuple[Array, ...]]
-
-
-def _shifts(weights: np.ndarray) -> dict[int, float]:
-    """Node i hears the same share of node i + k, whatever i: the few k and shares (a ring, say), or nothing."""
-    first, nodes = weights[0], len(weights)
-    same = all(np.array_equal(np.roll(first, i), weights[i]) for i in range(nodes))
-    few = {int(k): float(first[k]) for k in np.flatnonzero(first)}
-    return few if same and 4 * len(few) <= nodes else {}
-
-
-def _shift_product(arrays: tuple[Array, ...], shifts: dict[int, float]) -> tuple[Array, ...]:
-    """Sums of shifted rows: a handful of additions instead of a product with a matrix of zeros."""
-    return tuple(_shifted_sum(array, shifts) for array in arrays)
-
-
-def _shifted_sum(array: np.ndarray, shifts: dict[int, float]) -> np.ndarray:
-    shares, nodes = set(shifts.values()), array.shape[-2]
-    total = np.zeros_like(array)
-    for k, share in shifts.items():
-        part = array if len(shares) == 1 else array * array.dtype.type(share)
-        total[..., : nodes - k, :] += part[..., k:, :]
-        if k:
-            total[..., nodes - k :, :] += part[..., :k, :]
-    if len(shares) == 1:
-        total *= array.dtype.type(next(iter(shares)))
-    return total
 
 
 def _dense_product(weights: np.ndarray) -> Product:
