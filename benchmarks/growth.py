@@ -74,7 +74,7 @@ def draw(path: str, panels_of: list[tuple[str, dict[str, list[dict[str, float]]]
         ends = [row["size"] for row in rows if row["held"] > CACHE]
         if ends:
             axis.axvline(ends[0], color="0.6", linestyle="--", linewidth=1)
-            axis.text(ends[0], seconds[0], " 32 MB held", fontsize=7, color="0.4")
+            axis.text(ends[0], seconds[0], "32 MB held ", fontsize=7, color="0.4", ha="right")
         axis.set(xlabel=label, ylabel="milliseconds per step")
         axis.legend(fontsize=8)
     save_figure(figure, path)
