@@ -42,7 +42,7 @@ def same(engine):
     for name, make in GRAPHS.items():
         graph = make()
         names = [rule for rule in rules.RULES if rule != "d2" or graph.smallest_eigenvalue > -0.33]
-        options = {"steps": 500 if name == "ring" else 120, "eta": [1e-3], "evaluate": 60}
+        options = {"steps": 500 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
         network, problem = connect(graph, engine), LeastSquares(dim=12)
         drawn = samples(problem)
         real = solve(problem, graph, names, network=network, **options)
