@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -157,31 +158,11 @@ def train(
         return repeat(context, config)
     if local_accuracy and problem is not None:
         raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
-    folder = make_run_folder(context, out, force)
     prepare(trace.parent if trace else None)
-    graph = make_topology(topology, nodes, weights)
-    network = make_network(graph, engine, rounds, timeout, device, wire, survive, (drop, away, stale, seed))
-    task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
-    result = solve(
-        task,
-        graph,
-        rule,
-        steps=steps,
-        eta=eta,
-        schedule=schedule,
-        seed=seed_range(seed, seeds),
-        evaluate=evaluate,
-        network=network,
-        overlap=overlap,
-        folder=folder,
-        checkpoint_every=checkpoint_every,
-        trace=trace,
-    )
+    task, graph, shared = prepared(context)
+    result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, **shared)
     console.quiet = result.rank != 0
-    for loss in result.settings.get("lost", []):
-        say(
-            f"Lost at step {loss['step']}: nodes {', '.join(map(str, loss['nodes']))} and their data; the others went on."
-        )
+    say_losses(result)
     console.print(
         closing_table(result.history, f"{RULES[rule].title} on {problem or data}: {nodes} nodes, {describe(graph)}")
     )
@@ -246,24 +227,10 @@ def compare(
     if config is not None:
         return repeat(context, config)
     names, grid = split(rules), numbers(etas)
-    folder = make_run_folder(context, out, force)
-    graph = make_topology(topology, nodes, weights)
-    network = make_network(graph, engine, rounds, timeout, device, wire, survive, (drop, away, stale, seed))
-    task = make_problem(data, target, partition, problem, network, shard_dir, batch, loss_scale, dtype, device)
-    result = solve(
-        task,
-        graph,
-        names,
-        steps=steps,
-        eta=grid,
-        schedule=schedule,
-        seed=seed_range(seed, seeds),
-        evaluate=evaluate,
-        network=network,
-        folder=folder,
-        checkpoint_every=checkpoint_every,
-    )
+    task, graph, shared = prepared(context)
+    result = solve(task, graph, names, eta=grid, **shared)
     console.quiet = result.rank != 0
+    say_losses(result)
     title = f"{problem or data}: {nodes} nodes, {describe(graph)}, {steps:,} steps, {seeds} seed{'s' * (seeds > 1)}"
     metric = "test_accuracy" if "test_accuracy" in result.history else "test_loss"
     table = tuning.grid(result, metric)
@@ -375,10 +342,9 @@ def resume(folder: Annotated[Path, typer.Argument(help="Folder of a run begun wi
     from dnasa.records import RunFolder
 
     kept = RunFolder(folder, resume=True)
-    if kept.state == "done":
-        raise InputError(f"The run in {folder} is done: there is nothing to continue.")
+    kept.check()
     command, options = read_options(kept.config, folder / "config.json")
-    survive = options.get("survive") and os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112 (by mpirun --with-ft)
+    survive = options.get("survive") and networks.may_survive()
     call(command, options | {"out": str(folder), "engine": None, "survive": survive}, {RESUMED: True})
 
 
@@ -408,8 +374,7 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has
     console.print(settings)
     for label, some in result.history.groupby([name for name in ("rule", "schedule", "eta") if name in result.history]):
         console.print(closing_table(some, " ".join(map(str, label))))
-    for loss in result.settings.get("lost", []):
-        say(f"Lost at step {loss['step']}: nodes {', '.join(map(str, loss['nodes']))} and their data.")
+    say_losses(result)
     say(where_the_time_went(result))
 
 
@@ -431,7 +396,7 @@ def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> An
     options = {name: kept_value(name, value) for name, value in context.params.items() if name not in NOT_KEPT}
     folder = RunFolder(out, {"command": context.info_name, "options": options}, force=force)
     if networks.launched_rank() == 0:
-        folder.check_free()
+        folder.check()
     return folder
 
 
@@ -489,6 +454,24 @@ def call(command: str, options: dict[str, Any], obj: dict[str, Any] | None) -> N
 # ---------------------------------------------------------------- from options to objects
 
 
+def prepared(context: typer.Context) -> tuple["Problem", "Topology", dict[str, Any]]:
+    """What `train` and `compare` do alike: the problem, the graph, and what both tell `solve`."""
+    given = SimpleNamespace(**context.params)
+    folder = make_run_folder(context, given.out, given.force)
+    graph = make_topology(given.topology, given.nodes, given.weights)
+    network = make_network(graph, given)
+    shared = {
+        "steps": given.steps,
+        "schedule": given.schedule,
+        "seed": seed_range(given.seed, given.seeds),
+        "evaluate": given.evaluate,
+        "network": network,
+        "folder": folder,
+        "checkpoint_every": given.checkpoint_every,
+    }
+    return make_problem(network, given), graph, shared
+
+
 def prepare(out: Path | None) -> None:
     """A folder that cannot be written to is better known before the work than after it."""
     if out is not None:
@@ -503,70 +486,51 @@ def make_topology(name: str, nodes: int, weights: str | None) -> "Topology":
     return topology.make(name, nodes, weights)
 
 
-def make_network(
-    graph: "Topology",
-    engine: str | None,
-    rounds: int,
-    timeout: float,
-    device: str,
-    wire: str | None,
-    survive: bool,
-    faults: tuple[float, float, int, int],
-) -> "Network":
+def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
     """The network; only the first of several processes speaks from here on."""
-    if any(faults[:3]):
+    engine = given.engine or networks.detect()
+    if given.drop or given.away or given.stale:
         from dnasa.networks import faulty
 
-        if (engine or networks.detect()) != "simulated" or rounds != 1:
+        if engine != "simulated" or given.rounds != 1:
             raise InputError(
                 "--drop, --away and --stale are simulated, one exchange per step: leave out --engine and --rounds."
             )
-        return faulty.connect(graph, *faults, wire=wire)
-    network = networks.connect(graph, engine, rounds, timeout, device, wire, survive)
-    running.engine = engine or networks.detect()
+        return faulty.connect(graph, given.drop, given.away, given.stale, given.seed, given.wire)
+    network = networks.connect(graph, engine, given.rounds, given.timeout, given.device, given.wire, given.survive)
+    running.engine = engine
     console.quiet = network.rank != 0
     return network
 
 
-def make_problem(
-    data: str,
-    target: str | None,
-    partition: str,
-    problem: str | None,
-    network: "Network",
-    shard_dir: Path | None,
-    batch: int | None,
-    loss_scale: str,
-    dtype: str | None,
-    device: str,
-) -> "Problem":
-    if batch is not None and batch < 1:
-        raise InputError(f"--batch must be at least 1, not {batch}.")
-    if dtype not in (None, "float32", "float64"):
-        raise InputError(f"Unknown dtype '{dtype}'. Choose from: float32, float64.")
-    if problem is not None:
-        given = {"--target": target, "--shard-dir": shard_dir, "--partition": partition != "iid"}
-        given |= {"--loss-scale": loss_scale != "1", "--device": device != "cpu"}
-        for option, value in given.items():
+def make_problem(network: "Network", given: SimpleNamespace) -> "Problem":
+    if given.batch is not None and given.batch < 1:
+        raise InputError(f"--batch must be at least 1, not {given.batch}.")
+    if given.dtype not in (None, "float32", "float64"):
+        raise InputError(f"Unknown dtype '{given.dtype}'. Choose from: float32, float64.")
+    if given.problem is not None:
+        idle = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
+        idle |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
+        for option, value in idle.items():
             if value:
                 raise InputError(f"{option} belongs to --data: it does nothing with --problem.")
         from dnasa.problems.least_squares import LeastSquares
 
-        spike = choose("problem", problem, {"least_squares": False, "spike": True})
-        return LeastSquares(spike=spike, batch=batch or 1, dtype=dtype or "float64")
+        spike = choose("problem", given.problem, {"least_squares": False, "spike": True})
+        return LeastSquares(spike=spike, batch=given.batch or 1, dtype=given.dtype or "float64")
     from dnasa.experiments import tasks
 
     options: Any = {
-        "batch": batch or tasks.BATCH,
-        "loss_scale": loss_scale,
-        "dtype": dtype or "float32",
-        "device": device,
+        "batch": given.batch or tasks.BATCH,
+        "loss_scale": given.loss_scale,
+        "dtype": given.dtype or "float32",
+        "device": given.device,
     }
-    if shard_dir is not None:
+    if given.shard_dir is not None:
         from dnasa.data import from_shards
 
-        return tasks.on_shards(*from_shards(shard_dir, network.here, network.nodes, target), **options)
-    return tasks.classification(data, network.nodes, partition, target=target, **options)
+        return tasks.on_shards(*from_shards(given.shard_dir, network.here, network.nodes, given.target), **options)
+    return tasks.classification(given.data, network.nodes, given.partition, target=given.target, **options)
 
 
 def best_device() -> str:
@@ -638,6 +602,12 @@ def cell(name: Any, value: Any) -> str:
 
 def say(text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def say_losses(result: "Result") -> None:
+    for loss in result.settings.get("lost", []):
+        nodes = ", ".join(map(str, loss["nodes"]))
+        say(f"Lost at step {loss['step']}: nodes {nodes} and their data; the others went on.")
 
 
 def where_the_time_went(result: "Result") -> str:

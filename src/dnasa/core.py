@@ -127,14 +127,14 @@ def unit(z: Array) -> Array:
         import torch
 
         wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
-        return (z / _nonzero(wide)).to(z.dtype)
+        return (z / nonzero(wide)).to(z.dtype)
     length = norm(z)
     low, high = _trusted(length)
     extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
     if getattr(z, "is_cuda", False) or extreme.any():  # a GPU is not asked: waiting for its answer would cost more
-        z = z / _where(extreme, _nonzero(_largest(z)), length**0)
+        z = z / _where(extreme, nonzero(_largest(z)), length**0)
         length = norm(z)
-    return z / _nonzero(length)
+    return z / nonzero(length)
 
 
 def _trusted(length: Array) -> tuple[float, float]:
@@ -147,8 +147,19 @@ def ordinary(length: Array) -> bool:
     return getattr(length, "is_cuda", False) or bool(length.min() >= low and length.max() <= high)
 
 
-def _nonzero(length: Array) -> Array:
+def nonzero(length: Array) -> Array:
     return length + (length == 0)
+
+
+def like(a: Array, other: Array) -> Array:
+    """In the library, dtype and device of the other."""
+    if isinstance(other, np.ndarray) and isinstance(a, (np.ndarray, list, tuple, float, int)):
+        return np.asarray(a, other.dtype)
+    import torch
+
+    if isinstance(other, np.ndarray):
+        return a.detach().to("cpu", torch.from_numpy(other[..., :0]).dtype).numpy()
+    return torch.as_tensor(a, dtype=other.dtype, device=other.device)
 
 
 def _where(condition: Array, a: Array, b: Array) -> Array:

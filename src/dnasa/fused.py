@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, Network, Rule, norm, ordinary
+from dnasa.core import Array, Network, Rule, nonzero, norm, ordinary
 
 TILE = 1024  # numbers of an array that a GPU program works on
 MOST_NODES = 32  # beyond which a tile of all nodes leaves the registers of a GPU
@@ -65,7 +65,7 @@ class Fused:
 
 def _scale(run: Fused, eta: Any) -> Array:
     """What z is multiplied with in x - eta z/|z| (or x - eta z)."""
-    return eta / (run.length + (run.length == 0)) if run.averaged.normalised else eta + 0 * run.length
+    return eta / nonzero(run.length) if run.averaged.normalised else eta + 0 * run.length
 
 
 def _on_cpu(run: Fused, network: Network) -> Any:

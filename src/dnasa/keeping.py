@@ -11,7 +11,7 @@ import numpy as np
 
 from dnasa import checkpoints
 from dnasa.checkpoints import Checkpoint
-from dnasa.core import InputError, Interrupted, Network, RunError
+from dnasa.core import InputError, Interrupted, Network, RunError, like
 from dnasa.metrics import to_numpy
 from dnasa.recording import Recorder
 from dnasa.records import RunFolder, parse_rows, pretty
@@ -31,8 +31,6 @@ class Keeper:
         if folder is not None and folder.resume:
             self._check(folder.config.get("run", {}))
         if folder is not None and network.rank == 0:
-            if folder.resume and folder.state == "done":
-                raise InputError(f"The run in {folder.path} is done: there is nothing to continue.")
             folder.open()
             folder.begin(self.settings, steps)
 
@@ -54,9 +52,9 @@ class Keeper:
         recorder.restore(found.notes, parse_rows(rows))
         here = slice(self.network.here.start, self.network.here.stop)
         arrays = _everyone_back(found, self.network.nodes)
-        state = checkpoints.restore(state, arrays, lambda a: _like(a[..., here, :], state.x))
+        state = checkpoints.restore(state, arrays, lambda a: like(np.ascontiguousarray(a[..., here, :]), state.x))
         if self.network.memory is not None:
-            under_way = {name: _like(a, state.x) for name, a in arrays.items() if name.startswith("network.")}
+            under_way = {name: like(a, state.x) for name, a in arrays.items() if name.startswith("network.")}
             self.network.memory.restore({name.removeprefix("network."): a for name, a in under_way.items()})
         self.log(f"Resumed from the checkpoint of step {found.step}.")
         if len(found.notes["members"]) < self.network.nodes:
@@ -76,7 +74,7 @@ class Keeper:
 
     # ------------------------------------------------------------ forth
 
-    def record(self, recorder: Recorder, t: int) -> None:
+    def record(self, recorder: Recorder) -> None:
         """The rows of this evaluation go to disk at once."""
         if self.folder is not None and self.network.rank == 0:
             self.folder.append(recorder.frame(last=True))
@@ -175,11 +173,3 @@ def _everyone_back(found: Checkpoint, nodes: int) -> dict[str, np.ndarray]:
         whole[..., members, :] = a
         out[name] = whole
     return out
-
-
-def _like(a: np.ndarray, other: Any) -> Any:
-    if isinstance(other, np.ndarray):
-        return np.ascontiguousarray(a)
-    import torch
-
-    return torch.as_tensor(np.ascontiguousarray(a)).to(other.device, other.dtype)

@@ -161,8 +161,10 @@ class RunFolder:
         if resume:
             self.config = self.read_config()
 
-    def check_free(self) -> None:
-        """A run that is there already is not replaced unless asked for."""
+    def check(self) -> None:
+        """A run that is there already is not replaced unless asked for, and one that is done is not continued."""
+        if self.resume and self.state == "done":
+            raise InputError(f"The run in {self.path} is done: there is nothing to continue.")
         make_folder(self.path)
         occupied = any((self.path / name).exists() for name in ("config.json", "history.csv", "x.safetensors"))
         if occupied and not self.resume and not self.force:
@@ -173,7 +175,7 @@ class RunFolder:
 
     def open(self) -> None:
         """Take the folder for this process; whatever a new run would replace goes."""
-        self.check_free()
+        self.check()
         self.lock = open(self.path / ".lock", "a")  # noqa: SIM115 (held until the process ends, however it ends)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

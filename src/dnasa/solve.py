@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa import metrics, rules
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, whole
+from dnasa.core import Array, InputError, Network, ProcessLost, Rule, like, whole
 from dnasa.keeping import Keeper, track_afresh
 from dnasa.progress import progress_bar
 from dnasa.recording import Recorder
@@ -66,7 +66,8 @@ def solve(
 
     _check_nodes(problem, topology)
     network = network or _simulated(topology, rounds, wire)
-    first = _starting_points(problem, topology, seeds, start, network)
+    points = _points(problem, topology, seeds, start)
+    first = _rows(points, network)
     plan = _plan(rule, eta, schedule, topology.nodes, steps, first, 2 if network.wire else first.dtype.itemsize)
     check_weights(plan.rule, topology, network.rounds)
     looks = _looks(evaluate, steps, problem)
@@ -76,8 +77,7 @@ def solve(
             raise InputError("Checkpoints need a folder: give folder (--out).")
     if overlap and network.survivors is not None:
         raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
-    begin = problem.start(seeds[0]) if start is None else _like(start, problem.start(seeds[0]))
-    settings = _settings(network, problem, topology, plan, steps, seeds, looks, first, begin)
+    settings = _settings(network, problem, topology, plan, steps, seeds, looks, points[0])
     if len(network.here) < network.nodes:
         from dnasa.networks.exchange import agree
 
@@ -148,7 +148,7 @@ class Run:
             if looked:
                 began = now()
                 bar.show(t, recorder.look(stepper.state, t))
-                keeper.record(recorder, t)
+                keeper.record(recorder)
                 timeline.add("evaluation", began, t)
             if t == self.steps or recorder.hopeless:
                 return
@@ -264,7 +264,6 @@ def _settings(
     steps: int,
     seeds: list[int],
     looks: set[int],
-    first: Array,
     start: Array,
 ) -> dict[str, Any]:
     """What makes this run this run: real processes must agree on it, and a resumed run must be it."""
@@ -277,8 +276,8 @@ def _settings(
         "the rule": [list(variant) for variant in plan.variants],
         "the batch": problem.batch,
         "the data": getattr(problem, "fingerprint", type(problem).__name__),
-        "the number of parameters": int(first.shape[-1]),
-        "dtype": str(first.dtype).removeprefix("torch."),
+        "the number of parameters": int(start.shape[-1]),
+        "dtype": str(start.dtype).removeprefix("torch."),
         "rounds": network.rounds,
         "the wire format": network.wire,
         "the evaluation steps": f"{len(looks)} up to {max(looks)}, {zlib.crc32(str(sorted(looks)).encode()):08x}",
@@ -317,29 +316,22 @@ def _looks(evaluate: int | Sequence[int] | None, steps: int, problem: "Problem")
 # ---------------------------------------------------------------- arrays
 
 
-def _starting_points(
-    problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None, network: Network
-) -> Array:
-    """(1, seeds, k, d)"""
+def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
+    """Where each seed begins: `(d,)`, or `(n, d)` for a start of one's own per node."""
     own = [problem.start(s) for s in seeds]
-    points = own if start is None else [_like(start, own[0])] * len(seeds)
+    points = own if start is None else [like(start, own[0])] * len(seeds)
     if points[0].shape not in {own[0].shape, (topology.nodes, *own[0].shape)}:
         raise InputError(
             f"start has shape {tuple(points[0].shape)}; it must be {tuple(own[0].shape)} or one row per node, "
             f"{(topology.nodes, *own[0].shape)}."
         )
-    here, dim = slice(network.here.start, network.here.stop), own[0].shape[0]
-    rows = [p[here] if p.ndim == 2 else _broadcast(p, (len(network.here), dim)) for p in points]
-    return _stack(rows)[None]
+    return points
 
 
-def _like(a: Array, other: Array) -> Array:
-    """In the library, dtype and device of the other."""
-    if isinstance(other, np.ndarray):
-        return np.asarray(metrics.to_numpy(a) if hasattr(a, "detach") else a, other.dtype)
-    import torch
-
-    return torch.as_tensor(a, dtype=other.dtype, device=other.device)
+def _rows(points: Sequence[Array], network: Network) -> Array:
+    """Of the nodes held here: (1, seeds, k, d)."""
+    here, dim = slice(network.here.start, network.here.stop), points[0].shape[-1]
+    return _stack([p[here] if p.ndim == 2 else _broadcast(p, (len(network.here), dim)) for p in points])[None]
 
 
 def _broadcast(a: Array, shape: tuple[int, ...]) -> Array:

@@ -18,6 +18,11 @@ def detect() -> str:
     return "mpi" if any(name in os.environ for name in MPI_RANK) else "simulated"
 
 
+def may_survive() -> bool:
+    """Whether MPI lets the others go on when a process dies: mpirun --with-ft ulfm says so."""
+    return os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112 (Open MPI's own name)
+
+
 def launched_rank() -> int:
     """This process' number as its launcher gave it; 0 when there is none."""
     names = ("RANK",) if detect() == "torch" else MPI_RANK

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Network, RunError
+from dnasa.core import Array, InputError, Network, RunError, like
 from dnasa.networks import wire as wires
-from dnasa.networks.simulated import product
+from dnasa.networks.simulated import compact, product
 from dnasa.topology import Changing, Topology, without
 
 Message = tuple[int, Array]  # the other process, and a contiguous buffer
@@ -87,13 +87,8 @@ def make_plan(topology: Topology, shares: Sequence[range], rank: int) -> Plan:
         rows = slice(None) if len(offered) == len(here) else offered
         block = part[:, wanted]
         factor = float(block[0, 0]) if block.shape == (1, 1) else None
-        links.append(Link(peer, rows, len(wanted), product(_small(block)), factor))
-    return Plan(links, product(_small(mine[:, here.start : here.stop])))
-
-
-def _small(part: Any) -> Any:
-    """Blocks of a few nodes multiply faster as dense matrices."""
-    return part if part.shape[0] > 200 else part.toarray()
+        links.append(Link(peer, rows, len(wanted), product(compact(block)), factor))
+    return Plan(links, product(compact(mine[:, here.start : here.stop])))
 
 
 @dataclass
@@ -150,12 +145,12 @@ class Exchange:
 
     def _once(self, arrays: tuple[Array, ...], plan: Plan) -> tuple[Array, ...]:
         held, pending = self.send(arrays, plan)
-        mine = wires.like(held.packed, held.mine) if self.wire else held.mine
+        mine = like(held.packed, held.mine) if self.wire else held.mine
         (out,) = plan.weigh((mine,))
         self.transport.finish(pending)
         for link, (_, rows) in zip(plan.links, held.receives, strict=True):
             if held.packed is not held.mine:
-                rows = wires.like(rows, held.mine)
+                rows = like(rows, held.mine)
             if link.factor is None:
                 out += link.weigh((rows,))[0]
             else:
@@ -252,7 +247,7 @@ def make_buffers(arrays: tuple[Array, ...], plan: Plan, wire: str | None, carrie
         )
 
     packed = rows(k)
-    mine = wires.like(packed, arrays[0]) if wire or staged else packed
+    mine = like(packed, arrays[0]) if wire or staged else packed
     receives = [(link.peer, rows(link.incoming)) for link in plan.links]
     sends = [(link.peer, packed if isinstance(link.rows, slice) else rows(len(link.rows))) for link in plan.links]
     return Buffers(mine, packed, receives, sends, sum(buffer.nbytes for _, buffer in sends))

@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.core import Array, InputError, Network, whole
-from dnasa.networks import simulated
 from dnasa.networks import wire as wires
-from dnasa.networks.simulated import product
+from dnasa.networks.simulated import compact, product
 from dnasa.randomness import Streams
 from dnasa.topology import Changing, Topology
 
@@ -38,8 +37,7 @@ def connect(
         if not 0 <= share < 1:
             raise InputError(f"{name} must be a probability from 0 to less than 1, not {share}.")
     faults = Faults(topology, drop, away, whole("stale", stale, low=0), whole("A seed", seed, low=0), wire)
-    plain = simulated.connect(topology)
-    return Network(topology.nodes, faults.mix, plain.mean, wire=wire, topology=topology, memory=faults)
+    return Network(topology.nodes, faults.mix, lambda a: a.mean(-2), wire=wire, topology=topology, memory=faults)
 
 
 class Faults:
@@ -73,18 +71,21 @@ class Faults:
 
     def mix(self, *arrays: Array, t: int) -> tuple[Array, ...]:
         if self.now[0] != t:
-            weights = self.weights(t)
-            own = sp.dia_array((weights.diagonal()[None], [0]), shape=weights.shape).tocsr()
-            parts = (weights, weights - own, own) if self.stale else (weights,)
-            self.now = (t, [product(part.toarray() if part.shape[0] <= 200 else sp.csr_array(part)) for part in parts])
-            self.calls = 0
-        heard = tuple(wires.rounded(a, self.wire) for a in arrays) if self.wire else arrays
+            self.now, self.calls = (t, [product(compact(part)) for part in self._parts(self.weights(t))]), 0
         if self.stale:
-            _, others, own = self.now[1]
+            others, own = self.now[1]
+            heard = tuple(wires.rounded(a, self.wire) for a in arrays) if self.wire else arrays
             late = self._late(heard, t)
             return tuple(a + b for a, b in zip(others(late), own(arrays), strict=True))
-        mixed = self.now[1][0](heard)
-        return tuple(m + (a - h) for m, a, h in zip(mixed, arrays, heard, strict=True)) if self.wire else mixed
+        (everyone,) = self.now[1]
+        return wires.lean(everyone, arrays, self.wire) if self.wire else everyone(arrays)
+
+    def _parts(self, weights: sp.csr_array) -> tuple[sp.csr_array, ...]:
+        """W, or, where others' news may be older than one's own, what is for others and what is one's own."""
+        if not self.stale:
+            return (weights,)
+        own = sp.dia_array((weights.diagonal()[None], [0]), shape=weights.shape).tocsr()
+        return sp.csr_array(weights - own), own
 
     def _late(self, arrays: tuple[Array, ...], t: int) -> tuple[Array, ...]:
         """What everyone hears of each node: what it sent 0 to `stale` steps ago."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.core import Array, InputError, Network, ProcessLost, RunError
+from dnasa.networks import may_survive
 from dnasa.networks.exchange import Exchange, Message, blocks, missing, named
 from dnasa.topology import Changing, Topology
 
@@ -42,7 +43,7 @@ def connect(
     A process that does not answer for `timeout` seconds, or that is gone, ends the run with an error that names it; with
     `survive`, the others go on without those that are gone.
     """
-    if survive and os.environ.get("OMPI_MCA_mpi_ft_enable") != "1":  # noqa: SIM112 (set by mpirun --with-ft)
+    if survive and not may_survive():
         raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
     comm = comm or MPI.COMM_WORLD
     transport = Transport(comm, timeout, blocks(topology.nodes, comm.size), survive)
@@ -52,14 +53,11 @@ def connect(
 def as_numpy(buffer: Array) -> np.ndarray:
     if isinstance(buffer, np.ndarray):
         return buffer
-    return (buffer.view(torch_int16()) if buffer.dtype.itemsize == 2 else buffer).numpy()
+    if buffer.dtype.itemsize == 2:  # NumPy has no bfloat16: 16 bits are 16 bits to MPI
+        import torch
 
-
-def torch_int16() -> Any:
-    """NumPy has no bfloat16: 16 bits are 16 bits to MPI."""
-    import torch
-
-    return torch.int16
+        buffer = buffer.view(torch.int16)
+    return buffer.numpy()
 
 
 class Posted(NamedTuple):

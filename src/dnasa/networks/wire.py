@@ -4,11 +4,12 @@ What a node receives is Q(x), its neighbour's numbers rounded. The exchange is t
 whatever was rounded away stays with its owner, so that the mean over the nodes, and with it mean(u) = mean(v), is kept.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, choose
+from dnasa.core import Array, choose, like
 
 WIRES = ("bfloat16", "float16")
 
@@ -24,11 +25,12 @@ def as_tensor(a: Array) -> Any:
     return torch.from_numpy(a) if isinstance(a, np.ndarray) else a
 
 
-def like(tensor: Any, other: Array) -> Array:
-    """In the library, dtype and device of the other."""
-    if isinstance(other, np.ndarray):
-        return tensor.to(as_tensor(other).dtype).numpy()
-    return tensor.to(other.device, other.dtype)
+def lean(
+    mix: Callable[[tuple[Array, ...]], tuple[Array, ...]], arrays: tuple[Array, ...], wire: str
+) -> tuple[Array, ...]:
+    """x + (W - I) Q(x), where `mix` multiplies by W."""
+    arrived = tuple(rounded(a, wire) for a in arrays)
+    return tuple(mixed + (a - rough) for mixed, a, rough in zip(mix(arrived), arrays, arrived, strict=True))
 
 
 def rounded(a: Array, wire: str) -> Array:
