@@ -19,16 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from launching import ENVIRONMENT, MPIRUN
 
 from dnasa import checkpoints, records, rules, topology
 from dnasa.core import Interrupted, RunError
 from dnasa.networks import faulty
 from dnasa.problems import LeastSquares
 from dnasa.solve import solve
-
-BIN = Path(sys.executable).parent
-MPIRUN = [str(BIN / "mpirun"), "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
 class Setting:

@@ -1,10 +1,8 @@
 """Real processes: the same answer as the simulator, whatever carries the messages, and nothing hangs."""
 
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,33 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from launching import ENVIRONMENT, MPIRUN, launch
 
 from dnasa.core import InputError
 from dnasa.networks import exchange
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
 JOB = str(Path(__file__).with_name("distributed_job.py"))
-BIN = Path(sys.executable).parent
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-MPIRUN = [str(BIN / "mpirun"), "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def launch(engine, processes, *words, seconds=150, cwd=None):
-    if engine == "mpi":
-        command = [*MPIRUN, "-n", str(processes), sys.executable]
-    else:
-        where = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), *where]
-    return subprocess.run(
-        [*command, *map(str, words)], capture_output=True, text=True, timeout=seconds, env=ENVIRONMENT, cwd=cwd
-    )
 
 
 ENGINES = [pytest.param("mpi", marks=needs_mpi), "torch"]

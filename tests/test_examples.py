@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_distributed import ENGINES, launch
+from launching import launch
+from test_distributed import ENGINES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -15,7 +15,8 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
-from test_distributed import BIN, ENVIRONMENT, MPIRUN, free_port, needs_mpi
+from launching import BIN, ENVIRONMENT, MPIRUN, free_port
+from test_distributed import needs_mpi
 
 from dnasa import checkpoints, cli, topology
 from dnasa.core import InputError, RunError
