@@ -5,8 +5,9 @@ BIN := .venv/bin
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/compiled.c src/dnasa/kernels.h
 	$(PYTHON) -m venv .venv
+	rm -f src/dnasa/*.so
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev]"
 	touch .venv/ready
 

@@ -12,6 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+try:
+    from dnasa import compiled as compiled
+except ImportError:  # no C compiler when this was installed: everything works without, more slowly
+    compiled = None  # type: ignore[assignment]
+
 Array = Any
 Schedule = Callable[[int], Any]
 
@@ -55,7 +60,8 @@ class Rule(NamedTuple):
 
     A rule whose next iterate does not depend on the gradient now being computed can say so with its step in two halves:
     `x, u, z = mix(move(state, t), *track(state, g, t))`. Then all exchanges can run while the gradient is computed.
-    `averaged` says that the rule is of D-NASA's family, for which there is a fast path (`fused.py`).
+    `averaged` says that the rule is of D-NASA's family, for which there is a fast path (`fused.py`). Several rules side by side
+    are one whose `parts` are those rules, each with its entries of the first axis.
     """
 
     init: Callable[[Array], Any]
@@ -64,6 +70,7 @@ class Rule(NamedTuple):
     move: Callable[[Any, int], Array] | None = None
     track: Callable[[Any, Array, int], tuple[Array, Array]] | None = None
     averaged: Averaged | None = None
+    parts: "tuple[tuple[Rule, slice], ...]" = ()
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,24 @@ def like(a: Array, other: Array) -> Array:
     if isinstance(other, np.ndarray):
         return a.detach().to("cpu", torch.from_numpy(other[..., :0]).dtype).numpy()
     return torch.as_tensor(a, dtype=other.dtype, device=other.device)
+
+
+def stack(arrays: Sequence[Array]) -> Array:
+    """One array of several alike."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.stack(arrays)
+    import torch
+
+    return torch.stack(list(arrays))
+
+
+def concatenate(arrays: Sequence[Array]) -> Array:
+    """One array of several, along their first axis."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    import torch
+
+    return torch.cat(list(arrays))
 
 
 def _where(condition: Array, a: Array, b: Array) -> Array:

@@ -1,4 +1,4 @@
-"""D-NASA's update and exchange with few passes over memory, for all nodes in one process and torch arrays.
+"""D-NASA's update and exchange with few passes over memory, for all nodes in one process.
 
 It stands beside the plain rule, never instead of it: the same numbers to rounding (`tests/test_fused.py`), less memory traffic.
 A step reads x, u, z, g and the last gradient v, and writes x, u and z in place; |z| for the next step is found on the way.
@@ -9,32 +9,37 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, Network, Rule, nonzero, norm, ordinary
+from dnasa.core import Array, Network, Rule, compiled, like, nonzero, norm, ordinary, stack
 
 TILE = 1024  # numbers of an array that a GPU program works on
 MOST_NODES = 32  # beyond which a tile of all nodes leaves the registers of a GPU
+NEAR = 32 << 10  # bytes that surely stay in a core's nearest cache
+WORTH_THREADS = 1 << 15  # numbers in an array from which on more than one core is worth waking
 
 
 def suits(rule: Rule, network: Network, state: Any) -> bool:
-    """All nodes here on one fixed dense graph, float32 torch arrays, a rule of D-NASA's family; few nodes on a GPU."""
-    x = state.x
-    if rule.averaged is None or network.fixed_weights is None or isinstance(x, np.ndarray) or x.dtype.itemsize != 4:
-        return False
-    return not (x.is_cuda and network.nodes > MOST_NODES)
+    """All nodes here on one fixed graph, a rule of D-NASA's family, and arrays there is a fast way for."""
+    return rule.averaged is not None and network.fixed_weights is not None and _way(network, state.x) is not None
+
+
+def _way(network: Network, x: Array) -> Any:
+    size, few = x.dtype.itemsize, isinstance(network.fixed_weights, np.ndarray)
+    if getattr(x, "is_cuda", False):
+        return OnGPU if size == 4 and network.nodes <= MOST_NODES else None
+    if compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
+        return Compiled
+    return OnCPU if not isinstance(x, np.ndarray) and size == 4 and few else None
 
 
 class Fused:
     """Steps in place; `x` and `state` are of the present, and change with the next step."""
 
     def __init__(self, rule: Rule, network: Network, state: Any, timeline: Any):
-        import torch
-
         self.rule, self.network = rule, network
         self.averaged: Any = rule.averaged
-        self.kind, self.v = type(state), state.v
-        self.held = torch.stack([state.x, state.u, state.z])
-        self.advance = (_on_gpu if state.x.is_cuda else _on_cpu)(self, network)
-        self.length = norm(state.z)
+        self.held = stack([state.x, state.u, state.z])
+        self.kind, self.v = type(state), settled(state.v, self.x)
+        self.way = _way(network, state.x)(self.held, network.fixed_weights, self.averaged.normalised)
 
     @property
     def x(self) -> Array:
@@ -47,10 +52,11 @@ class Fused:
 
     def step(self, g: Array, t: int) -> None:
         eta, alpha, normalised = self.averaged
-        if normalised and not ordinary(self.length):
+        g = settled(g, self.x)
+        if normalised and not self.way.ordinary:
             self._plainly(g, t)
         else:
-            self.length = self.advance(g, eta(t), alpha(t))
+            self.way.step(self.v, g, eta(t), alpha(t))
         self.v = g
 
     def _plainly(self, g: Array, t: int) -> None:
@@ -58,57 +64,128 @@ class Fused:
         after = self.rule.step(self.state, g, self.network.at(t), t)
         for held, new in zip(self.held, (after.x, after.u, after.z), strict=True):
             held[...] = new
-        self.length = norm(after.z)
+        self.way.measure()
 
     def close(self) -> None: ...
 
 
-def _scale(run: Fused, eta: Any) -> Array:
+# ---------------------------------------------------------------- ways
+
+
+class Compiled:
+    """One pass over memory in C (`compiled.c`), for NumPy arrays and torch's in main memory."""
+
+    def __init__(self, held: Array, weights: Any, normalised: bool):
+        _, *runs, nodes, dim = held.shape
+        count = int(np.prod(runs))
+        size, wide = held.dtype.itemsize, held.dtype.itemsize == 8
+        most = max(16, NEAR // (3 * nodes * size))
+        tiles = -(-dim // most)
+        width = min(dim, -(-dim // tiles // 16) * 16)
+        threads = compiled.threads() if count * nodes * dim >= WORTH_THREADS else 1
+        starts, neighbours, values = in_threes(weights)
+        self.etas, self.alphas = np.empty((*runs, 1, 1)), np.empty((*runs, 1, 1))
+        kind = np.float64 if wide else np.float32
+        drafts, squares = np.empty((threads, 3, nodes, width), kind), np.empty((count, -(-dim // width), nodes))
+        work = (starts, neighbours, values.astype(kind), drafts, squares)
+        arrays = (*map(buffer, held), self.etas, self.alphas, np.empty((count, nodes)), *work)
+        self.prepared = compiled.prepare(*arrays, count, nodes, dim, width, normalised, wide)
+        self.measure()
+
+    def measure(self) -> None:
+        self.ordinary = compiled.measure(self.prepared)
+
+    def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
+        self.etas[...], self.alphas[...] = eta, alpha
+        self.ordinary = compiled.step(self.prepared, buffer(v), buffer(g))
+
+
+def in_threes(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """W row by row: where each row starts, its neighbours and their weights, filled up with nothing to multiples of three."""
+    from scipy.sparse import csr_array
+
+    rows = csr_array(weights)
+    counts = np.diff(rows.indptr)
+    padded = -(-counts // 3) * 3
+    starts = np.concatenate([[0], np.cumsum(padded)])
+    neighbours = np.repeat(np.arange(len(counts)), padded)
+    values = np.zeros(len(neighbours))
+    places = np.arange(len(rows.indices)) + np.repeat(starts[:-1] - rows.indptr[:-1], counts)
+    neighbours[places], values[places] = rows.indices, rows.data
+    return starts.astype(np.int32), neighbours.astype(np.int32), values
+
+
+def settled(g: Array, x: Array) -> Array:
+    """In one piece of memory, of the kind and shape of x: what compiled code may be handed."""
+    if type(g) is not type(x) or g.dtype != x.dtype or g.shape != x.shape:
+        g = like(g, x) + 0 * x
+    return np.ascontiguousarray(g) if isinstance(g, np.ndarray) else g.contiguous()
+
+
+def buffer(a: Array) -> np.ndarray:
+    """The same memory, in the way C is handed it."""
+    return a if isinstance(a, np.ndarray) else a.numpy()
+
+
+def scale(length: Array, eta: Any, normalised: bool) -> Array:
     """What z is multiplied with in x - eta z/|z| (or x - eta z)."""
-    return eta / nonzero(run.length) if run.averaged.normalised else eta + 0 * run.length
+    return eta / nonzero(length) if normalised else eta + 0 * length
 
 
-def _on_cpu(run: Fused, network: Network) -> Any:
-    """Everything into one buffer, then one product with W straight back into the state."""
-    import torch
+class OnCPU:
+    """Without a compiler: everything into one buffer, then one product with W straight back into the state."""
 
-    draft = torch.empty_like(run.held)
-    weights = torch.as_tensor(network.fixed_weights, dtype=run.held.dtype)
+    def __init__(self, held: Array, weights: Any, normalised: bool):
+        import torch
 
-    def advance(g: Array, eta: Any, alpha: Any) -> Array:
-        x, u, z = run.held
-        torch.addcmul(x, z, _scale(run, eta), value=-1, out=draft[0])
-        torch.add(u, g, out=draft[1])
-        draft[1].sub_(run.v)
-        torch.lerp(z, draft[1], torch.as_tensor(alpha, dtype=z.dtype), out=draft[2])
-        torch.matmul(weights, draft, out=run.held)
-        return norm(run.held[2])
+        self.held, self.normalised = held, normalised
+        self.draft = torch.empty_like(held)
+        self.weights = torch.as_tensor(weights, dtype=held.dtype)
+        self.measure()
 
-    return advance
+    def measure(self) -> None:
+        self.length = norm(self.held[2])
+        self.ordinary = ordinary(self.length)
+
+    def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
+        import torch
+
+        x, u, z = self.held
+        torch.addcmul(x, z, scale(self.length, eta, self.normalised), value=-1, out=self.draft[0])
+        torch.add(u, g, out=self.draft[1])
+        self.draft[1].sub_(v)
+        torch.lerp(z, self.draft[1], torch.as_tensor(alpha, dtype=z.dtype), out=self.draft[2])
+        torch.matmul(self.weights, self.draft, out=self.held)
+        self.measure()
 
 
-def _on_gpu(run: Fused, network: Network) -> Any:
+class OnGPU:
     """One kernel for all of it: a program loads the columns of all nodes, steps, mixes and stores them."""
-    import torch
-    import triton
 
-    _, *runs, nodes, dim = run.held.shape
-    count, rows = run.held[0].numel() // (nodes * dim), triton.next_power_of_2(nodes)
-    columns = max(32, min(256, TILE // rows))
-    blocks = triton.cdiv(dim, columns)
-    squares = torch.empty(count, blocks, nodes, device=run.held.device, dtype=torch.float64)
-    weights = torch.as_tensor(network.fixed_weights, dtype=torch.float32, device=run.held.device)
-    step = kernel()
+    ordinary = True  # |z| is found in 64 bits, and 0 is taken care of
 
-    def advance(g: Array, eta: Any, alpha: Any) -> Array:
-        x, u, z = run.held
-        alphas = torch.as_tensor(alpha, dtype=torch.float32, device=x.device).expand(*runs, 1, 1).contiguous()
-        scales = _scale(run, eta).to(x.dtype).contiguous()
-        arrays = (x, u, z, run.v.contiguous(), g.contiguous(), weights, scales, alphas, squares)
-        step[(blocks, count)](*arrays, dim, nodes, rows, columns, num_warps=1)
-        return squares.sum(1).sqrt().view(*runs, nodes, 1)
+    def __init__(self, held: Array, weights: Any, normalised: bool):
+        import torch
+        import triton
 
-    return advance
+        _, *self.runs, self.nodes, self.dim = held.shape
+        self.held, self.normalised = held, normalised
+        self.count, self.rows = held[0].numel() // (self.nodes * self.dim), triton.next_power_of_2(self.nodes)
+        self.columns = max(32, min(256, TILE // self.rows))
+        self.blocks = triton.cdiv(self.dim, self.columns)
+        self.squares = torch.empty(self.count, self.blocks, self.nodes, device=held.device, dtype=torch.float64)
+        self.weights = torch.as_tensor(weights, dtype=torch.float32, device=held.device)
+        self.length = norm(held[2])
+
+    def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
+        import torch
+
+        x, u, z = self.held
+        alphas = torch.as_tensor(alpha, dtype=torch.float32, device=x.device).expand(*self.runs, 1, 1).contiguous()
+        scales = scale(self.length, eta, self.normalised).to(x.dtype).contiguous()
+        arrays = (x, u, z, v, g, self.weights, scales, alphas, self.squares)
+        kernel()[(self.blocks, self.count)](*arrays, self.dim, self.nodes, self.rows, self.columns, num_warps=1)
+        self.length = self.squares.sum(1).sqrt().view(*self.runs, self.nodes, 1)
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array
+from dnasa.core import Array, compiled
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
@@ -39,9 +39,12 @@ class Streams:
 
     def each(self, seed: int, nodes: Sequence[int], block: int) -> Iterator[np.random.Generator]:
         """`at` for many nodes in turn, their streams hashed in one go."""
+        return map(self._set, self.words(seed, nodes, block))
+
+    def words(self, seed: int, nodes: Sequence[int], block: int) -> np.ndarray:
+        """The states that the streams of these nodes begin with, (nodes, 4)."""
         words = self._words(seed, np.asarray(nodes, dtype=np.uint64), block)
-        table = np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint64)
-        return map(self._set, table)
+        return np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint64)
 
     def _words(self, seed: int, node: Any, block: int) -> tuple[Any, ...]:
         key = scramble((self.purpose + GOLDEN) & WORD)
@@ -70,15 +73,34 @@ class Samples:
         key = (tuple(seeds), tuple(nodes) if not isinstance(nodes, range) else nodes, block)
         if self.held[0] != key:
             self.held = (key, ready(self._block(seeds, nodes, block)))
-        return self.held[1][:, :, row]
+        return self.held[1][row]
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
-        """(seeds, nodes, length, ...): what is drawn at once lies together."""
+        """(length, seeds, nodes, ...): what is used at once lies together."""
         out: Any = None
         for s, seed in enumerate(seeds):
             for k, (generator, node) in enumerate(zip(self.streams.each(seed, nodes, block), nodes, strict=True)):
                 drawn = self.draw(generator, node, self.length)
                 if out is None:
-                    out = np.empty((len(seeds), len(nodes), *drawn.shape), drawn.dtype)
-                out[s, k] = drawn
+                    out = np.empty((self.length, len(seeds), len(nodes), *drawn.shape[1:]), drawn.dtype)
+                out[:, s, k] = drawn
+        return out
+
+
+class Normals(Samples):
+    """Standard normal numbers, so many of such a shape; the same ones with and without compiled code."""
+
+    def __init__(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype):
+        self.shape, self.dtype = shape, dtype
+        super().__init__(purpose, self._drawn, int(np.prod(shape)))
+
+    def _drawn(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
+        return generator.standard_normal((length, *self.shape), dtype=self.dtype.type)
+
+    def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
+        if compiled is None:
+            return super()._block(seeds, nodes, block)
+        words = np.concatenate([self.streams.words(seed, nodes, block) for seed in seeds])
+        out = np.empty((self.length, len(seeds), len(nodes), *self.shape), self.dtype)
+        compiled.normals(words, out, len(words), self.length, self.dtype.itemsize == 8)
         return out

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,28 +40,28 @@ class Recorder:
         self.lost: list[dict[str, Any]] = []
         self.diverged = np.full((len(variants), len(seeds)), -1)
         self.seen = self.diverged.copy()
+        self.hopeless = False
         self.rows: list[dict[str, Any]] = []
         self.unseen: list[tuple[int, Array]] = []
         self.started = time.perf_counter()
         self.looking = 0.0
 
-    @property
-    def hopeless(self) -> bool:
-        """Every run has diverged; real processes must stop together, so there only what an evaluation saw counts."""
-        known = self.diverged if len(self.network.here) == self.network.nodes else self.seen
-        return bool((known >= 0).all())
-
     def watch(self, g: Array, t: int) -> None:
         """A gradient that is no number means that the run is lost from here on; on a GPU, found out at the next look."""
-        total = g.sum((-2, -1))
-        if getattr(total, "is_cuda", False):
-            self.unseen.append((t, total))
-        else:
-            self._mark(np.isfinite(metrics.to_numpy(total)), t)
+        if getattr(g, "is_cuda", False):
+            self.unseen.append((t, g.sum((-2, -1))))
+        elif not isfinite(g.sum()):
+            self._mark(np.isfinite(metrics.to_numpy(g.sum((-2, -1)))), t)
 
     def _mark(self, finite: np.ndarray, t: int) -> None:
         if not finite.all():
             self.diverged[(~finite) & (self.diverged < 0)] = t
+            self._judge()
+
+    def _judge(self) -> None:
+        """Whether every run has diverged; real processes must stop together, so there only what an evaluation saw counts."""
+        known = self.diverged if len(self.network.here) == self.network.nodes else self.seen
+        self.hopeless = bool((known >= 0).all())
 
     def _see(self) -> None:
         if self.unseen:
@@ -75,6 +76,7 @@ class Recorder:
         lost = np.ascontiguousarray((self.diverged >= 0).astype(np.float64))[..., None, None]
         self._mark(metrics.to_numpy(self.network.mean(lost))[..., 0] == 0, t)
         self.seen = self.diverged.copy()
+        self._judge()
 
     def look(self, state: Any, t: int) -> float:
         """Measure all runs; returns the best current loss for the progress bar."""
@@ -134,6 +136,7 @@ class Recorder:
         self.network = network
         self.eras.append((t, topology.nodes, topology.messages))
         self.lost.append({"step": t, "nodes": list(gone)})
+        self._judge()
 
     def frame(self, last: bool = False) -> "pd.DataFrame":
         """All rows, or those of the last evaluation."""
@@ -162,6 +165,7 @@ class Recorder:
     def restore(self, notes: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         self.rows = rows
         self.diverged, self.seen = np.array(notes["diverged"]), np.array(notes["seen"])
+        self._judge()
         self.started, self.looking = time.perf_counter() - notes["seconds"], 0.0
         self.eras, self.lost = [tuple(era) for era in notes["eras"]], notes["lost"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa import metrics, rules
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, like, whole
+from dnasa.core import Array, InputError, Network, ProcessLost, Rule, like, stack, whole
 from dnasa.keeping import Keeper, track_afresh
 from dnasa.progress import progress_bar
 from dnasa.recording import Recorder
@@ -331,19 +331,11 @@ def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], star
 def _rows(points: Sequence[Array], network: Network) -> Array:
     """Of the nodes held here: (1, seeds, k, d)."""
     here, dim = slice(network.here.start, network.here.stop), points[0].shape[-1]
-    return _stack([p[here] if p.ndim == 2 else _broadcast(p, (len(network.here), dim)) for p in points])[None]
+    return stack([p[here] if p.ndim == 2 else _broadcast(p, (len(network.here), dim)) for p in points])[None]
 
 
 def _broadcast(a: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(a, shape) if isinstance(a, np.ndarray) else a.expand(shape)
-
-
-def _stack(arrays: Sequence[Array]) -> Array:
-    if isinstance(arrays[0], np.ndarray):
-        return np.stack(arrays)
-    import torch
-
-    return torch.stack(list(arrays))
 
 
 def _repeat(first: Array, variants: int) -> Array:

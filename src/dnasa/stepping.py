@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
-from dnasa.core import Array, InputError, Network, Rule
+from dnasa.core import Array, InputError, Network, Rule, concatenate
 from dnasa.fused import Fused, suits
 from dnasa.timing import Timeline, now
 
 
 def stepping(rule: Rule, network: Network, state: Any, timeline: Timeline, overlap: bool, t: int = 0) -> Any:
     if not overlap:
-        kind = Fused if suits(rule, network, state) else InTurn
+        kind: Any = SideBySide if rule.parts else Fused if suits(rule, network, state) else InTurn
         return kind(rule, network, state, timeline)
     if rule.move is None:
         raise InputError(
@@ -43,6 +43,29 @@ class InTurn:
         future: Future = Future()
         future.set_result(work(*args))
         return future
+
+    def close(self) -> None: ...
+
+
+class SideBySide:
+    """Several rules, each stepping its own part of the iterates in the way that suits it."""
+
+    def __init__(self, rule: Rule, network: Network, state: Any, timeline: Timeline):
+        self.kind, self.slices = type(state), [part for _, part in rule.parts]
+        self.steppers = [
+            stepping(each, network, own, timeline, overlap=False)
+            for (each, _), own in zip(rule.parts, state.parts, strict=True)
+        ]
+        self.x = state.x
+
+    @property
+    def state(self) -> Any:
+        return self.kind(self.x, tuple(stepper.state for stepper in self.steppers))
+
+    def step(self, g: Array, t: int) -> None:
+        for stepper, part in zip(self.steppers, self.slices, strict=True):
+            stepper.step(g[part], t)
+        self.x = concatenate([stepper.x for stepper in self.steppers])
 
     def close(self) -> None: ...
 

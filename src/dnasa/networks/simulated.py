@@ -33,7 +33,7 @@ def connect(topology: Topology | Changing, rounds: int = 1, wire: str | None = N
         rounds=rounds,
         wire=wire,
         topology=topology,
-        fixed_weights=fixed if isinstance(fixed, np.ndarray) else None,
+        fixed_weights=fixed,
     )
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dnasa.core import Array, InputError, choose, whole
-from dnasa.randomness import Samples, Streams
+from dnasa.core import Array, InputError, choose, compiled, whole
+from dnasa.randomness import Normals, Streams
 
 TEST_SAMPLES = 10_000  # per node
 
@@ -38,26 +38,34 @@ class LeastSquares:
         self.scale[0] = 10.0 if spike else 1.0
         self.scale = self.scale.astype(self.dtype)
         self.theta = Streams("theta").at(seed, 0, 0).standard_normal(dim).astype(self.dtype)
-        self.samples = Samples("least", self._draw, batch * (dim + 1))
+        self.samples = Normals("least", (batch, dim + 1), self.dtype)
         self.fingerprint = f"least squares, d = {dim}, noise {noise}, spike {spike}, seed {seed}"
         self.moments: dict[range, np.ndarray] = {}
 
-    def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
-        return generator.standard_normal((length, self.batch, self.dim + 1), dtype=self.dtype.type)
+    def _pairs(self, drawn: np.ndarray) -> np.ndarray:
+        """From standard normal numbers to X, and behind it Y = X'theta + noise."""
+        rows = drawn.reshape(-1, self.dim + 1)
+        rows[:, 0] *= self.scale[0]
+        rows[:, -1] *= self.noise
+        rows[:, -1] += np.einsum("rd,d->r", rows[:, :-1], self.theta)  # not BLAS: its threads would go on spinning
+        return drawn
 
     def start(self, seed: int) -> Array:
         return np.zeros(self.dim, self.dtype)
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        """The mean over the batch of 2 X (X'x - Y), written with the error x - theta: X'x - Y = X'(x - theta) - noise."""
-        drawn = self.samples.at(seeds, nodes, t)
-        inputs, noise = drawn[..., :-1] * self.scale, drawn[..., -1] * self.noise
-        error = x - self.theta
-        if self.batch == 1:
-            inputs = inputs[..., 0, :]
-            residual = np.einsum("...d,...d->...", inputs, error) - noise[..., 0]
-            return (2 * residual)[..., None] * inputs
-        residual = np.einsum("...bd,...d->...b", inputs, error) - noise
+        """The mean over the batch of 2 X (X'x - Y)."""
+        pairs = self.samples.at(seeds, nodes, t, ready=self._pairs)
+        if compiled is None:
+            return self._plain_gradient(pairs, x)
+        x, g = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype)
+        rows = len(seeds) * len(nodes)
+        compiled.least_squares(pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8)
+        return g
+
+    def _plain_gradient(self, pairs: np.ndarray, x: Array) -> Array:
+        inputs, targets = pairs[..., :-1], pairs[..., -1]
+        residual = np.einsum("...bd,...d->...b", inputs, x) - targets
         return np.einsum("...b,...bd->...d", 2 / self.batch * residual, inputs)
 
     def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dnasa.core import Array, Mix, Rule
+from dnasa.core import Array, Mix, Rule, concatenate
 
 
 class State(NamedTuple):
@@ -30,14 +30,5 @@ def together(rules: Sequence[Rule], sizes: Sequence[int]) -> Rule:
         )
         return State(concatenate([state.x for state in states]), states)
 
-    return Rule(init, step, smallest_eigenvalue=max(rule.smallest_eigenvalue for rule in rules))
-
-
-def concatenate(arrays: Sequence[Array]) -> Array:
-    import numpy as np
-
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays)
-    import torch
-
-    return torch.cat(list(arrays))
+    needed = max(rule.smallest_eigenvalue for rule in rules)
+    return Rule(init, step, needed, parts=tuple(zip(rules, parts, strict=True)))
