@@ -22,11 +22,11 @@ from dnasa.timing import Timeline
 NODES, BATCH = 8, 32
 
 
-def task(name: str):
+def task(name: str, device: str = "cpu"):
     generator = np.random.default_rng(0)
     shape, classes = ((123,), 2) if name == "a9a network" else ((1, 28, 28), 10)
     x, y = generator.standard_normal((4000, *shape)).astype(np.float32), np.arange(4000) % classes
-    return classification(from_arrays(x, y), NODES)
+    return classification(from_arrays(x, y), NODES, device=device)
 
 
 def ordinary(problem) -> Callable[[], None]:

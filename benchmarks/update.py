@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from dnasa import rules, schedules, topology
+from dnasa import rules, topology
 from dnasa.fused import Fused
 from dnasa.networks.simulated import connect
 from dnasa.stepping import InTurn
@@ -41,8 +41,8 @@ def times(works: dict, device: str, calls: int, rounds: int = 9) -> dict[str, fl
 
 
 def measure(dim: int, device: str, calls: int) -> dict[str, float]:
-    rule, network = rules.dnasa(*schedules.diminishing(NODES)), connect(topology.ring(NODES))
     start, g = (torch.randn(1, 1, NODES, dim, device=device) for _ in range(2))
+    rule, network = rules.build(rules.variants("dnasa"), NODES, 1000, start), connect(topology.ring(NODES))
     fused, plain = (kind(rule, network, rule.init(start.clone()), Timeline()) for kind in (Fused, InTurn))
     source, target = (torch.empty(4, NODES, dim, device=device).fill_(1.0) for _ in range(2))
     works = {

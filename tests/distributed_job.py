@@ -26,8 +26,8 @@ def samples(problem):
     drawn = {}
     original = problem.samples.at
 
-    def at(seeds, nodes, t, *rest):
-        out = original(seeds, nodes, t, *rest)
+    def at(seeds, nodes, t, **more):
+        out = original(seeds, nodes, t, **more)
         if t in (0, 70):
             for k, node in enumerate(nodes):
                 drawn[f"{node} {t}"] = float(np.asarray(out)[0, k].sum())

@@ -33,7 +33,6 @@ static void NAME(mix)(REAL *restrict to, const REAL *from, const int *who, const
 
 static double NAME(squares)(const REAL *z, long width) {
     REAL sum = 0;
-#pragma omp simd reduction(+ : sum)
     for (long k = 0; k < width; k++) sum += z[k] * z[k];
     return sum;
 }
@@ -82,7 +81,6 @@ static void NAME(least_squares)(const REAL *pairs, const REAL *at, REAL *gradien
         for (long b = 0; b < batch; b++) {
             const REAL *restrict row = rows + b * (dim + 1);
             REAL residual = 0;
-#pragma omp simd reduction(+ : residual)
             for (long k = 0; k < dim; k++) residual += row[k] * x[k];
             REAL factor = 2 * (residual - row[dim]) / batch;
             if (b == 0)

@@ -13,8 +13,10 @@ from torch.func import functional_call, grad, vmap
 from dnasa.core import Array, InputError, choose, positive, whole
 from dnasa.problems.batched import Stack, stack
 from dnasa.randomness import Samples
+from dnasa.replay import Replayed
 
 BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations held at a time
+SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 MOST_ROWS = 4096  # evaluated at a time
 
 
@@ -61,6 +63,7 @@ class Classification:
         self.samples = Samples("batch", self._draw, batch)
         self.fingerprint = self._fingerprint()
         self.models = Models(self._seeded(0))
+        self.replayed = Replayed(self._gradient_of)
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
         self._check_labels()
 
@@ -128,13 +131,19 @@ class Classification:
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         rows = self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
         rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
-        flat, weight = x.reshape(-1, x.shape[-1]), self.loss_scale / self.batch
+        flat = x.reshape(-1, x.shape[-1])
         at_once = self._at_once(self.batch)
-        parts = [
-            self.models.gradient(some, self.inputs[index], self.labels[index], weight)
-            for some, index in zip(flat.split(at_once), rows.split(at_once), strict=True)
-        ]
+        parts = [self._gradient(*part) for part in zip(flat.split(at_once), rows.split(at_once), strict=True)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(x)
+
+    def _gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
+        small = rows.numel() * self.footprint <= SMALL
+        if flat.is_cuda and small and self.models.stack:
+            return self.replayed(flat, rows).clone()
+        return self._gradient_of(flat, rows)
+
+    def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
+        return self.models.gradient(flat, self.inputs[rows], self.labels[rows], self.loss_scale / self.batch)
 
     def _at_once(self, rows: int) -> int:
         """How many models with so many rows each fit into the budget."""

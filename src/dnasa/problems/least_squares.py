@@ -60,7 +60,9 @@ class LeastSquares:
             return self._plain_gradient(pairs, x)
         x, g = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype)
         rows = len(seeds) * len(nodes)
-        compiled.least_squares(pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8)
+        compiled.least_squares(
+            pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8
+        )
         return g
 
     def _plain_gradient(self, pairs: np.ndarray, x: Array) -> Array:
