@@ -105,14 +105,24 @@ def solving(steps: int, runs: int) -> float:
     return timed(solve, LeastSquares(), topology.ring(20), steps=steps, seed=range(runs), evaluate=[steps])
 
 
+FIRST_STEP = """
+import os, sys
+from dnasa import cli
+from dnasa.solve import Run
+sys.argv[1:] = ["train", "--data", "mnist"]
+Run._look = lambda *args: os._exit(0)  # the first look comes after the first step
+cli.main()
+"""
+
+
 def start_up() -> list[Row]:
     """Seconds as they are: the floor of each is one second, so that the goal is in seconds too."""
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    works = [("import dnasa", ["-c", "import dnasa"], 0.3), ("dnasa --help", ["-m", "dnasa", "--help"], 0.5)]
+    if Path(os.environ.get("DNASA_DATA", ""), "mnist").is_dir():
+        works.append(("dnasa train --data mnist, to the end of the first step", ["-c", FIRST_STEP], 3.0))
     rows = []
-    for what, words, goal in (
-        ("import dnasa", ["-c", "import dnasa"], 0.3),
-        ("dnasa --help", ["-m", "dnasa", "--help"], 0.5),
-    ):
+    for what, words, goal in works:
         taken = [
             timed(subprocess.run, [sys.executable, *words], env=environment, capture_output=True, check=True)
             for _ in range(5)

@@ -1,5 +1,8 @@
 """The fast ways are the rule: the same numbers to rounding, whatever the arrays, the graph and the machine."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -130,6 +133,46 @@ def test_a_run_that_is_lost_leaves_the_others_alone(way, arrays):
     np.testing.assert_array_equal(both.x[0], alone.x[0])
 
 
+@ways
+def test_a_gradient_that_is_x_itself_is_not_overtaken_by_the_step(way, arrays):
+    """f = |x|^2/2 has the gradient x: a problem may return what it was given."""
+    made, network = RULES["dnasa"](4), connect(topology.ring(4))
+    run, twin = (Fused(made, network, made.init(arrays((4, 5)) * 0 + 1), Timeline()) for _ in range(2))
+    for t in range(20):
+        run.step(run.x, t)
+        twin.step(twin.x + 0, t)
+    torch.testing.assert_close(torch.as_tensor(run.x), torch.as_tensor(twin.x))
+
+
+def test_gradients_of_torch_may_remember_where_they_came_from():
+    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    problem = problems.Custom(lambda x, node, generator: x * weight, torch.ones(3, dtype=torch.float64))
+    assert torch.isfinite(torch.as_tensor(solve(problem, topology.ring(4), steps=20).x)).all()
+
+
+@needs_compiler
+def test_a_forked_process_goes_on_without_threads():
+    code = """
+import os
+from dnasa import solve, topology
+from dnasa.problems import LeastSquares
+run = lambda: solve(LeastSquares(dim=2000), topology.ring(20), steps=10, evaluate=[10]).x.sum()
+before, child = run(), os.fork()
+if child == 0:
+    os._exit(0 if run() == before else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "0", done.stderr[-2000:]
+
+
+def test_least_squares_takes_one_point_for_all_nodes():
+    problem = LeastSquares(dim=3)
+    one = problem.gradient(np.ones((1, 1, 1, 3)), range(4), [0, 1], 0)
+    np.testing.assert_array_equal(one, problem.gradient(np.ones((1, 2, 4, 3)), range(4), [0, 1], 0))
+    assert one.shape == (1, 2, 4, 3)
+
+
 @needs_compiler
 def test_a_step_continued_is_the_same_step():
     """|z| of a state that was kept is found as the step itself found it: a resumed run is exact."""
@@ -168,6 +211,8 @@ def test_rules_side_by_side_step_each_in_its_own_way():
     stepper = stepping(made, connect(topology.ring(4)), made.init(x), Timeline(), overlap=False)
     assert isinstance(stepper, SideBySide)
     assert [type(each) for each in stepper.steppers] == [Fused, InTurn]
+    real = connect(topology.ring(4), rounds=2)  # nothing to gain: one step of all, or none when a process is lost
+    assert isinstance(stepping(made, real, made.init(x), Timeline(), overlap=False), InTurn)
 
 
 @needs_gpu

@@ -8,12 +8,19 @@
 #include <numpy/random/distributions.h>
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
 #define THREAD omp_get_thread_num()
+#define MOST_THREADS (forked ? 1 : omp_get_max_threads())
 #else
 #define THREAD 0
+#define MOST_THREADS 1
 #endif
 
+static int forked = 0; /* OpenMP's threads do not follow into a forked process, and it would wait for them */
+
 enum { WORTH_THREADS = 1 << 15 }; /* numbers in an array from which on more than one core is worth waking */
+
+static int threads_for(Py_ssize_t numbers) { return numbers < WORTH_THREADS ? 1 : MOST_THREADS; }
 
 typedef struct {
     void *x, *u, *z;                      /* (runs, nodes, dim) */
@@ -169,9 +176,9 @@ static PyObject *normals(PyObject *self, PyObject *args) {
     Py_ssize_t streams, length;
     int wide;
     if (!PyArg_ParseTuple(args, "y*w*nnp", &words, &out, &streams, &length, &wide)) return NULL;
-    Py_ssize_t size = out.len / (streams * length);
+    Py_ssize_t size = out.len ? out.len / (streams * length) : 0;
     Py_BEGIN_ALLOW_THREADS
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(threads_for(streams * length * size / 8))
     for (Py_ssize_t i = 0; i < streams; i++) {
         const uint64_t *word = (const uint64_t *)words.buf + 4 * i;
         Stream stream = {word[0], word[1], word[2], word[3], 0, 0};
@@ -188,13 +195,14 @@ static PyObject *normals(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyObject *threads(PyObject *self, PyObject *args) {
-#ifdef _OPENMP
-    return PyLong_FromLong(omp_get_max_threads());
-#else
-    return PyLong_FromLong(1);
-#endif
+static PyObject *threads(PyObject *self, PyObject *numbers) {
+    Py_ssize_t count = PyLong_AsSsize_t(numbers);
+    return PyErr_Occurred() ? NULL : PyLong_FromLong(threads_for(count));
 }
+
+#ifdef _OPENMP
+static void in_child(void) { forked = 1; }
+#endif
 
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "All that stays the same from step to step."},
@@ -202,8 +210,13 @@ static PyMethodDef methods[] = {
     {"measure", measure, METH_O, "Measure |z| exactly as a step does, no more."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with what each stream draws, step by step."},
-    {"threads", threads, METH_NOARGS, "How many threads there are."},
+    {"threads", threads, METH_O, "How many threads arrays of so many numbers are worth."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "compiled", NULL, -1, methods};
-PyMODINIT_FUNC PyInit_compiled(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_compiled(void) {
+#ifdef _OPENMP
+    pthread_atfork(NULL, NULL, in_child);
+#endif
+    return PyModule_Create(&module);
+}

@@ -16,7 +16,6 @@ TILE = 1024  # numbers of an array that a GPU program works on
 MOST_NODES = 32  # beyond which a tile of all nodes leaves the registers of a GPU
 SMALL = 1 << 22  # numbers in an array up to which launching kernels costs a GPU more than running them
 NEAR = 24 << 10  # bytes that surely stay in a core's nearest cache
-WORTH_THREADS = 1 << 15  # numbers in an array from which on more than one core is worth waking
 
 
 def suits(rule: Rule, network: Network, state: Any) -> bool:
@@ -27,7 +26,7 @@ def suits(rule: Rule, network: Network, state: Any) -> bool:
 def _way(network: Network, x: Array) -> Any:
     size, few = x.dtype.itemsize, isinstance(network.fixed_weights, np.ndarray)
     if getattr(x, "is_cuda", False):
-        return OnGPU if size == 4 and network.nodes <= MOST_NODES else None
+        return OnGPU if size == 4 and few and network.nodes <= MOST_NODES else None
     if compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
         return Compiled
     return OnCPU if not isinstance(x, np.ndarray) and size == 4 and few else None
@@ -41,7 +40,7 @@ class Fused:
         averaged: Any = rule.averaged
         self.averaged = averaged
         self.held = stack([state.x, state.u, state.z])
-        self.kind, self.v = type(state), settled(state.v, self.x)
+        self.kind, self.v = type(state), settled(state.v, self.held)
         self.way = _way(network, state.x)(self.held, network.fixed_weights, averaged.normalised)
 
     @property
@@ -55,7 +54,7 @@ class Fused:
 
     def step(self, g: Array, t: int) -> None:
         eta, alpha, normalised = self.averaged
-        g = settled(g, self.x)
+        g = settled(g, self.held)
         if normalised and not self.way.ordinary:
             self._plainly(g, t)
         else:
@@ -68,6 +67,8 @@ class Fused:
         for held, new in zip(self.held, (after.x, after.u, after.z), strict=True):
             held[...] = new
         self.way.measure()
+
+    def finish(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -85,7 +86,7 @@ class Compiled:
         most = max(16, NEAR // (3 * nodes * size))
         tiles = -(-dim // most)
         width = min(dim, -(-dim // tiles // 16) * 16)
-        threads = compiled.threads() if count * nodes * dim >= WORTH_THREADS else 1
+        threads = compiled.threads(count * nodes * dim)
         starts, neighbours, values = in_threes(weights)
         self.etas, self.alphas = np.empty((*runs, 1, 1)), np.empty((*runs, 1, 1))
         kind = np.float64 if wide else np.float32
@@ -118,11 +119,16 @@ def in_threes(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts.astype(np.int32), neighbours.astype(np.int32), values
 
 
-def settled(g: Array, x: Array) -> Array:
-    """In one piece of memory, of the kind and shape of x: what compiled code may be handed."""
+def settled(g: Array, held: Array) -> Array:
+    """In one piece of memory of its own, of the kind and shape of x: what may be kept, and compiled code be handed."""
+    x = held[0]
     if type(g) is not type(x) or g.dtype != x.dtype or g.shape != x.shape:
         g = like(g, x) + 0 * x
-    return np.ascontiguousarray(g) if isinstance(g, np.ndarray) else g.contiguous()
+    if isinstance(g, np.ndarray):
+        return g.copy() if np.may_share_memory(g, held) else np.ascontiguousarray(g)
+    g = g.detach()
+    shared = g.untyped_storage().data_ptr() == held.untyped_storage().data_ptr()
+    return g.clone() if shared else g.contiguous()
 
 
 def buffer(a: Array) -> np.ndarray:
@@ -249,17 +255,17 @@ def kernel() -> Any:
     ):
         block, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
         rows, columns = tl.arange(0, R), block.to(tl.int64) * C + tl.arange(0, C)
-        at = run * nodes * dim + rows[:, None] * dim + columns[None, :]
+        at = run * nodes * dim + rows[:, None].to(tl.int64) * dim + columns[None, :]
         inside = (rows[:, None] < nodes) & (columns[None, :] < dim)
         x, u, z = tl.load(x_at + at, inside, 0.0), tl.load(u_at + at, inside, 0.0), tl.load(z_at + at, inside, 0.0)
         v, g = tl.load(v_at + at, inside, 0.0), tl.load(g_at + at, inside, 0.0)
         eta, alpha = tl.load(eta_at + run), tl.load(alpha_at + run)
         if NORMALISED:  # z/|z| is 0 where z is
             squares = tl.load(squares_at + run * nodes + rows, rows < nodes, 1.0)
-            scale = (eta / tl.sqrt(tl.where(squares == 0, 1.0, squares))).to(tl.float32)
+            scale = eta / tl.sqrt(tl.where(squares == 0, 1.0, squares))
         else:
-            scale = eta + 0.0 * rows
-        x = x - scale[:, None] * z
+            scale = eta + 0.0 * rows.to(tl.float64)
+        x = x - (scale[:, None] * z.to(tl.float64)).to(tl.float32)
         u = u + g - v
         z = (1 - alpha) * z + alpha * u
         mixed_x, mixed_u, mixed_z = tl.zeros_like(x), tl.zeros_like(u), tl.zeros_like(z)

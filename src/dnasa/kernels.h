@@ -64,7 +64,7 @@ static void NAME(measure)(const Job *job, long run, long first, long width, REAL
 
 static void NAME(run)(const Job *job, int stepping) {
     long tiles = (job->dim + job->width - 1) / job->width, tasks = job->runs * tiles;
-#pragma omp parallel for schedule(static) num_threads(job->threads)
+#pragma omp parallel for schedule(static) num_threads(forked ? 1 : job->threads)
     for (long task = 0; task < tasks; task++) {
         long first = task % tiles * job->width, width = job->dim - first < job->width ? job->dim - first : job->width;
         REAL *draft = (REAL *)job->drafts + THREAD * 3 * job->nodes * job->width;
@@ -74,7 +74,7 @@ static void NAME(run)(const Job *job, int stepping) {
 
 /* g = the mean over the batch of 2 X (X'x - Y); every row of `pairs` is X with Y behind it. */
 static void NAME(least_squares)(const REAL *pairs, const REAL *at, REAL *gradients, long runs, long nodes, long batch, long dim) {
-#pragma omp parallel for schedule(static) if (runs * nodes * batch * dim >= WORTH_THREADS)
+#pragma omp parallel for schedule(static) num_threads(threads_for(runs * nodes * batch * dim))
     for (long task = 0; task < runs * nodes; task++) {
         const REAL *x = at + task * dim, *rows = pairs + task % nodes * batch * (dim + 1);
         REAL *restrict g = gradients + task * dim;

@@ -50,7 +50,7 @@ class Recorder:
         """A gradient that is no number means that the run is lost from here on; on a GPU, found out at the next look."""
         if getattr(g, "is_cuda", False):
             self.unseen.append((t, g.sum((-2, -1))))
-        elif not isfinite(g.sum()):
+        elif not isfinite(metrics.to_numpy(g).sum()):
             self._mark(np.isfinite(metrics.to_numpy(g.sum((-2, -1)))), t)
 
     def _mark(self, finite: np.ndarray, t: int) -> None:
@@ -82,7 +82,7 @@ class Recorder:
         """Measure all runs; returns the best current loss for the progress bar."""
         self._see()
         began = time.perf_counter()
-        training = began - self.started - self.looking
+        training = began - self.started - self.looking if t else 0.0
         row = self._measure(state)
         self._mark(np.isfinite(np.stack([value for name, value in row.items() if name != "tracking"])).all(0), t)
         self._learn_from_others(t)

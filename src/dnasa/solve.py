@@ -132,7 +132,7 @@ class Run:
                 with closing(
                     stepping(self.plan.rule, self.network, state, self.timeline, self.overlap, self.t)
                 ) as stepper:
-                    self._loop(stepper, keeper, bar)
+                    self._loop(stepper, state, keeper, bar)
                     return self.network.gather(stepper.x)
             except ProcessLost:
                 if self.network.survivors is None:
@@ -140,19 +140,18 @@ class Run:
                 if not lost:
                     state, lost = stepper.state, True
 
-    def _loop(self, stepper: Any, keeper: Keeper, bar: Any) -> None:
+    def _loop(self, stepper: Any, start: Any, keeper: Keeper, bar: Any) -> None:
+        """The starting point is looked at when the first step has shown that all is well: a look may take long."""
         timeline, recorder = self.timeline, self.recorder
         while True:
             t = self.t
             looked = (t in self.looks or recorder.hopeless) and t != keeper.resumed
-            if looked:
-                began = now()
-                bar.show(t, recorder.look(stepper.state, t))
-                keeper.record(recorder)
-                timeline.add("evaluation", began, t)
+            if looked and t > 0:
+                self._look(stepper.state, t, keeper, bar)
             if t == self.steps or recorder.hopeless:
                 return
-            keeper.keep(t, stepper, recorder, looked)
+            if t > 0:
+                keeper.keep(t, stepper, recorder, looked)
             began = now()
             g = self.problem.gradient(stepper.x, self.network.here, self.seeds, t)
             recorder.watch(g, t)
@@ -161,6 +160,15 @@ class Run:
             timeline.add("rule", began, t)
             self.t += 1
             bar.advance(self.t)
+            if looked and t == 0:
+                stepper.finish()
+                self._look(start, 0, keeper, bar)
+
+    def _look(self, state: Any, t: int, keeper: Keeper, bar: Any) -> None:
+        began = now()
+        bar.show(t, self.recorder.look(state, t))
+        keeper.record(self.recorder)
+        self.timeline.add("evaluation", began, t)
 
     def _continue_without_the_lost(self, state: Any, keeper: Keeper) -> Any:
         """Those who are left agree on who they are and on the latest step anyone has reached, and track afresh from there."""

@@ -1,6 +1,7 @@
 """How a rule's steps are taken: in turn with the gradients, or with the exchanges hidden behind them.
 
-Both have `x`, where the next gradient is taken, `state`, and `step(g, t)`; the iterates are the same, bit for bit.
+All have `x`, where the next gradient is taken, `state`, `step(g, t)`, and `finish()` before anything else is exchanged; hidden
+or not, the iterates are the same, bit for bit.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from dnasa.timing import Timeline, now
 
 def stepping(rule: Rule, network: Network, state: Any, timeline: Timeline, overlap: bool, t: int = 0) -> Any:
     if not overlap:
-        kind: Any = SideBySide if rule.parts else Fused if suits(rule, network, state) else InTurn
+        parts = rule.parts and network.fixed_weights is not None  # otherwise none of them has a fast way
+        kind: Any = SideBySide if parts else Fused if suits(rule, network, state) else InTurn
         return kind(rule, network, state, timeline)
     if rule.move is None:
         raise InputError(
@@ -44,6 +46,8 @@ class InTurn:
         future.set_result(work(*args))
         return future
 
+    def finish(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -66,6 +70,8 @@ class SideBySide:
         for stepper, part in zip(self.steppers, self.slices, strict=True):
             stepper.step(g[part], t)
         self.x = concatenate([stepper.x for stepper in self.steppers])
+
+    def finish(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -105,6 +111,10 @@ class Overlapped:
     @property
     def state(self) -> Any:
         return self._finished("evaluation")[0]
+
+    def finish(self) -> None:
+        """Nothing is under way any more: others may exchange something."""
+        self._finished("evaluation")
 
     def step(self, g: Array, t: int) -> None:
         state, self.x = self._finished("rule")

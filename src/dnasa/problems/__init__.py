@@ -12,7 +12,8 @@ class Problem(Protocol):
 
     `start(seed)` is the common starting point `(d,)`; its library, dtype and device are those of the whole run.
     `gradient(x, nodes, seeds, t)` gives the stochastic gradients at `x` of shape `(variants, seeds, k, d)`, row k
-    belonging to `nodes[k]`; what is sampled depends on (seed, node, t) alone.
+    belonging to `nodes[k]`; what is sampled depends on (seed, node, t) alone. `x` may change with the next step: copy it to
+    keep it.
     `evaluate(mean, nodes)` gives, at the mean iterates `(variants, seeds, d)`, averages over `nodes`: numbers of shape
     `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`.
     """

@@ -58,8 +58,10 @@ class LeastSquares:
         pairs = self.samples.at(seeds, nodes, t, ready=self._pairs)
         if compiled is None:
             return self._plain_gradient(pairs, x)
-        x, g = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype)
-        rows = len(seeds) * len(nodes)
+        own = (len(seeds), len(nodes), self.dim)
+        if x.shape[-3:] != own:
+            x = np.broadcast_to(x, np.broadcast_shapes(x.shape, own))
+        x, g, rows = np.ascontiguousarray(x, self.dtype), np.empty(x.shape, self.dtype), own[0] * own[1]
         compiled.least_squares(
             pairs, x, g, x.size // (rows * self.dim), rows, self.batch, self.dim, self.dtype.itemsize == 8
         )
