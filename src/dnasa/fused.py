@@ -15,7 +15,7 @@ from dnasa.replay import Replayed
 TILE = 1024  # numbers of an array that a GPU program works on
 MOST_NODES = 32  # beyond which a tile of all nodes leaves the registers of a GPU
 SMALL = 1 << 22  # numbers in an array up to which launching kernels costs a GPU more than running them
-NEAR = 24 << 10  # bytes that surely stay in a core's nearest cache
+NEAR = 16 << 10  # bytes that surely stay in a core's nearest cache
 
 
 def suits(rule: Rule, network: Network, state: Any) -> bool:
@@ -40,21 +40,17 @@ class Fused:
         averaged: Any = rule.averaged
         self.averaged = averaged
         self.held = stack([state.x, state.u, state.z])
-        self.kind, self.v = type(state), settled(state.v, self.held)
+        self.x, self.u, self.z = self.held
+        self.kind, self.v = type(state), settled(state.v, self.x)
         self.way = _way(network, state.x)(self.held, network.fixed_weights, averaged.normalised)
 
     @property
-    def x(self) -> Array:
-        return self.held[0]
-
-    @property
     def state(self) -> Any:
-        x, u, z = self.held
-        return self.kind(x=x, u=u, v=self.v, z=z)
+        return self.kind(x=self.x, u=self.u, v=self.v, z=self.z)
 
     def step(self, g: Array, t: int) -> None:
         eta, alpha, normalised = self.averaged
-        g = settled(g, self.held)
+        g = settled(g, self.x)
         if normalised and not self.way.ordinary:
             self._plainly(g, t)
         else:
@@ -64,8 +60,7 @@ class Fused:
     def _plainly(self, g: Array, t: int) -> None:
         """Where |z| is 0, or so small or large that its square is not to be trusted: the rule as it is written."""
         after = self.rule.step(self.state, g, self.network.at(t), t)
-        for held, new in zip(self.held, (after.x, after.u, after.z), strict=True):
-            held[...] = new
+        self.x[...], self.u[...], self.z[...] = after.x, after.u, after.z
         self.way.measure()
 
     def finish(self) -> None: ...
@@ -100,7 +95,7 @@ class Compiled:
         self.ordinary = compiled.measure(self.prepared)
 
     def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
-        self.etas[...], self.alphas[...] = eta, alpha
+        self.etas[...], self.alphas[...] = buffer(eta), buffer(alpha)
         self.ordinary = compiled.step(self.prepared, buffer(v), buffer(g))
 
 
@@ -119,21 +114,20 @@ def in_threes(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts.astype(np.int32), neighbours.astype(np.int32), values
 
 
-def settled(g: Array, held: Array) -> Array:
+def settled(g: Array, x: Array) -> Array:
     """In one piece of memory of its own, of the kind and shape of x: what may be kept, and compiled code be handed."""
-    x = held[0]
     if type(g) is not type(x) or g.dtype != x.dtype or g.shape != x.shape:
         g = like(g, x) + 0 * x
     if isinstance(g, np.ndarray):
-        return g.copy() if np.may_share_memory(g, held) else np.ascontiguousarray(g)
-    g = g.detach()
-    shared = g.untyped_storage().data_ptr() == held.untyped_storage().data_ptr()
-    return g.clone() if shared else g.contiguous()
+        return g.copy() if np.may_share_memory(g, x) else np.ascontiguousarray(g)
+    if g.requires_grad:
+        g = g.detach()
+    return g.clone() if g.data_ptr() == x.data_ptr() else g.contiguous()
 
 
-def buffer(a: Array) -> np.ndarray:
-    """The same memory, in the way C is handed it."""
-    return a if isinstance(a, np.ndarray) else a.numpy()
+def buffer(a: Any) -> Any:
+    """The same memory, in the way C is handed it; numbers as they are."""
+    return a.numpy() if hasattr(a, "numpy") else a
 
 
 def scale(length: Array, eta: Any, normalised: bool) -> Array:
