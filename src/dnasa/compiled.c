@@ -18,7 +18,10 @@
 
 static int forked = 0; /* OpenMP's threads do not follow into a forked process, and it would wait for them */
 
-enum { WORTH_THREADS = 1 << 15 }; /* numbers in an array from which on more than one core is worth waking */
+enum {
+    WORTH_THREADS = 1 << 15, /* numbers in an array from which on more than one core is worth waking */
+    NARROW = 32              /* columns of a tile up to which starting a loop costs more than running it */
+};
 
 static int threads_for(Py_ssize_t numbers) { return numbers < WORTH_THREADS ? 1 : MOST_THREADS; }
 

@@ -18,11 +18,12 @@ static void NAME(draft)(const REAL *restrict x, const REAL *restrict u, const RE
     }
 }
 
-/* The weighted sum of a node's neighbours, three at a time. */
-static void NAME(mix)(REAL *restrict to, const REAL *from, const int *who, const REAL *weight, int count, long width) {
+/* The weighted sum of a node's neighbours, three at a time; `node` is how far apart their numbers lie. */
+static void NAME(mix)(REAL *restrict to, const REAL *from, const int *who, const REAL *weight, int count, long width,
+                      long node) {
     for (int j = 0; j < count; j += 3) {
-        const REAL *restrict a = from + who[j] * width, *restrict b = from + who[j + 1] * width;
-        const REAL *restrict c = from + who[j + 2] * width;
+        const REAL *restrict a = from + who[j] * node, *restrict b = from + who[j + 1] * node;
+        const REAL *restrict c = from + who[j + 2] * node;
         REAL wa = weight[j], wb = weight[j + 1], wc = weight[j + 2];
         if (j == 0)
             for (long k = 0; k < width; k++) to[k] = wa * a[k] + wb * b[k] + wc * c[k];
@@ -38,21 +39,29 @@ static double NAME(squares)(const REAL *z, long width) {
 }
 
 static void NAME(tile)(const Job *job, long run, long first, long width, REAL *draft, double *squares) {
-    long at = run * job->nodes * job->dim + first, size = job->nodes * width;
+    long at = run * job->nodes * job->dim + first;
     REAL *x = (REAL *)job->x + at, *u = (REAL *)job->u + at, *z = (REAL *)job->z + at;
     const REAL *v = (const REAL *)job->v + at, *g = (const REAL *)job->g + at, *weights = job->weights;
     double eta = job->eta[run], *length = job->lengths + run * job->nodes;
     for (long i = 0, row = 0; i < job->nodes; i++, row += job->dim) {
         double scale = !job->normalised ? eta : length[i] == 0 ? 0 : eta / length[i]; /* z/|z| is 0 where z is */
-        REAL *to = draft + i * width;
-        NAME(draft)(x + row, u + row, z + row, v + row, g + row, scale, job->alpha[run], width, to, to + size, to + 2 * size);
+        REAL *to = draft + i * 3 * width;
+        NAME(draft)(x + row, u + row, z + row, v + row, g + row, scale, job->alpha[run], width, to, to + width, to + 2 * width);
     }
     for (long i = 0, row = 0; i < job->nodes; i++, row += job->dim) {
         int begin = job->starts[i], count = job->starts[i + 1] - begin;
         const int *who = job->neighbours + begin;
-        NAME(mix)(x + row, draft, who, weights + begin, count, width);
-        NAME(mix)(u + row, draft + size, who, weights + begin, count, width);
-        NAME(mix)(z + row, draft + 2 * size, who, weights + begin, count, width);
+        if (width <= NARROW) { /* the three drafts of a node lie together: one sum for all */
+            REAL mixed[3 * NARROW];
+            NAME(mix)(mixed, draft, who, weights + begin, count, 3 * width, 3 * width);
+            memcpy(x + row, mixed, width * sizeof(REAL));
+            memcpy(u + row, mixed + width, width * sizeof(REAL));
+            memcpy(z + row, mixed + 2 * width, width * sizeof(REAL));
+        } else {
+            NAME(mix)(x + row, draft, who, weights + begin, count, width, 3 * width);
+            NAME(mix)(u + row, draft + width, who, weights + begin, count, width, 3 * width);
+            NAME(mix)(z + row, draft + 2 * width, who, weights + begin, count, width, 3 * width);
+        }
         squares[i] = NAME(squares)(z + row, width);
     }
 }
