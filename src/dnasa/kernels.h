@@ -40,27 +40,29 @@ static double NAME(squares)(const REAL *z, long width) {
 
 static void NAME(tile)(const Job *job, long run, long first, long width, REAL *draft, double *squares) {
     long at = run * job->nodes * job->dim + first;
+    int narrow = width <= NARROW; /* then the three drafts of a node lie together, and one sum mixes them */
+    long node = narrow ? 3 * width : width, apart = narrow ? width : job->nodes * width;
     REAL *x = (REAL *)job->x + at, *u = (REAL *)job->u + at, *z = (REAL *)job->z + at;
     const REAL *v = (const REAL *)job->v + at, *g = (const REAL *)job->g + at, *weights = job->weights;
     double eta = job->eta[run], *length = job->lengths + run * job->nodes;
     for (long i = 0, row = 0; i < job->nodes; i++, row += job->dim) {
         double scale = !job->normalised ? eta : length[i] == 0 ? 0 : eta / length[i]; /* z/|z| is 0 where z is */
-        REAL *to = draft + i * 3 * width;
-        NAME(draft)(x + row, u + row, z + row, v + row, g + row, scale, job->alpha[run], width, to, to + width, to + 2 * width);
+        REAL *to = draft + i * node;
+        NAME(draft)(x + row, u + row, z + row, v + row, g + row, scale, job->alpha[run], width, to, to + apart, to + 2 * apart);
     }
     for (long i = 0, row = 0; i < job->nodes; i++, row += job->dim) {
         int begin = job->starts[i], count = job->starts[i + 1] - begin;
         const int *who = job->neighbours + begin;
-        if (width <= NARROW) { /* the three drafts of a node lie together: one sum for all */
+        if (narrow) {
             REAL mixed[3 * NARROW];
-            NAME(mix)(mixed, draft, who, weights + begin, count, 3 * width, 3 * width);
+            NAME(mix)(mixed, draft, who, weights + begin, count, node, node);
             memcpy(x + row, mixed, width * sizeof(REAL));
             memcpy(u + row, mixed + width, width * sizeof(REAL));
             memcpy(z + row, mixed + 2 * width, width * sizeof(REAL));
         } else {
-            NAME(mix)(x + row, draft, who, weights + begin, count, width, 3 * width);
-            NAME(mix)(u + row, draft + width, who, weights + begin, count, width, 3 * width);
-            NAME(mix)(z + row, draft + 2 * width, who, weights + begin, count, width, 3 * width);
+            NAME(mix)(x + row, draft, who, weights + begin, count, width, node);
+            NAME(mix)(u + row, draft + apart, who, weights + begin, count, width, node);
+            NAME(mix)(z + row, draft + 2 * apart, who, weights + begin, count, width, node);
         }
         squares[i] = NAME(squares)(z + row, width);
     }
