@@ -97,7 +97,7 @@ def least_squares() -> list[Row]:
         ours = statistics.median(whole for whole, _ in taken) / (steps - 64)
         floor = statistics.median(whole for _, whole in taken) / 200
         what = f"least squares, 20 nodes x 100, {runs} run{'s' * (runs > 1)}, a step with its samples"
-        rows.append(Row(what, "the same loop in C", ours, floor, goal))
+        rows.append(Row(what, "the same loop in C, on one core", ours, floor, goal))
     return rows
 
 
