@@ -156,7 +156,7 @@ def test_a_forked_process_goes_on_without_threads():
 import os
 from dnasa import solve, topology
 from dnasa.problems import LeastSquares
-run = lambda: solve(LeastSquares(dim=2000), topology.ring(20), steps=10, evaluate=[10]).x.sum()
+run = lambda: solve(LeastSquares(), topology.ring(20), seed=range(30), steps=10, evaluate=[10]).x.sum()
 before, child = run(), os.fork()
 if child == 0:
     os._exit(0 if run() == before else 3)

@@ -612,8 +612,10 @@ def say_losses(result: "Result") -> None:
 
 def where_the_time_went(result: "Result") -> str:
     timing = result.settings["timing"]
-    kinds = [name.removesuffix("_seconds") for name in timing if name.endswith("_seconds")]
-    parts = ", ".join(f"{kind} {timing[f'{kind}_seconds']:.2f} s" for kind in kinds)
+    spent = {name.removesuffix("_seconds"): value for name, value in timing.items() if name.endswith("_seconds")}
+    if not spent["exchange"]:  # a fast path does both at once
+        spent = {("rule and exchange" if kind == "rule" else kind): spent[kind] for kind in spent if kind != "exchange"}
+    parts = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in spent.items())
     if "messages_per_step" not in timing:
         return f"Time: {parts}."
     sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"
