@@ -5,11 +5,11 @@ A step reads x, u, z, g and the last gradient v, and writes x, u and z in place;
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from dnasa.core import Array, Network, Rule, compiled, like, nonzero, norm, ordinary, stack
+from dnasa.core import Array, Averaged, Network, Rule, compiled, like, nonzero, norm, ordinary, stack
 from dnasa.replay import Replayed
 
 TILE = 1024  # numbers of an array that a GPU program works on
@@ -37,8 +37,7 @@ class Fused:
 
     def __init__(self, rule: Rule, network: Network, state: Any, timeline: Any):
         self.rule, self.network = rule, network
-        averaged: Any = rule.averaged
-        self.averaged = averaged
+        self.averaged = averaged = cast(Averaged, rule.averaged)
         self.held = stack([state.x, state.u, state.z])
         self.x, self.u, self.z = self.held
         self.kind, self.v = type(state), settled(state.v, self.x)
@@ -122,7 +121,7 @@ def settled(g: Array, x: Array) -> Array:
         return g.copy() if np.may_share_memory(g, x) else np.ascontiguousarray(g)
     if g.requires_grad:
         g = g.detach()
-    return g.clone() if g.data_ptr() == x.data_ptr() else g.contiguous()
+    return (g.clone() if g.data_ptr() == x.data_ptr() else g).contiguous()
 
 
 def buffer(a: Any) -> Any:
