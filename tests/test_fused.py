@@ -141,9 +141,11 @@ def test_a_gradient_that_is_x_itself_is_not_overtaken_by_the_step(way, arrays):
     for t in range(20):
         run.step(run.x, t)
         twin.step(twin.x + 0, t)
-    square = Fused(made, network, made.init(arrays((4, 4))), Timeline())
-    square.step(square.x.T, 0)
     torch.testing.assert_close(torch.as_tensor(run.x), torch.as_tensor(twin.x))
+    start = arrays((4, 4))
+    square = Fused(made, network, made.init(start), Timeline())
+    square.step(square.x.T, 1)
+    torch.testing.assert_close(torch.as_tensor(square.v), torch.as_tensor(start.T))
 
 
 def test_gradients_of_torch_may_remember_where_they_came_from():
