@@ -149,9 +149,9 @@ def _trusted(length: Array) -> tuple[float, float]:
 
 
 def ordinary(length: Array) -> bool:
-    """Whether all lengths can be divided by as they are; a GPU is not asked, its lengths are in 64 bits."""
+    """Whether all lengths can be divided by as they are."""
     low, high = _trusted(length)
-    return getattr(length, "is_cuda", False) or bool(length.min() >= low and length.max() <= high)
+    return bool(length.min() >= low and length.max() <= high)
 
 
 def nonzero(length: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from dnasa.core import Array, Averaged, Network, Rule, compiled, like, nonzero, norm, ordinary, stack
+from dnasa.core import Array, Averaged, Network, Rule, compiled, like, norm, ordinary, stack
 from dnasa.replay import Replayed
 
 TILE = 1024  # numbers of an array that a GPU program works on
@@ -129,11 +129,6 @@ def buffer(a: Any) -> Any:
     return a.numpy() if hasattr(a, "numpy") else a
 
 
-def scale(length: Array, eta: Any, normalised: bool) -> Array:
-    """What z is multiplied with in x - eta z/|z| (or x - eta z)."""
-    return eta / nonzero(length) if normalised else eta + 0 * length
-
-
 class OnCPU:
     """Without a compiler: everything into one buffer, then one product with W straight back into the state."""
 
@@ -153,7 +148,8 @@ class OnCPU:
         import torch
 
         x, u, z = self.held
-        torch.addcmul(x, z, scale(self.length, eta, self.normalised), value=-1, out=self.draft[0])
+        scale = eta / self.length if self.normalised else eta + 0 * self.length
+        torch.addcmul(x, z, scale, value=-1, out=self.draft[0])
         torch.add(u, g, out=self.draft[1])
         self.draft[1].sub_(v)
         torch.lerp(z, self.draft[1], torch.as_tensor(alpha, dtype=z.dtype), out=self.draft[2])

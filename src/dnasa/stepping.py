@@ -1,7 +1,7 @@
 """How a rule's steps are taken: in turn with the gradients, or with the exchanges hidden behind them.
 
-All have `x`, where the next gradient is taken, `state`, `step(g, t)`, and `finish()` before anything else is exchanged; hidden
-or not, the iterates are the same, bit for bit.
+All have `x`, where the next gradient is taken, `state`, `step(g, t)`, and `finish()` before anything else is exchanged. In
+turn or hidden, the iterates are the same, bit for bit; those of a fast path are the same to rounding.
 """
 
 from collections.abc import Callable

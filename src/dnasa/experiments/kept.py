@@ -26,7 +26,8 @@ def table(folder: Path) -> "pd.DataFrame":
 
 def _row(path: Path) -> dict[str, Any]:
     try:
-        options = RunFolder(path, resume=True).config.get("options") or {}
+        run = RunFolder(path, resume=True)
+        options = run.config.get("options") or {}
         if not isinstance(options, dict):
             return {"run": path.name, "state": "damaged"}
         last = parse_rows((path / "history.csv").read_text())[-1:] if (path / "history.csv").exists() else []
@@ -39,7 +40,7 @@ def _row(path: Path) -> dict[str, Any]:
         "data": options.get("problem") or options.get("data"),
         "nodes": options.get("nodes"),
         "topology": options.get("topology"),
-        "state": RunFolder(path, resume=True).state,
+        "state": run.state,
         "step": f"{metrics.get('step', 0)} / {options.get('steps')}",
         **{name.replace("_", " "): metrics.get(name) for name in SHOWN},
     }
