@@ -1,5 +1,9 @@
 """Graphs have the weights and the rho that theory gives them, and a bad W is refused by name."""
 
+import os
+import subprocess
+import sys
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -9,6 +13,10 @@ from hypothesis import strategies as st
 
 from dnasa import topology
 from dnasa.core import InputError
+from dnasa.topology import spectrum
+
+DIRECTED = ["directed_ring", "directed_exponential"]
+UNDIRECTED = [name for name in topology.TOPOLOGIES if name not in (*DIRECTED, "one_peer")]
 
 
 def test_the_papers_four_graphs_have_the_papers_rho():
@@ -27,9 +35,10 @@ def test_the_ring_gives_a_third_to_itself_and_both_neighbours():
 
 
 @pytest.mark.parametrize("weights", [None, "laplacian", "metropolis", "max_degree", "lazy"])
-@pytest.mark.parametrize("name", [name for name in topology.TOPOLOGIES if name != "one_peer"])
-def test_every_topology_is_a_valid_mixing_matrix(name, weights):
+@pytest.mark.parametrize("name", UNDIRECTED)
+def test_every_undirected_topology_is_a_valid_mixing_matrix(name, weights):
     graph = topology.make(name, 8, weights)
+    assert not graph.directed
     W = graph.sparse.toarray()
     np.testing.assert_allclose(W, W.T, atol=1e-12)
     np.testing.assert_allclose(W.sum(1), 1)
@@ -48,6 +57,52 @@ def test_one_and_two_nodes_work(name, n):
     graph = topology.make(name, n)
     assert graph.nodes == n
     assert graph.rho < 1
+
+
+def a_size_for(name, n):
+    """A number of nodes that the graph can have, not above 2n where it can choose."""
+    if name == "paper_random":
+        return 8
+    return 1 << n.bit_length() if name in ("hypercube", "one_peer") else 2 * n if name == "ladder" else n
+
+
+@given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(1, 40))
+@settings(max_examples=150, deadline=None)
+def test_every_named_graph_is_stochastic_and_connected(name, n):
+    graph = topology.make(name, a_size_for(name, n))
+    W = graph.sparse.toarray()
+    assert W.min() >= 0
+    np.testing.assert_allclose(W.sum(0), 1)
+    if graph.directed:
+        assert name in DIRECTED
+        assert nx.is_strongly_connected(graph.graph)
+    else:
+        np.testing.assert_allclose(W, W.T, atol=1e-12)
+        assert nx.is_connected(graph.graph)
+    assert graph.rho < 1
+
+
+@given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(1, 40))
+@settings(max_examples=50, deadline=None)
+def test_neighbours_are_those_of_the_graph_and_mutual_on_undirected_ones(name, n):
+    graph = topology.make(name, a_size_for(name, n))
+    for i in range(graph.nodes):
+        senders = graph.graph.predecessors(i) if graph.directed else graph.graph.neighbors(i)
+        assert graph.neighbours(i) == sorted(senders)
+        assert graph.directed or all(i in graph.neighbours(j) for j in graph.neighbours(i))
+
+
+@given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(2, 20), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_the_remaining_nodes_are_connected(name, n, data):
+    graph = topology.make(name, a_size_for(name, n))
+    lost = data.draw(st.sets(st.integers(0, graph.nodes - 1), max_size=graph.nodes - 1))
+    rest = topology.without(graph, sorted(lost))
+    assert rest.nodes == graph.nodes - len(lost)
+    assert nx.is_strongly_connected(nx.DiGraph(rest.graph))
+    left = [i for i in range(graph.nodes) if i not in lost]
+    for new, old in enumerate(left):
+        assert {left.index(j) for j in graph.neighbours(old) if j in left} <= set(rest.neighbours(new))
 
 
 @given(n=st.integers(1, 40), p=st.floats(0.3, 1), seed=st.integers(0, 1000))
@@ -87,7 +142,7 @@ def test_large_sparse_graphs_stay_sparse_and_know_their_rho():
 def test_iterative_eigenvalues_agree_with_dense_ones(monkeypatch):
     exact = topology.exponential(600), topology.ring(600)
     values = [(graph.rho, graph.smallest_eigenvalue) for graph in exact]
-    monkeypatch.setattr(topology, "DENSE_EIGENVALUES", 100)
+    monkeypatch.setattr(spectrum, "DENSE_EIGENVALUES", 100)
     again = topology.exponential(600), topology.ring(600)
     for graph, (rho, smallest) in zip(again, values, strict=True):
         assert graph.rho == pytest.approx(rho, abs=1e-3)
@@ -104,19 +159,43 @@ def half(W):
         (np.ones((2, 3)) / 3, "square"),
         (np.zeros((0, 0)), "at least one node"),
         (np.ones(4), "shape"),
-        (half([[1, 1], [0, 2]]), r"symmetric; W\[0, 1\] = 0.5 but W\[1, 0\] = 0"),
+        (np.ones((1, 2, 2)), "shape"),
+        ([["a", "b"], ["c", "d"]], "real numbers"),
+        ([[1, 2], [3]], "real numbers"),
+        (np.eye(2) * 1j, "real numbers"),
+        (half([[1, 1], [0, 1]]), r"symmetric.* W\[0, 1\] = 0.5 but W\[1, 0\] = 0, and column 0 sums to 0.5"),
+        (half([[1, 1], [0, 2]]), r"rows sum to 1 where its columns must.*W\.T"),
+        (half([[1, 0], [1, 2]]), "not strongly connected: node 1 cannot reach node 0"),
+        (half([[2, 1], [0, 1]]), "not strongly connected: node 0 cannot reach node 1"),
+        (np.roll(np.eye(3), 1, axis=0), r"multiple of 3.*Use \(I \+ W\) / 2"),
         ([[1.5, -0.5], [-0.5, 1.5]], r"negative; W\[0, 1\] = -0.5"),
         ([[0.5, 0.4], [0.4, 0.6]], "row 0 sums to 0.9"),
-        (np.eye(3), "not connected"),
+        (np.eye(3), "not connected: node 0 cannot reach node 1"),
         ([[0, 1], [1, 0]], "rho = 1"),
-        ([[np.nan, 1], [1, 0]], "finite"),
+        ([[np.nan, 1], [1, 0]], r"finite entries; W\[0, 0\] = nan"),
+        ([[0.5, 0.5], [np.inf, 0.5]], r"finite entries; W\[1, 0\] = inf"),
     ],
 )
 def test_a_bad_matrix_is_refused_with_its_own_message(W, words):
     with pytest.raises(InputError, match=words):
         topology.from_matrix(W)
-    with pytest.raises(InputError, match=words if np.ndim(W) == 2 else "shape"):
-        topology.from_matrix(sp.csr_array(np.atleast_2d(W)) if np.ndim(W) == 2 else W)
+    if isinstance(W, np.ndarray) and W.ndim == 2:
+        with pytest.raises(InputError, match=words):
+            topology.from_matrix(sp.csr_array(W))
+
+
+def test_a_matrix_is_copied_not_changed():
+    W = sp.csr_array(topology.ring(300).weights)
+    W.indices, W.data = W.indices[::-1].copy(), W.data[::-1].copy()  # unsorted; the ring numbered backwards
+    before = W.indices.copy()
+    graph = topology.from_matrix(W)
+    np.testing.assert_array_equal(W.indices, before)
+    W.data[:] = 0
+    np.testing.assert_allclose(graph.weights.sum(axis=0), 1)
+
+
+def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle():
+    assert topology.from_matrix(half([[0, 1, 1], [1, 0, 1], [1, 1, 0]])).rho == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +206,32 @@ def test_a_bad_matrix_is_refused_with_its_own_message(W, words):
         (lambda: topology.ladder(7), "even"),
         (lambda: topology.hypercube(6), "power of two"),
         (lambda: topology.random(8, p=0), "probability"),
+        (lambda: topology.random(8, p=float("nan")), "probability .* not nan"),
+        (lambda: topology.TOPOLOGIES["random"](8, p="half"), "probability .* not 'half'"),
+        (lambda: topology.random(8, seed=-1), "seed"),
+        (lambda: topology.TOPOLOGIES["random"]("8"), "whole number of them, not '8'"),
+        (lambda: topology.TOPOLOGIES["paper_random"]("8"), "whole number of them, not '8'"),
+        (lambda: topology.TOPOLOGIES["ring"](None), "whole number of them, not None"),
+        (lambda: topology.TOPOLOGIES["star"](2.5), "whole number of them, not 2.5"),
+        (lambda: topology.directed_ring(0), "at least one node"),
+        (lambda: topology.ring(10**30), "too many links"),
+        (lambda: topology.exponential(10**8), "too many links"),
+        (lambda: topology.directed_exponential(10**8), "too many links"),
+        (lambda: topology.hypercube(2**27), "too many links"),
+        (lambda: topology.ring(4).neighbours(4), "no node 4: nodes are numbered from 0 to 3"),
+        (lambda: topology.ring(4).neighbours(-1), "A node must be a whole number from 0 on"),
+        (lambda: topology.without(topology.ring(4), [7]), "no node 7"),
+        (lambda: topology.without(topology.ring(2), [0, 1]), "No node is left"),
+        (lambda: topology.without(topology.directed_ring(3), [0, 1, 2]), "No node is left"),
         (lambda: topology.random(200, p=0.001), "Raise p"),
         (lambda: topology.paper_random(9), "8 nodes"),
         (lambda: topology.make("rng", 8), "Unknown topology 'rng'. Choose from: ring, ladder"),
         (lambda: topology.ring(8, weights="wat"), "Unknown weights 'wat'. Choose from: laplacian"),
-        (lambda: topology.from_networkx(nx.DiGraph([(0, 1)])), "undirected"),
+        (lambda: topology.from_networkx(nx.DiGraph([(0, 1)])), "not strongly connected: node 1 cannot reach node 0"),
+        (lambda: topology.from_networkx(nx.DiGraph([(0, 1), (1, 0)]), "metropolis"), "equal shares: leave weights out"),
+        (lambda: topology.directed_ring(8, weights="lazy"), "equal shares: leave weights out"),
+        (lambda: topology.from_networkx([(0, 1)]), "needs a networkx Graph or DiGraph, not a list"),
+        (lambda: topology.from_networkx(nx.DiGraph()), "at least one node"),
         (lambda: topology.from_networkx(nx.Graph()), "at least one node"),
         (lambda: topology.from_networkx(nx.Graph([(0, 1), (2, 3)])), "not connected"),
     ],
@@ -143,6 +243,7 @@ def test_a_bad_topology_is_refused(make, words):
 
 def test_one_peer_averages_exactly_after_log_n_steps():
     graph = topology.one_peer(8)
+    assert isinstance(graph, topology.Changing)
     whole = np.linalg.multi_dot([graph.at(t).weights for t in range(3)])
     np.testing.assert_allclose(whole, np.full((8, 8), 1 / 8))
     assert graph.at(4) is graph.at(1)
@@ -154,12 +255,89 @@ def test_one_peer_averages_exactly_after_log_n_steps():
         topology.one_peer(6)
 
 
+def test_rho_of_a_large_changing_topology_needs_no_dense_matrix(monkeypatch):
+    rings = topology.changing([topology.ring(60), topology.complete(60), topology.exponential(60)][::2])
+    exact = rings.rho
+    monkeypatch.setattr(spectrum, "DENSE_EIGENVALUES", 10)
+    assert topology.changing(rings.each).rho == pytest.approx(exact, abs=1e-3)
+    assert topology.one_peer(64).rho == 0
+
+
 def test_a_changing_topology_must_be_connected_over_its_period():
     swap = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
     assert topology.changing([swap, swap[::-1, ::-1]]).period == 2
     with pytest.raises(InputError, match="not connected"):
         topology.changing([swap, swap])
-    with pytest.raises(InputError, match="same size"):
-        topology.changing([swap, np.eye(2)])
-    with pytest.raises(InputError, match="at least one"):
-        topology.changing([])
+
+
+def test_a_changing_topology_takes_topologies_and_matrices():
+    ring, complete = topology.ring(8), topology.complete(8)
+    graph = topology.changing([ring, complete.weights, sp.csr_array(ring.weights)])
+    assert graph.at(0) is ring
+    np.testing.assert_array_equal(graph.at(1).weights, complete.weights)
+    np.testing.assert_array_equal(graph.at(5).weights, ring.weights)
+    assert not graph.directed
+    assert graph.neighbours(0) == list(range(1, 8))
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (lambda: [], "at least one"),
+        (lambda: topology.ring(4), "needs a list of topologies or matrices"),
+        (lambda: [topology.ring(3), np.eye(2)], "same size; these have 2 and 3 nodes"),
+        (lambda: [topology.ring(4), topology.directed_ring(4)], "Graph 1 .* is directed"),
+        (lambda: [topology.directed_ring(4).weights], "Graph 0 .* is directed"),
+        (lambda: [topology.one_peer(4)], "Graph 0 .* changes itself"),
+        (lambda: ["ring"], "real numbers"),
+    ],
+)
+def test_a_bad_changing_topology_is_refused(parts, words):
+    with pytest.raises(InputError, match=words):
+        topology.changing(parts())
+
+
+# ---------------------------------------------------------------- the same graph, the same W
+
+
+def test_a_fingerprint_names_the_graph_and_its_weights():
+    ring = topology.ring(8)
+    assert ring.fingerprint.startswith("ring 8 nodes ")
+    assert ring.fingerprint == topology.ring(8).fingerprint
+    others = [topology.ring(9), topology.ring(8, weights="lazy"), topology.path(8), topology.directed_ring(8)]
+    assert ring.fingerprint not in [other.fingerprint for other in others]
+    wide = topology.Topology("ring", sp.csr_array(ring.weights))
+    wide.weights.indices, wide.weights.indptr = (
+        a.astype(np.int64) for a in (wide.weights.indices, wide.weights.indptr)
+    )
+    assert wide.fingerprint == ring.fingerprint
+
+
+def test_the_fingerprint_of_a_changing_topology_covers_all_its_matrices():
+    a, b, c = topology.ring(8), topology.complete(8), topology.path(8)
+    prints = {topology.changing(each).fingerprint for each in ([a], [a, b], [b, a], [a, c], [a, b, c])}
+    assert len(prints) == 5
+    assert topology.changing([a, b.weights]).fingerprint in prints
+
+
+def test_weights_do_not_depend_on_the_number_of_threads():
+    code = "from dnasa.topology import *; graphs = exponential(400), grid(300), directed_exponential(400)\n"
+    code += "for graph in graphs: print(graph.fingerprint, graph.rho)"
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "OMP_NUM_THREADS": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in "12"
+    ]
+    assert answers[0].count("nodes") == 3
+    assert answers[0] == answers[1]
+
+
+def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order():
+    graph = topology.from_networkx(nx.Graph([(2, 0), (0, 1)]))
+    assert graph.neighbours(0) == [1, 2]
+    assert topology.from_networkx(nx.Graph([("b", "a"), ("a", "c")])).neighbours(1) == [0, 2]

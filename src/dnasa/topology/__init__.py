@@ -1,0 +1,54 @@
+"""Graphs and their mixing matrices W: which nodes exchange messages, and with which weights."""
+
+from dnasa.topology.graphs import (
+    TOPOLOGIES,
+    complete,
+    directed_exponential,
+    directed_ring,
+    exponential,
+    from_networkx,
+    grid,
+    hypercube,
+    ladder,
+    make,
+    one_peer,
+    paper_random,
+    path,
+    random,
+    ring,
+    squarest,
+    star,
+    torus,
+    without,
+)
+from dnasa.topology.matrices import changing, check_weights, from_matrix
+from dnasa.topology.types import Changing, Topology
+from dnasa.topology.weights import WEIGHTS
+
+__all__ = [
+    "TOPOLOGIES",
+    "WEIGHTS",
+    "Changing",
+    "Topology",
+    "changing",
+    "check_weights",
+    "complete",
+    "directed_exponential",
+    "directed_ring",
+    "exponential",
+    "from_matrix",
+    "from_networkx",
+    "grid",
+    "hypercube",
+    "ladder",
+    "make",
+    "one_peer",
+    "paper_random",
+    "path",
+    "random",
+    "ring",
+    "squarest",
+    "star",
+    "torus",
+    "without",
+]

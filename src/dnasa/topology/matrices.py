@@ -1,0 +1,189 @@
+"""Topologies from matrices, and the checks of W."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph
+
+from dnasa.core import InputError, Rule
+from dnasa.topology import spectrum
+from dnasa.topology.types import TOLERANCE, Changing, Topology, store
+
+
+def from_matrix(weights: Any, name: str = "custom") -> Topology:
+    """A topology from your own W, dense or sparse; W[i, j] is the weight with which node i receives from node j.
+
+    W must be symmetric and doubly stochastic, or, for a directed graph, column-stochastic; its graph must be (strongly)
+    connected and aperiodic, for which one positive entry on the diagonal is enough.
+    """
+    matrix = _matrix(weights)
+    _check_sums(matrix)
+    _check_mixing(matrix)
+    return store(name, matrix)
+
+
+def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
+    """W(t) = topologies[t mod their number], each a topology or a symmetric matrix; connected only all together."""
+    try:
+        given = list(topologies)
+    except TypeError:
+        raise InputError("A changing topology needs a list of topologies or matrices.") from None
+    if not given:
+        raise InputError("A changing topology needs at least one topology or matrix.")
+    each = tuple(_part(number, part, name) for number, part in enumerate(given))
+    sizes = sorted({topology.nodes for topology in each})
+    if len(sizes) > 1:
+        raise InputError(
+            "All graphs of a changing topology must have the same size; "
+            f"these have {' and '.join(map(str, sizes))} nodes."
+        )
+    result = Changing(name, each)
+    _check_mixing(result.sparse)
+    return result
+
+
+def _part(number: int, part: Any, name: str) -> Topology:
+    if isinstance(part, Changing):
+        raise InputError(f"Graph {number} of the changing topology changes itself: list its graphs (`.each`) instead.")
+    matrix = _matrix(part.sparse if isinstance(part, Topology) else part)
+    if _asymmetry(matrix) is not None:
+        raise InputError(
+            f"Graph {number} of the changing topology is directed: a changing topology must be undirected."
+        )
+    _check_sums(matrix)
+    return part if isinstance(part, Topology) else store(name, matrix)
+
+
+def _matrix(weights: Any) -> sp.csr_array:
+    """A copy in CSR format with its entries checked; negative rounding errors become 0."""
+    try:
+        given = weights if sp.issparse(weights) else np.asarray(weights)
+        if np.iscomplexobj(given):
+            raise TypeError
+        given = given.astype(np.float64)
+    except (TypeError, ValueError, RuntimeError):  # the last: a torch tensor that requires gradients
+        raise InputError("W must be a matrix of real numbers.") from None
+    if given.ndim != 2:
+        raise InputError(f"W must be a matrix; this array has shape {given.shape}.")
+    matrix = sp.csr_array(given, copy=True)
+    matrix.sum_duplicates()
+    _check_entries(matrix)
+    matrix.data = np.maximum(matrix.data, 0)
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def _check_entries(matrix: sp.csr_array) -> None:
+    rows, columns = matrix.shape
+    if rows != columns:
+        raise InputError(f"W must be square; this one is {rows} x {columns}.")
+    if rows == 0:
+        raise InputError("A network needs at least one node; W is empty.")
+    entries = matrix.tocoo()
+    bad = np.flatnonzero(~np.isfinite(entries.data))
+    if len(bad):
+        i, j = entries.row[bad[0]], entries.col[bad[0]]
+        raise InputError(f"W must have finite entries; W[{i}, {j}] = {entries.data[bad[0]]:.6g}.")
+    if entries.nnz and entries.data.min() < -TOLERANCE:
+        worst = entries.data.argmin()
+        i, j = entries.row[worst], entries.col[worst]
+        raise InputError(f"W must not be negative; W[{i}, {j}] = {entries.data[worst]:.6g}.")
+
+
+def _check_sums(matrix: sp.csr_array) -> None:
+    """Doubly stochastic if symmetric, column-stochastic otherwise."""
+    pair = _asymmetry(matrix)
+    column, total = _worst_sum(matrix, axis=0)
+    if abs(total - 1) <= TOLERANCE:
+        return
+    if pair is None:
+        raise InputError(f"Every row of W must sum to 1; row {column} sums to {total:.6g}. Change its diagonal entry.")
+    if abs(_worst_sum(matrix, axis=1)[1] - 1) <= TOLERANCE:
+        raise InputError(
+            "W is not symmetric, and its rows sum to 1 where its columns must, since W[i, j] is the weight with which "
+            "i receives from j. Use its transpose, W.T."
+        )
+    i, j = pair
+    raise InputError(
+        f"W must be symmetric, or have columns that sum to 1 for a directed graph; W[{i}, {j}] = {matrix[i, j]:.6g} "
+        f"but W[{j}, {i}] = {matrix[j, i]:.6g}, and column {column} sums to {total:.6g}."
+    )
+
+
+def _asymmetry(matrix: sp.csr_array) -> tuple[int, int] | None:
+    """Where W and its transpose differ most; None if W is symmetric."""
+    difference = abs(matrix - matrix.T).tocoo()
+    if difference.max() <= TOLERANCE:
+        return None
+    worst = difference.data.argmax()
+    return int(difference.row[worst]), int(difference.col[worst])
+
+
+def _worst_sum(matrix: sp.csr_array, axis: int) -> tuple[int, float]:
+    """The column (axis 0) or row (axis 1) whose sum is farthest from 1, and the sum."""
+    sums = matrix.sum(axis=axis)
+    worst = int(np.abs(sums - 1).argmax())
+    return worst, float(sums[worst])
+
+
+def _check_mixing(matrix: sp.csr_array) -> None:
+    """rho < 1 exactly when the graph is (strongly) connected and aperiodic; both are properties of the graph."""
+    parts, _ = csgraph.connected_components(matrix, connection="strong")
+    if parts > 1:
+        kind = "connected" if _asymmetry(matrix) is None else "strongly connected"
+        sender, receiver = _unreachable(matrix)
+        raise InputError(
+            f"The graph is not {kind}: node {sender} cannot reach node {receiver}. Add edges between its {parts} parts."
+        )
+    if not matrix.diagonal().any() and (period := _period(matrix)) > 1:
+        raise InputError(
+            f"rho = 1: no node has a weight for itself and the length of every cycle is a multiple of {period}, so values "
+            "circulate forever. Use (I + W) / 2 instead of W."
+        )
+
+
+def _unreachable(matrix: sp.csr_array) -> tuple[int, int]:
+    """Two nodes of a graph that is not strongly connected, such that the first cannot reach the second."""
+    sent = matrix.T.tocsr()
+    nodes = np.arange(matrix.shape[0])
+    missed = np.setdiff1d(nodes, csgraph.breadth_first_order(sent, 0, return_predecessors=False))
+    if len(missed):
+        return 0, int(missed[0])
+    return int(np.setdiff1d(nodes, csgraph.breadth_first_order(matrix, 0, return_predecessors=False))[0]), 0
+
+
+def _period(matrix: sp.csr_array) -> int:
+    """The greatest common divisor of the lengths of all cycles of a strongly connected graph."""
+    distance = csgraph.dijkstra(matrix, unweighted=True, indices=0).astype(np.int64)
+    edges = matrix.tocoo()
+    return int(np.gcd.reduce(distance[edges.row] + 1 - distance[edges.col]))
+
+
+def check_weights(rule: Rule, topology: Topology | Changing, rounds: int) -> None:
+    """Refuse a topology that does not have what the rule needs of W.
+
+    W^rounds has no negative eigenvalue for even rounds; those of large graphs are known to three digits only.
+    """
+    needs = rule.needs
+    if topology.directed and not needs.directed:
+        raise InputError(
+            f"This rule needs an undirected graph, and {topology.name} is directed. "
+            "Use an undirected one, or wrap the rule: rules.push_sum(rule)."
+        )
+    if needs.smallest_eigenvalue <= -1:
+        return
+    if topology.directed:
+        raise InputError(
+            f"This rule needs all eigenvalues of W real and above {needs.smallest_eigenvalue:.4g}, "
+            f"and {topology.name} is directed. Use an undirected graph or another rule."
+        )
+    if rounds % 2 == 0:
+        return
+    margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
+    if topology.smallest_eigenvalue**rounds <= needs.smallest_eigenvalue + margin:
+        raise InputError(
+            f"This rule needs all eigenvalues of W above {needs.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
+            f"is {topology.smallest_eigenvalue:.4g}. Use weights='lazy' (--weights lazy), or leave the rule out."
+        )

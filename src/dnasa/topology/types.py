@@ -1,0 +1,181 @@
+"""A graph with its mixing matrix W, fixed or changing with time.
+
+An exchange computes W @ x: W[i, j] is the weight with which node i receives from node j.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import scipy.sparse as sp
+
+from dnasa.core import InputError, whole
+from dnasa.topology import spectrum
+
+TOLERANCE = 1e-8
+DENSE_NODES = 200  # up to here, or above a density of 10 %, W is stored as a dense matrix: it multiplies faster
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A connected graph and its W, a NumPy array or a SciPy CSR matrix.
+
+    W is symmetric and doubly stochastic, or, on a directed graph, column-stochastic.
+    """
+
+    name: str
+    weights: Any
+
+    @property
+    def nodes(self) -> int:
+        return self.weights.shape[0]
+
+    @cached_property
+    def sparse(self) -> sp.csr_array:
+        return sp.csr_array(self.weights)
+
+    @cached_property
+    def directed(self) -> bool:
+        """Whether W is not symmetric, so that only rules for directed graphs can use it."""
+        return bool(abs(self.sparse - self.sparse.T).max() > TOLERANCE)
+
+    @cached_property
+    def graph(self) -> nx.Graph:
+        """The graph without self-loops; every edge has its `weight`.
+
+        For a directed topology a DiGraph whose edges lead from the sender to the receiver.
+        """
+        entries = (self.sparse if self.directed else sp.tril(self.sparse)).tocoo()
+        edges = zip(entries.col.tolist(), entries.row.tolist(), entries.data.tolist(), strict=True)
+        graph = nx.empty_graph(self.nodes, create_using=nx.DiGraph if self.directed else nx.Graph)
+        graph.add_weighted_edges_from(edge for edge in edges if edge[0] != edge[1])
+        return graph
+
+    def neighbours(self, node: int) -> list[int]:
+        """The nodes that `node` receives from; on an undirected graph these are also the ones it sends to."""
+        check_node(node, self.nodes)
+        row = self.sparse.indices[self.sparse.indptr[node] : self.sparse.indptr[node + 1]]
+        return sorted(int(j) for j in row if j != node)
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """The number of neighbours of each node."""
+        return np.diff(self.sparse.indptr) - (self.sparse.diagonal() != 0)
+
+    @cached_property
+    def messages(self) -> int:
+        """Messages sent in one exchange by all nodes together."""
+        return int(self.degrees.sum())
+
+    @cached_property
+    def rho(self) -> float:
+        """The second largest modulus of W's eigenvalues: from 0 (one exchange averages exactly) to 1 (nothing spreads)."""
+        return spectrum.second_modulus(self.sparse) if self.directed else max(map(abs, self._extremes))
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        """Of a symmetric W; nan on a directed graph, whose eigenvalues are complex numbers."""
+        return float("nan") if self.directed else self._extremes[0]
+
+    @cached_property
+    def _extremes(self) -> tuple[float, float]:
+        return spectrum.extremes(self.sparse)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same text for the same name and W, such as "ring 8 nodes 1a2b3c4d"."""
+        return f"{self.name} {self.nodes} nodes {checksum([self])}"
+
+
+@dataclass(frozen=True, eq=False)
+class Changing:
+    """An undirected topology that changes with time: `at(t)` repeats after `period` steps.
+
+    Its graphs need not be connected one by one, only all together.
+    """
+
+    name: str
+    each: tuple[Topology, ...]
+    directed = False
+
+    @property
+    def nodes(self) -> int:
+        return self.each[0].nodes
+
+    @property
+    def period(self) -> int:
+        return len(self.each)
+
+    def at(self, t: int) -> Topology:
+        return self.each[t % self.period]
+
+    @cached_property
+    def messages(self) -> int:
+        """Messages sent in one exchange by all nodes together, on average over a period."""
+        return round(sum(topology.messages for topology in self.each) / self.period)
+
+    @cached_property
+    def rho(self) -> float:
+        """Of the product over one period, as a rate per step."""
+        return spectrum.product_norm([topology.sparse for topology in self.each]) ** (1 / self.period)
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        return min(topology.smallest_eigenvalue for topology in self.each)
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """The number of neighbours of each node, on average over a period."""
+        return np.sum([topology.degrees for topology in self.each], axis=0) // self.period
+
+    @cached_property
+    def average(self) -> Topology:
+        """The average of the matrices of a period; its graph has all edges of the period."""
+        return store(self.name, sp.csr_array(sum(topology.sparse for topology in self.each) / self.period))
+
+    @property
+    def sparse(self) -> sp.csr_array:
+        return self.average.sparse
+
+    @property
+    def weights(self) -> Any:
+        return self.average.weights
+
+    @property
+    def graph(self) -> nx.Graph:
+        return self.average.graph
+
+    def neighbours(self, node: int) -> list[int]:
+        """The nodes that `node` receives from at some time of a period."""
+        return self.average.neighbours(node)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same text for the same name and matrices in the same order."""
+        return f"{self.name} {self.nodes} nodes {checksum(self.each)}"
+
+
+def store(name: str, matrix: sp.csr_array) -> Topology:
+    """A topology with W in the format that multiplies faster."""
+    n = matrix.shape[0]
+    sparse = n > DENSE_NODES and matrix.nnz < 0.1 * n * n
+    return Topology(name, matrix if sparse else matrix.toarray())
+
+
+def check_node(node: int, nodes: int) -> None:
+    """Refuse a node that does not exist."""
+    if whole("A node", node, low=0) >= nodes:
+        raise InputError(f"There is no node {node}: nodes are numbered from 0 to {nodes - 1}.")
+
+
+def checksum(topologies: Sequence[Topology]) -> str:
+    """Of the matrices, in order; indices as 64-bit numbers, since SciPy stores them with 32 or 64."""
+    value = 0
+    for W in (topology.sparse for topology in topologies):
+        for part in (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data):
+            value = zlib.crc32(part.tobytes(), value)
+    return f"{value:08x}"

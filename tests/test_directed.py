@@ -1,0 +1,132 @@
+"""Directed graphs have column-stochastic weights, and rules are refused on graphs that they cannot use."""
+
+from typing import NamedTuple
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dnasa
+from dnasa import topology
+from dnasa.core import Array, Exchange, InputError, Needs, Rule
+from dnasa.problems import Custom
+from dnasa.rules import d2, dsgd, push_sum
+from dnasa.rules.schedules import constant
+
+
+def test_the_directed_ring_sends_half_of_a_nodes_weight_to_the_next():
+    graph = topology.directed_ring(4)
+    np.testing.assert_allclose(graph.weights, np.array([[1, 0, 0, 1], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]) / 2)
+    assert graph.directed
+    assert sorted(graph.graph.edges) == [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert graph.graph.edges[0, 1]["weight"] == 1 / 2
+    assert graph.neighbours(0) == [3]
+    assert graph.messages == 4
+    assert graph.degrees.tolist() == [1, 1, 1, 1]
+    assert np.isnan(graph.smallest_eigenvalue)
+
+
+def test_the_directed_exponential_graph_sends_equal_shares_to_powers_of_two():
+    graph = topology.directed_exponential(10)
+    assert sorted(graph.graph.successors(0)) == [1, 2, 4, 8]
+    assert graph.neighbours(0) == [2, 6, 8, 9]
+    np.testing.assert_allclose(graph.weights[graph.weights > 0], 1 / 5)
+    assert graph.messages == 40
+
+
+@pytest.mark.parametrize("n", [3, 50, 700])
+def test_directed_graphs_have_the_rho_of_theory(n):
+    assert topology.directed_ring(n).rho == pytest.approx(np.cos(np.pi / n), abs=1e-9)
+    even = topology.directed_exponential(2 * n)
+    assert even.rho == pytest.approx(1 - 2 / (1 + np.ceil(np.log2(2 * n))), abs=1e-9)  # Ying et al., 2021
+
+
+def test_a_large_directed_ring_knows_its_rho():
+    graph = topology.directed_ring(20_000)
+    assert sp.issparse(graph.weights)
+    assert 1 - graph.rho == pytest.approx(1 - np.cos(np.pi / 20_000), rel=0.01)
+
+
+def test_a_directed_networkx_graph_sends_along_its_edges():
+    graph = topology.from_networkx(nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("a", "c"), ("a", "a")]))
+    np.testing.assert_allclose(graph.weights, [[1 / 3, 0, 1 / 2], [1 / 3, 1 / 2, 0], [1 / 3, 1 / 2, 1 / 2]])
+    assert sorted(graph.graph.edges) == [(0, 1), (0, 2), (1, 2), (2, 0)]
+    assert graph.neighbours(2) == [0, 1]
+    assert graph.degrees.tolist() == [1, 1, 2]
+    assert graph.messages == 4
+
+
+def test_a_column_stochastic_matrix_is_a_directed_topology():
+    W = np.array([[0.5, 0.3, 0], [0.5, 0, 0.6], [0, 0.7, 0.4]])
+    for given_matrix in (W, sp.csr_array(W)):
+        graph = topology.from_matrix(given_matrix)
+        assert graph.directed
+        np.testing.assert_array_equal(graph.weights, W)
+        moduli = np.sort(np.abs(np.linalg.eigvals(W)))
+        assert graph.rho == pytest.approx(moduli[-2])
+
+
+def test_a_directed_ring_that_loses_a_node_is_closed_by_one_edge():
+    rest = topology.without(topology.directed_ring(6), [2])
+    np.testing.assert_allclose(rest.weights, topology.directed_ring(5).weights)
+
+
+@given(n=st.integers(1, 12), p=st.floats(0, 0.4), seed=st.integers(0, 10_000))
+@settings(max_examples=150, deadline=None)
+def test_lost_nodes_of_a_directed_graph_cost_the_fewest_new_edges(n, p, seed):
+    rest = nx.gnp_random_graph(n, p, seed=seed, directed=True)
+    graph = rest.copy()
+    graph.add_edges_from([(n, i) for i in range(n)] + [(i, n) for i in range(n)])
+    new = topology.without(topology.from_networkx(graph), [n])
+    parts = nx.condensation(rest)
+    sources = sum(degree == 0 for _, degree in parts.in_degree)
+    sinks = sum(degree == 0 for _, degree in parts.out_degree)
+    fewest = max(sources, sinks) if len(parts) > 1 else 0
+    assert nx.is_strongly_connected(nx.DiGraph(new.graph))
+    assert new.messages == rest.number_of_edges() + fewest
+
+
+class Stored(NamedTuple):
+    x: Array
+    g: Array
+
+
+def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange():
+    later = Rule(
+        lambda x: Stored(x, 0 * x),
+        lambda s, gradients, t: ((), s._replace(g=gradients[0])),
+        lambda s, mixed: s,
+        then=(Exchange(lambda s, t: ((s.x - 0.1 * s.g,), s), lambda s, mixed: s._replace(x=mixed[0])),),
+    )
+    graph = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)]))
+    problem = Custom(lambda x, node, rng: (1 + node) * (x - node), start=np.zeros(2))
+    plain, late = (
+        dnasa.solve(problem, graph, push_sum(rule), steps=100, progress=False) for rule in (dsgd(constant(0.1)), later)
+    )
+    np.testing.assert_allclose(late.x, plain.x)
+    assert late.history.bytes.tolist() == plain.history.bytes.tolist()
+
+
+# ---------------------------------------------------------------- what rules need
+
+
+def test_a_rule_for_undirected_graphs_is_refused_on_a_directed_one():
+    graph, rule = topology.directed_ring(5), dsgd(constant(0.1))
+    with pytest.raises(InputError, match=r"directed_ring is directed\. Use an undirected one, or .*rules\.push_sum"):
+        topology.check_weights(rule, graph, 1)
+    topology.check_weights(push_sum(rule), graph, 1)
+    topology.check_weights(push_sum(rule), topology.ring(5), 1)
+
+
+def test_d2_is_refused_where_eigenvalues_are_too_small_or_complex():
+    rule = d2(constant(0.1))
+    with pytest.raises(InputError, match=r"above -0\.3333; the smallest of this ring is -0\.3333.*lazy"):
+        topology.check_weights(rule, topology.ring(8), 1)
+    topology.check_weights(rule, topology.ring(8), 2)
+    topology.check_weights(rule, topology.ring(8, weights="lazy"), 1)
+    with pytest.raises(InputError, match="directed"):
+        topology.check_weights(push_sum(rule), topology.directed_ring(8), 1)
+    topology.check_weights(rule._replace(needs=Needs()), topology.ring(8), 1)
