@@ -1,23 +1,53 @@
 """Decentralized training with no server, no shared data and no stepsize to tune."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dnasa import core, rules, schedules
-from dnasa.core import InputError, Network, Rule, unit
-from dnasa.records import Result
-from dnasa.solve import solve
+from dnasa import core, rules
+from dnasa.arrays import unit
+from dnasa.core import Channel, InputError, Network, Rule
+from dnasa.engine.loop import solve
+from dnasa.rules import schedules
+from dnasa.runs.result import Result
 
-__version__ = "0.1.0"
-__all__ = ["InputError", "Network", "Result", "Rule", "core", "rules", "schedules", "solve", "unit"]
+if TYPE_CHECKING:
+    from dnasa import channels, data, networks, optim, plots, problems, studies, topology
+    from dnasa.networks import connect
 
-LATER = ("data", "experiments", "metrics", "networks", "optim", "plots", "problems", "topology")
+__version__ = "0.2.0"
+__all__ = [
+    "Channel",
+    "InputError",
+    "Network",
+    "Result",
+    "Rule",
+    "channels",
+    "connect",
+    "core",
+    "data",
+    "networks",
+    "optim",
+    "plots",
+    "problems",
+    "rules",
+    "schedules",
+    "solve",
+    "studies",
+    "topology",
+    "unit",
+]
+
+LAZY = ("channels", "data", "networks", "optim", "plots", "problems", "studies", "topology")
 
 
 def __getattr__(name: str) -> Any:
-    """Rooms with heavy furniture (SciPy, networkx, torch, matplotlib) open when someone knocks."""
-    if name in LATER:
+    """Modules that need SciPy, networkx, torch or matplotlib are imported on first use."""
+    if name in LAZY:
         return import_module(f"dnasa.{name}")
     if name == "connect":
         return import_module("dnasa.networks").connect
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

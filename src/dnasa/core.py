@@ -1,24 +1,19 @@
-"""The words everything else is written in: arrays, schedules, rules, networks.
+"""The types that everything else is written in: rules, channels, networks, schedules and errors.
 
-Arrays have shape `(..., k, d)`: `k` nodes held by this process, `d` parameters each. Leading axes are independent
-runs, so a whole grid search is one array. NumPy and torch arrays are both welcome.
+Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers each (`d` for iterates, 1 for a number of a
+node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-try:
-    from dnasa import compiled as compiled
-except ImportError:  # no C compiler when this was installed: everything works without, more slowly
-    compiled = None  # type: ignore[assignment]
-
 Array = Any
+State = Any  # of a rule: a NamedTuple of arrays (or of further such tuples) whose first array is x
+Messages = tuple[Array, ...]
+Gradients = tuple[Array, ...]
 Schedule = Callable[[int], Any]
+Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the parts of x, in order
 
 
 class InputError(ValueError):
@@ -26,179 +21,223 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that could not go on through no mistake of the user's: a lost process, say."""
+    """A run that could not continue through no mistake of the user's, such as a lost process."""
 
 
 class ProcessLost(RunError):
-    """Processes died; those who are left can go on."""
+    """Processes died; the remaining ones can continue."""
 
 
 class Interrupted(RunError):
-    """Somebody asked the run to stop, and it did so in good order."""
+    """A stop was requested, and the run stopped after a complete step."""
 
 
-class Mix(Protocol):
-    """The exchange: every array multiplied by W over its node axis, always returned as a tuple."""
-
-    def __call__(self, *arrays: Array) -> tuple[Array, ...]: ...
+# ---------------------------------------------------------------- rules
 
 
-class Averaged(NamedTuple):
-    """The family x <- W[x - eta z/|z|] (or - eta z), u <- W[u + g - v], z <- W[(1 - alpha) z + alpha (u + g - v)]."""
+class Exchange(NamedTuple):
+    """A further exchange of the same step: `send(state, t)` gives messages, `receive` takes them mixed."""
 
-    eta: Schedule
-    alpha: Schedule
-    normalised: bool
+    send: Callable[[State, int], tuple[Messages, State]]
+    receive: Callable[[State, Messages], State]
+
+
+class Needs(NamedTuple):
+    """What a rule needs of W: all eigenvalues strictly above `smallest_eigenvalue`; symmetric unless it says `directed`."""
+
+    smallest_eigenvalue: float = -1.0
+    directed: bool = False
+
+
+def nothing(state: State, t: int) -> Messages:
+    """No early messages."""
+    return ()
+
+
+def only_x(state: State, t: int) -> tuple[Array, ...]:
+    """One gradient, at x."""
+    return (state.x,)
+
+
+def x_itself(state: State) -> Array:
+    """The answer is the iterate."""
+    return state.x
+
+
+def no_estimate(state: State) -> None:
+    """The rule has no estimate of the full gradient."""
 
 
 class Rule(NamedTuple):
-    """What a node does between two exchanges.
+    """What a node does in a step: gradients at `points`, messages, exchange, new state.
 
-    `init(x)` makes the state, whose first field `x` is where the next gradient is taken;
-    `step(state, g, mix, t)` gives the next state and calls `mix` once with everything that must be exchanged.
-    `smallest_eigenvalue` is what the rule needs of W: its eigenvalues must lie strictly above.
-
-    A rule whose next iterate does not depend on the gradient now being computed can say so with its step in two halves:
-    `x, u, z = mix(move(state, t), *track(state, g, t))`. Then all exchanges can run while the gradient is computed.
-    `averaged` says that the rule is of D-NASA's family, for which there is a fast path (`fused.py`). Several rules side by side
-    are one whose `parts` are those rules, each with its entries of the first axis.
+    - `init(x)` makes the state, a NamedTuple of arrays, x first.
+    - `send(state, gradients, t)` gives the messages to exchange and the state meanwhile; no messages, and nothing travels.
+    - `receive(state, messages)` takes the mixed messages in the order sent, early ones first, and gives the next state.
+    - `then` holds further exchanges of the same step, for methods that send on what they just received.
+    - `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so the
+      next gradient can be computed while the other messages travel.
+    - `points(state, t)` says where gradients are wanted, all on the same sample.
+    - `answer(state)` is what the user gets: x, or an average of iterates.
+    - `restart(state)` is applied when nodes left or joined; by default the rule starts anew at x.
+    - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
+    - `needs` says what the rule needs of W.
+    - `form` declares a known form that the engine has a fast path for (`rules/forms.py`).
     """
 
-    init: Callable[[Array], Any]
-    step: Callable[[Any, Array, Mix, int], Any]
-    smallest_eigenvalue: float = -1.0
-    move: Callable[[Any, int], Array] | None = None
-    track: Callable[[Any, Array, int], tuple[Array, Array]] | None = None
-    averaged: Averaged | None = None
-    parts: "tuple[tuple[Rule, slice], ...]" = ()
+    init: Callable[[Array], State]
+    send: Callable[[State, Gradients, int], tuple[Messages, State]]
+    receive: Callable[[State, Messages], State]
+    then: tuple[Exchange, ...] = ()
+    early: Callable[[State, int], Messages] = nothing
+    points: Callable[[State, int], tuple[Array, ...]] = only_x
+    answer: Callable[[State], Array] = x_itself
+    restart: Callable[[State], State] | None = None
+    estimate: Callable[[State], Array | None] = no_estimate
+    needs: Needs = Needs()
+    form: Any = None
+
+    @property
+    def hides(self) -> bool:
+        """Whether its exchanges can run while the next gradient is computed."""
+        return self.early is not nothing and self.points is only_x and not self.then
+
+    def restarted(self, state: State) -> State:
+        """The state after nodes left or joined."""
+        return self.init(state.x) if self.restart is None else self.restart(state)
+
+
+# ---------------------------------------------------------------- states as flat lists of named arrays
+
+
+def leaves(state: State, prefix: str = "") -> dict[str, Array]:
+    """All arrays of a state by name, in order; those of nested tuples as `outer.inner`."""
+    names = getattr(state, "_fields", range(len(state)))
+    out: dict[str, Array] = {}
+    for name, part in zip(names, state, strict=True):
+        out |= leaves(part, f"{prefix}{name}.") if isinstance(part, tuple) else {f"{prefix}{name}": part}
+    return out
+
+
+def rebuilt(state: State, arrays: dict[str, Array], prefix: str = "") -> State:
+    """A state of the same structure with these arrays."""
+    names = getattr(state, "_fields", range(len(state)))
+    parts = [
+        rebuilt(part, arrays, f"{prefix}{name}.") if isinstance(part, tuple) else arrays[f"{prefix}{name}"]
+        for name, part in zip(names, state, strict=True)
+    ]
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+# ---------------------------------------------------------------- channels and networks
+
+
+class Multiply(Protocol):
+    """The product with W of one step.
+
+    Called with payloads `(..., k, w)` and, where they are encoded, the function that decodes rows of each; only the
+    payloads travel. `weights` replaces W for this product by a matrix with no entries that W does not have. `W` is the
+    sparse matrix of this step, `rows` are those of the nodes held by this process.
+    """
+
+    W: Any
+    rows: range
+
+    def __call__(
+        self, payloads: Messages, decode: "Sequence[Callable[[Array], Array]] | None" = None, weights: Any = None
+    ) -> Messages: ...
+
+
+Memory = tuple[Any, ...]  # of a channel: one entry for each message of an exchange, a tuple of arrays (k rows each)
+
+
+class Channel(NamedTuple):
+    """How messages travel.
+
+    `init(message)` makes the memory for a message, a tuple of arrays with a row for each node;
+    `exchange(memory, messages, multiply, t)` gives the mixed messages and the memory after, an entry for each message.
+    What depends on chance is a function of (seed, t, node) alone. When nodes leave or join, memories start anew.
+    `settings` is what a resumed run must agree on; `size(message)` is the bytes of a node's row of this message on the wire.
+    A channel whose memory is of one W only says `fixed_graph`: it is refused on a graph that changes.
+    """
+
+    init: Callable[[Array], tuple[Array, ...]]
+    exchange: Callable[[Memory, Messages, Multiply, int], tuple[Messages, Memory]]
+    settings: Any = None
+    size: Callable[[Array], float] | None = None
+    fixed_graph: bool = False
 
 
 @dataclass(frozen=True)
 class Network:
     """Who multiplies by W.
 
-    `nodes` is the number of nodes in all, `here` those held by this process (default: all). `mix(*arrays)` is the exchange,
-    or `mix(*arrays, t)` where it changes with the step; `mean(a)` averages `(..., k, m)` over all nodes to `(..., m)` and is
-    for metrics: rules never see it. `rounds` is how often an exchange is repeated, `wire` the dtype numbers travel in where it
-    is not their own, `topology` the graph where it is known. Between real processes, `rank` says which one this is, `share`
-    gives every process everyone's text, `gather` everyone's rows, `traffic` counts what was sent, and `channel` is a further
-    network of the same processes whose messages cannot be taken for those of this one. When a process is lost, an exchange
-    raises `ProcessLost`, and `survivors` gives the network of those who are left, whose nodes' numbers are `members`.
-    A network that remembers messages has a `memory` with `arrays()` and `restore(arrays)`, for checkpoints. `fixed_weights` is
-    W itself, where all of it is here and never changes.
+    `nodes` is the number of nodes in all, `multiply(messages, t)` the product with W of step t, and `mean(a)` the average
+    of `(..., k, m)` over all nodes, `(..., m)`, for metrics: rules never see it. That is enough for a network of one's own.
+
+    `channel` is how messages travel (None: as they are), `rounds` how often an exchange is repeated in a step, `topology`
+    the graph. `at(t)` is the product that channels use; `fixed_weights` is W itself where all of it is here and never
+    changes. Between real processes, `local_nodes` are the nodes of this one and `rank` its number; `allgather_text` gives
+    everyone's text, `gather` everyone's rows; `traffic` counts what was sent; `duplicate` makes a further network of the
+    same processes whose messages stay separate. When a process is lost, an exchange raises `ProcessLost`, and `survivors`
+    gives the network of the remaining ones, whose nodes' original numbers are `node_ids`.
     """
 
     nodes: int
-    mix: Callable[..., tuple[Array, ...]]
+    multiply: Callable[[Messages, int], Messages]
     mean: Callable[[Array], Array]
-    here: range = None  # type: ignore[assignment]
+    local_nodes: range = None  # type: ignore[assignment]
     rank: int = 0
-    share: Callable[[str], list[str]] = lambda text: [text]
+    allgather_text: Callable[[str], list[str]] = lambda text: [text]
     gather: Callable[[Array], Array] = lambda x: x
     traffic: Any = None
     rounds: int = 1
-    wire: str | None = None
+    channel: Channel | None = None
     topology: Any = None
-    channel: "Callable[[], Network] | None" = None
-    members: Sequence[int] = None  # type: ignore[assignment]
+    at: Callable[[int], Multiply] | None = None
+    duplicate: "Callable[[], Network] | None" = None
+    node_ids: Sequence[int] = None  # type: ignore[assignment]
     survivors: "Callable[[], Network] | None" = None
-    memory: Any = None
     fixed_weights: Any = None
 
     def __post_init__(self) -> None:
-        for name in ("here", "members"):
+        for name in ("local_nodes", "node_ids"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, range(self.nodes))
 
-    @cached_property
-    def changes(self) -> bool:
-        return "t" in inspect.signature(self.mix).parameters
-
-    def at(self, t: int) -> Mix:
-        """The exchange of step t as a rule sees it."""
-        return (lambda *arrays: self.mix(*arrays, t=t)) if self.changes else self.mix
+    @property
+    def simulated(self) -> bool:
+        """Whether this process holds all nodes."""
+        return len(self.local_nodes) == self.nodes
 
 
-def norm(z: Array) -> Array:
-    """Euclidean norm over the last axis, kept as an axis of one; squares are summed in float64."""
-    if isinstance(z, np.ndarray):
-        return np.sqrt(np.einsum("...d,...d->...", z, z, dtype=np.float64))[..., None].astype(z.dtype)
-    import torch
+@dataclass
+class Sent:
+    """What all nodes together have sent in one run: messages, and bytes of them."""
 
-    return torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64).to(z.dtype)
+    messages: int = 0
+    bytes: float = 0.0
 
-
-def unit(z: Array) -> Array:
-    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised."""
-    if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # no number of 32 bits leaves the range of 64
-        import torch
-
-        wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
-        return (z / nonzero(wide)).to(z.dtype)
-    length = norm(z)
-    low, high = _trusted(length)
-    extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
-    if getattr(z, "is_cuda", False) or extreme.any():  # a GPU is not asked: waiting for its answer would cost more
-        z = z / _where(extreme, nonzero(_largest(z)), length**0)
-        length = norm(z)
-    return z / nonzero(length)
+    def add(self, network: Network, row: float, t: int) -> None:
+        """An exchange of step t in which every message holds so many bytes."""
+        graph = network.topology.at(t) if hasattr(network.topology, "at") else network.topology
+        count = network.rounds * (graph.messages if graph is not None else 0)
+        self.messages += count
+        self.bytes += count * row
 
 
-def _trusted(length: Array) -> tuple[float, float]:
-    return (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
+ChannelMemory = dict[int, Memory]  # by exchange of a step: 0 for `send`, 1 and up for `then`
 
 
-def ordinary(length: Array) -> bool:
-    """Whether all lengths can be divided by as they are."""
-    low, high = _trusted(length)
-    return bool(length.min() >= low and length.max() <= high)
+class Snapshot(NamedTuple):
+    """All that a rule needs to continue: its state, its channel's memory, and what it has sent so far."""
+
+    state: State
+    memory: ChannelMemory
+    sent: Sent
 
 
-def nonzero(length: Array) -> Array:
-    return length + (length == 0)
-
-
-def like(a: Array, other: Array) -> Array:
-    """In the library, dtype and device of the other."""
-    if isinstance(other, np.ndarray) and isinstance(a, (np.ndarray, list, tuple, float, int)):
-        return np.asarray(a, other.dtype)
-    import torch
-
-    if isinstance(other, np.ndarray):
-        return a.detach().to("cpu", torch.from_numpy(other[..., :0]).dtype).numpy()
-    return torch.as_tensor(a, dtype=other.dtype, device=other.device)
-
-
-def stack(arrays: Sequence[Array]) -> Array:
-    """One array of several alike."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.stack(arrays)
-    import torch
-
-    return torch.stack(list(arrays))
-
-
-def concatenate(arrays: Sequence[Array]) -> Array:
-    """One array of several, along their first axis."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays)
-    import torch
-
-    return torch.cat(list(arrays))
-
-
-def _where(condition: Array, a: Array, b: Array) -> Array:
-    if isinstance(a, np.ndarray):
-        return np.where(condition, a, b)
-    import torch
-
-    return torch.where(condition, a, b)
-
-
-def _largest(z: Array) -> Array:
-    if isinstance(z, np.ndarray):
-        return np.abs(z).max(-1, keepdims=True)
-    return z.abs().amax(-1, keepdim=True)
+# ---------------------------------------------------------------- checks of what users give
 
 
 def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
@@ -215,7 +254,7 @@ def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
 
 
 def choose(kind: str, name: str, known: Any) -> Any:
-    """Look a name up, or say what could have been asked for."""
+    """The value of that name, or an error that lists the known names."""
     if name not in known:
         raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.")
     return known[name]
@@ -224,7 +263,7 @@ def choose(kind: str, name: str, known: Any) -> Any:
 def positive(name: str, value: Any) -> None:
     """Refuse anything but a finite positive number."""
     try:
-        good = 0 < float(value) < float("inf")
+        good = not isinstance(value, str) and 0 < float(value) < float("inf")
     except (TypeError, ValueError, OverflowError):
         good = False
     if not good:

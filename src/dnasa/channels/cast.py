@@ -1,46 +1,51 @@
-"""Lean messages: numbers travel in 16 bits, the state stays in full precision.
+"""Messages in 16 bits, while the state stays in full precision.
 
-What a node receives is Q(x), its neighbour's numbers rounded. The exchange is then `x + (W - I) Q(x)` instead of `W x`:
-whatever was rounded away stays with its owner, so that the mean over the nodes, and with it mean(u) = mean(v), is kept.
+A node receives Q(x), its neighbour's numbers rounded. The exchange is then `x + (W - I) Q(x)` instead of `W x`: what
+rounding removes stays with its owner, so the mean over the nodes, and with it mean(u) = mean(v), is preserved.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, choose, like
+from dnasa.core import Array, Channel, Memory, Messages, Multiply, choose
 
-WIRES = ("bfloat16", "float16")
-
-
-def check(wire: str | None) -> None:
-    if wire is not None:
-        choose("wire format", wire, dict.fromkeys(WIRES))
+DTYPES = ("bfloat16", "float16")
 
 
-def as_tensor(a: Array) -> Any:
+def cast(dtype: str) -> Channel:
+    """Messages travel as bfloat16 or float16."""
+    choose("message dtype", dtype, dict.fromkeys(DTYPES))
+
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+        payloads = tuple(encode(m, dtype) for m in messages)
+        decoders = [decoder(m, dtype) for m in messages]
+        received = (decode(payload) for decode, payload in zip(decoders, payloads, strict=True))
+        mixed = multiply(payloads, decoders)
+        return tuple(w + (m - q) for w, m, q in zip(mixed, messages, received, strict=True)), memory
+
+    return Channel(lambda message: (), exchange, settings=dtype, size=lambda m: 2 * m.shape[-1])
+
+
+def encode(a: Array, dtype: str) -> Array:
+    """Rounded to 16 bits; as int16 for NumPy, which has no bfloat16."""
     import torch
 
-    return torch.from_numpy(a) if isinstance(a, np.ndarray) else a
+    tensor = torch.from_numpy(np.ascontiguousarray(a)) if isinstance(a, np.ndarray) else a
+    if dtype == "float16":  # its range ends at 65504: the rest of a larger number stays with its owner too
+        tensor = tensor.clamp(-65504, 65504)
+    rounded = tensor.to(getattr(torch, dtype))
+    return rounded.view(torch.int16).numpy() if isinstance(a, np.ndarray) else rounded
 
 
-def lean(
-    mix: Callable[[tuple[Array, ...]], tuple[Array, ...]], arrays: tuple[Array, ...], wire: str
-) -> tuple[Array, ...]:
-    """x + (W - I) Q(x), where `mix` multiplies by W."""
-    arrived = tuple(rounded(a, wire) for a in arrays)
-    return tuple(mixed + (a - rough) for mixed, a, rough in zip(mix(arrived), arrays, arrived, strict=True))
+def decoder(like: Array, dtype: str) -> Any:
+    """From 16 bits back to the library and dtype of `like`."""
 
+    def decode(payload: Array) -> Array:
+        if not isinstance(payload, np.ndarray):
+            return payload.to(like.dtype)
+        import torch
 
-def rounded(a: Array, wire: str) -> Array:
-    """As it arrives."""
-    import torch
+        return torch.from_numpy(payload).view(getattr(torch, dtype)).double().numpy().astype(like.dtype)
 
-    tensor = as_tensor(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a)
-    return like(in_range(tensor, wire).to(getattr(torch, wire)), a)
-
-
-def in_range(tensor: Any, wire: str | None) -> Any:
-    """float16 ends at 65504: what is larger stays, for the rest of it, with its owner too."""
-    return tensor.clamp(-65504, 65504) if wire == "float16" else tensor
+    return decode

@@ -1,126 +1,146 @@
-"""Unreliable networks, simulated: messages get lost, nodes are out of reach for a while, news comes late.
+"""Unreliable links, simulated: messages get lost, nodes are unreachable for a while, messages arrive late.
 
 All of it is a function of the seed and the step, so a run repeats exactly.
 """
 
-from collections import defaultdict, deque
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from dnasa.core import Array, InputError, Network, whole
-from dnasa.networks import wire as wires
-from dnasa.networks.simulated import compact, product
+from dnasa.channels.cast import cast, decoder, encode
+from dnasa.channels.exchange import check_memory
+from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, whole
 from dnasa.randomness import Streams
-from dnasa.topology import Changing, Topology
 
-SPELL = 20  # steps for which a node that is away stays away
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+TOLERANCE = 1e-8  # of the symmetry of W, as in `topology`
+OUTAGE = 20  # steps for which an unreachable node stays so
 
 
-def connect(
-    topology: Topology | Changing,
-    drop: float = 0.0,
-    away: float = 0.0,
-    stale: int = 0,
-    seed: int = 0,
-    wire: str | None = None,
-) -> Network:
-    """All nodes in one process, on a network with faults.
+def faulty(
+    drop: float = 0.0, away: float = 0.0, stale: int = 0, seed: int = 0, message_dtype: str | None = None
+) -> Channel:
+    """Messages over links that fail.
 
-    Each link fails in a step with probability `drop`; each node is out of reach for a share `away` of the time, in spells of
-    20 steps, while it goes on with its own data. The weight of a lost message returns to both its ends, so that W stays
-    symmetric and doubly stochastic. With `stale`, what a node hears of a neighbour is 0 to `stale` steps old, drawn anew for
-    every node and step; then the mean over the nodes is no longer kept exactly.
+    Each link fails in a step with probability `drop`; each node is unreachable for a share `away` of the time, for 20 steps
+    at a time, while it continues with its own data. The weight of a lost message stays with its sender; on an undirected
+    graph a link fails both ways, so W stays symmetric and doubly stochastic. With `stale`, what a node receives of a
+    neighbour is 0 to `stale` steps old, drawn anew for every node and step; then the mean over the nodes is no longer
+    preserved exactly. `message_dtype` casts to 16 bits.
     """
     for name, share in (("drop", drop), ("away", away)):
         if not 0 <= share < 1:
             raise InputError(f"{name} must be a probability from 0 to less than 1, not {share}.")
-    faults = Faults(topology, drop, away, whole("stale", stale, low=0), whole("A seed", seed, low=0), wire)
-    return Network(topology.nodes, faults.mix, lambda a: a.mean(-2), wire=wire, topology=topology, memory=faults)
+    stale, seed = whole("stale", stale, low=0), whole("A seed", seed, low=0)
+    inner = cast(message_dtype) if message_dtype else None
+    lossy = lru_cache(maxsize=2)(Losses(drop, away, seed))  # early messages and the others share the losses of a step
+
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+        weights = lossy(t, Identity(multiply.W))
+        if stale:
+            return delayed(memory, messages, multiply, t, weights)
+        if inner:
+            return inner.exchange(memory, messages, Weighted(multiply, weights), t)
+        return multiply(messages, weights=weights), memory
+
+    def delayed(
+        memory: Memory, messages: Messages, multiply: Multiply, t: int, weights: Any
+    ) -> tuple[Messages, Memory]:
+        """Others' messages may be old, a node's own are not; `memory` has what was sent at the last steps, newest first."""
+        import scipy.sparse as sp
+
+        check_memory(memory, messages, counts=range(stale + 2))
+        memory = tuple((rounded(m, message_dtype), *old[:stale]) for m, old in zip(messages, memory, strict=True))
+        ages = Streams("late").at(seed, 0, t).integers(0, stale + 1, size=weights.shape[0])[multiply.rows]
+        old = tuple(_of_age(history, ages) for history in memory)
+        diagonal = weights.diagonal()
+        others = sp.csr_array(weights - sp.diags_array(diagonal))
+        if message_dtype is None:
+            received = multiply(old, weights=others)
+        else:
+            payloads = tuple(encode(a, message_dtype) for a in old)
+            received = multiply(payloads, [decoder(m, message_dtype) for m in messages], others)
+        own = diagonal[multiply.rows, None]
+        return tuple(r + _times(m, own) for r, m in zip(received, messages, strict=True)), memory
+
+    settings = {"drop": drop, "away": away, "stale": stale, "seed": seed, "message_dtype": message_dtype}
+    return Channel(lambda message: (), exchange, settings, size=inner.size if inner else None)
 
 
-class Faults:
-    def __init__(
-        self, topology: Topology | Changing, drop: float, away: float, stale: int, seed: int, wire: str | None
-    ):
-        wires.check(wire)
-        self.topology, self.drop, self.away, self.stale, self.seed, self.wire = topology, drop, away, stale, seed, wire
-        self.settings = {"drop": drop, "away": away, "stale": stale, "seed": seed}
-        self.dropped, self.absent, self.late = (Streams(name) for name in ("dropped", "absent", "late"))
-        self.now: tuple[int, Any] = (-1, None)
-        self.calls = 0
-        # what was sent at the last steps, the newest first, for each exchange of a step
-        self.sent: dict[int, deque[tuple[Array, ...]]] = defaultdict(lambda: deque(maxlen=stale + 1))
+class Losses:
+    """W of a step without the links that fail in it."""
 
-    def weights(self, t: int) -> sp.csr_array:
-        """W of step t."""
-        base = self.topology.at(t) if isinstance(self.topology, Changing) else self.topology
-        links = sp.triu(base.sparse, k=1).tocoo()
-        gone = self.dropped.at(self.seed, 0, t).random(links.nnz) < self.drop
-        away = self.absent.at(self.seed, 0, t // SPELL).random(base.nodes) < self.away
-        gone |= away[links.row] | away[links.col]
-        lost = links.data[gone]
-        i, j = links.row[gone], links.col[gone]
-        entries = np.concatenate([-lost, -lost, lost, lost])
-        rows, columns = np.concatenate([i, j, i, j]), np.concatenate([j, i, i, j])
-        change = sp.coo_array((entries, (rows, columns)), shape=links.shape)
-        left = sp.csr_array(base.sparse + change)
+    def __init__(self, drop: float, away: float, seed: int):
+        self.drop, self.away, self.seed = drop, away, seed
+
+    def __call__(self, t: int, base: "Identity") -> "sp.csr_array":
+        import scipy.sparse as sp
+
+        W = base.matrix
+        symmetric = abs(W - W.T).max() <= TOLERANCE
+        if symmetric:
+            W = sp.csr_array((W + W.T) / 2)  # exactly, so that both directions of a link have the same weight
+        links = sp.triu(W, k=1).tocoo() if symmetric else (W - sp.diags_array(W.diagonal())).tocoo()
+        lost = Streams("dropped").at(self.seed, 0, t).random(links.nnz) < self.drop
+        absent = Streams("absent").at(self.seed, 0, t // OUTAGE).random(W.shape[0]) < self.away
+        lost |= absent[links.row] | absent[links.col]
+        weight, i, j = links.data[lost], links.row[lost], links.col[lost]
+        left = W + _moved(weight, i, j, W.shape) + (_moved(weight, j, i, W.shape) if symmetric else 0 * W)
+        left = sp.csr_array(left)
         left.eliminate_zeros()
         return left
 
-    def mix(self, *arrays: Array, t: int) -> tuple[Array, ...]:
-        if self.now[0] != t:
-            self.now, self.calls = (t, [product(compact(part)) for part in self._parts(self.weights(t))]), 0
-        if self.stale:
-            others, own = self.now[1]
-            heard = tuple(wires.rounded(a, self.wire) for a in arrays) if self.wire else arrays
-            late = self._late(heard, t)
-            return tuple(a + b for a, b in zip(others(late), own(arrays), strict=True))
-        (everyone,) = self.now[1]
-        return wires.lean(everyone, arrays, self.wire) if self.wire else everyone(arrays)
 
-    def _parts(self, weights: sp.csr_array) -> tuple[sp.csr_array, ...]:
-        """W, or, where others' news may be older than one's own, what is for others and what is one's own."""
-        if not self.stale:
-            return (weights,)
-        own = sp.dia_array((weights.diagonal()[None], [0]), shape=weights.shape).tocsr()
-        return sp.csr_array(weights - own), own
+def _moved(weight: np.ndarray, receiver: np.ndarray, sender: np.ndarray, shape: tuple[int, int]) -> "sp.coo_array":
+    """The change of W when these weights stay with their senders: column sums are preserved."""
+    import scipy.sparse as sp
 
-    def _late(self, arrays: tuple[Array, ...], t: int) -> tuple[Array, ...]:
-        """What everyone hears of each node: what it sent 0 to `stale` steps ago."""
-        sent = self.sent[self.calls]
-        self.calls += 1
-        sent.appendleft(arrays)
-        ages = self.late.at(self.seed, 0, t).integers(0, self.stale + 1, size=self.topology.nodes)
-        ages = np.minimum(ages, len(sent) - 1)
-        out = tuple(_copy(a) for a in arrays)
-        for age in range(1, len(sent)):
-            rows = np.flatnonzero(ages == age)
-            for new, old in zip(out, sent[age], strict=True):
-                new[..., rows, :] = old[..., rows, :]
-        return out
-
-    # ------------------------------------------------------------ for checkpoints
-
-    def arrays(self) -> dict[str, Array]:
-        """What is still under way."""
-        return {
-            f"{call}.{age}.{number}": a
-            for call, sent in self.sent.items()
-            for age, arrays in enumerate(sent)
-            for number, a in enumerate(arrays)
-        }
-
-    def restore(self, arrays: dict[str, Array]) -> None:
-        self.sent.clear()
-        for key in sorted(arrays, key=lambda key: [int(part) for part in key.split(".")]):
-            call, age, number = map(int, key.split("."))
-            sent = self.sent[call]
-            if number == 0:
-                sent.append(())
-            sent[age] += (arrays[key],)
+    entries = np.concatenate([-weight, weight])
+    return sp.coo_array((entries, (np.concatenate([receiver, sender]), np.concatenate([sender, sender]))), shape=shape)
 
 
-def _copy(a: Array) -> Array:
-    return a.copy() if isinstance(a, np.ndarray) else a.clone()
+class Identity:
+    """A matrix as a key of a cache: equal only to itself."""
+
+    def __init__(self, matrix: "sp.csr_array"):
+        self.matrix = matrix
+
+    def __hash__(self) -> int:
+        return id(self.matrix)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and other.matrix is self.matrix
+
+
+class Weighted:
+    """A product with other weights in place of W."""
+
+    def __init__(self, multiply: Multiply, weights: Any):
+        self.multiply, self.W, self.rows = multiply, weights, multiply.rows
+
+    def __call__(self, payloads: Messages, decode: Any = None, weights: Any = None) -> Messages:
+        return self.multiply(payloads, decode, self.W if weights is None else weights)
+
+
+def rounded(a: Array, dtype: str | None) -> Array:
+    """As it arrives."""
+    return a if dtype is None else decoder(a, dtype)(encode(a, dtype))
+
+
+def _of_age(history: tuple[Array, ...], ages: np.ndarray) -> Array:
+    """Row by row what was sent so many steps ago, or as long ago as there is something."""
+    out = history[0].copy() if isinstance(history[0], np.ndarray) else history[0].clone()
+    ages = np.minimum(ages, len(history) - 1)
+    for age in range(1, len(history)):
+        rows = np.flatnonzero(ages == age)
+        out[..., rows, :] = history[age][..., rows, :]
+    return out
+
+
+def _times(a: Array, factors: np.ndarray) -> Array:
+    if isinstance(a, np.ndarray):
+        return a * factors.astype(a.dtype)
+    return a * a.new_tensor(factors)

@@ -1,160 +1,171 @@
-"""How a rule's steps are taken: in turn with the gradients, or with the exchanges hidden behind them.
+"""How a rule's steps are taken: what every stepper offers, and the plain one.
 
-All have `x`, where the next gradient is taken, `state`, `step(g, t)`, and `finish()` before anything else is exchanged. In
-turn or hidden, the iterates are the same, bit for bit; those of a fast path are the same to rounding.
+Sequential or overlapped, the iterates are the same, bit for bit; those of a fast path are the same to rounding.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, Protocol
 
-from dnasa.core import Array, InputError, Network, Rule, concatenate
-from dnasa.fused import Fused, suits
-from dnasa.timing import Timeline, now
-
-
-def stepping(rule: Rule, network: Network, state: Any, timeline: Timeline, overlap: bool, t: int = 0) -> Any:
-    if not overlap:
-        parts = rule.parts and network.fixed_weights is not None  # otherwise none of them has a fast way
-        kind: Any = SideBySide if parts else Fused if suits(rule, network, state) else InTurn
-        return kind(rule, network, state, timeline)
-    if rule.move is None:
-        raise InputError(
-            "Only dnasa and dasagt can hide their exchanges behind the gradient, one of them at a time: the next iterate of "
-            "the other rules needs the gradient first. Leave overlap out."
-        )
-    return Overlapped(rule, network, state, timeline, t)
+from dnasa.arrays import copied
+from dnasa.channels.exchange import exchange, row_bytes
+from dnasa.core import Array, ChannelMemory, Gradients, InputError, Messages, Network, Rule, Snapshot, State, leaves
+from dnasa.runs.timing import Timeline, now
 
 
-class InTurn:
+class Stepper(Protocol):
+    """`x` are the current iterates, `snapshots` the rules' states with nothing in flight, one for each rule."""
+
+    @property
+    def x(self) -> Array: ...
+
+    @property
+    def snapshots(self) -> list[Snapshot]: ...
+
+    def points(self, t: int) -> tuple[Array, ...]:
+        """Where gradients are wanted."""
+
+    def step(self, gradients: Gradients, t: int) -> None: ...
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        """Exchange something else, after what is in flight."""
+
+    def finish(self) -> None:
+        """Wait until nothing is in flight."""
+
+    def close(self) -> None: ...
+
+
+def completed(future_result: Any) -> Future:
+    future: Future = Future()
+    future.set_result(future_result)
+    return future
+
+
+class Sequential:
     """Gradient, then exchange, then gradient, ..."""
 
-    def __init__(self, rule: Rule, network: Network, state: Any, timeline: Timeline):
-        self.rule, self.network, self.state, self.timeline = rule, network, state, timeline
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline):
+        self.rule, self.network, self.timeline = rule, network, timeline
+        self.state, self.memory, self.sent = snapshot
 
     @property
     def x(self) -> Array:
         return self.state.x
 
-    def step(self, g: Array, t: int) -> None:
-        self.state = self.rule.step(self.state, g, self.timeline.timed(self.network.at(t), t), t)
-
-    def aside(self, work: Callable[..., Any], *args: Any) -> Future:
-        """Something else to exchange, done at once."""
-        future: Future = Future()
-        future.set_result(work(*args))
-        return future
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class SideBySide:
-    """Several rules, each stepping its own part of the iterates in the way that suits it."""
-
-    def __init__(self, rule: Rule, network: Network, state: Any, timeline: Timeline):
-        self.kind, self.slices = type(state), [part for _, part in rule.parts]
-        self.steppers = [
-            stepping(each, network, own, timeline, overlap=False)
-            for (each, _), own in zip(rule.parts, state.parts, strict=True)
-        ]
-        self.x = state.x
-
     @property
-    def state(self) -> Any:
-        return self.kind(self.x, tuple(stepper.state for stepper in self.steppers))
+    def snapshots(self) -> list[Snapshot]:
+        return [Snapshot(self.state, self.memory, self.sent)]
 
-    def step(self, g: Array, t: int) -> None:
-        for stepper, part in zip(self.steppers, self.slices, strict=True):
-            stepper.step(g[part], t)
-        self.x = concatenate([stepper.x for stepper in self.steppers])
+    def points(self, t: int) -> tuple[Array, ...]:
+        return check_points(self.rule.points(self.state, t), self.state.x)
 
-    def finish(self) -> None: ...
+    def step(self, gradients: Gradients, t: int) -> None:
+        """Nothing changes until the whole step has succeeded: a lost process leaves the state as it was."""
+        rule, state, memory = self.rule, self.state, dict(self.memory)
+        early = rule.early(state, t)
+        messages, state = sending(rule.send, state, tuple(map(copied, gradients)), t)
+        state = self._exchange(state, (*early, *messages), rule.receive, memory, 0, t)
+        for number, (send, receive) in enumerate(rule.then, start=1):
+            messages, state = sending(send, state, t)
+            state = self._exchange(state, messages, receive, memory, number, t)
+        self.state, self.memory = check_next(state, self.state), memory
 
-    def close(self) -> None: ...
-
-
-class Overlapped:
-    """A thread exchanges while the gradient is computed.
-
-    Step t needs the gradient at x(t) only for u and z, and x(t+1) was formed from z(t) long before. So while the gradient at
-    x(t+1) is being computed, the exchange of (u, z)(t+1) completes, then x(t+2) is formed and exchanged.
-    """
-
-    def __init__(self, rule: Rule, network: Network, state: Any, timeline: Timeline, t: int):
-        self.rule, self.network, self.timeline = rule, network, timeline
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
-        self.side = Side(state.x)
-        self.x = state.x
-        self.pending: Future = self.thread.submit(self.side.run, self.side.mark(), self._ahead, state, t)
-
-    def _ahead(self, state: Any, t: int) -> tuple[Any, Array]:
-        (x,) = self._mix(t)(self.rule.move(state, t))  # type: ignore[misc]
-        return state, x
-
-    def _exchange(self, state: Any, u: Array, z: Array, t: int) -> tuple[Any, Array]:
-        u, z = self._mix(t)(u, z)
-        return self._ahead(state._replace(u=u, z=z), t + 1)
-
-    def _mix(self, t: int) -> Any:
-        return self.timeline.timed(self.network.at(t), t, thread=1)
-
-    def _finished(self, of: str) -> tuple[Any, Array]:
+    def _exchange(
+        self, state: State, messages: Messages, receive: Callable, memory: ChannelMemory, number: int, t: int
+    ) -> State:
+        check_messages(messages, self.state.x)
         began = now()
-        state, x = self.pending.result()
-        self.timeline.waited(began, of)
-        self.side.join()
-        return state, x
+        mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t)
+        self.timeline.exchanged(began, t)
+        if messages:
+            self.sent.add(self.network, row_bytes(self.network, messages), t)
+        return receiving(receive, state, mixed, "early and send" if number == 0 else f"then[{number - 1}].send")
 
-    @property
-    def state(self) -> Any:
-        return self._finished("evaluation")[0]
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        return completed(work(*args))
 
-    def finish(self) -> None:
-        """Nothing is under way any more: others may exchange something."""
-        self._finished("evaluation")
+    def finish(self) -> None: ...
 
-    def step(self, g: Array, t: int) -> None:
-        state, self.x = self._finished("rule")
-        u, z = self.rule.track(state, g, t)  # type: ignore[misc]
-        after = state._replace(x=self.x, v=g)
-        self.pending = self.thread.submit(self.side.run, self.side.mark(), self._exchange, after, u, z, t)
-
-    def aside(self, work: Callable[..., Any], *args: Any) -> Future:
-        """Something else to exchange, after what is under way."""
-        return self.thread.submit(self.side.run, self.side.mark(), work, *args)
-
-    def close(self) -> None:
-        self.thread.shutdown(wait=True, cancel_futures=True)
+    def close(self) -> None: ...
 
 
-class Side:
-    """The exchange's own CUDA stream beside the gradient's; nothing at all for arrays in main memory."""
+# ---------------------------------------------------------------- checks of rules
 
-    def __init__(self, like: Array):
-        self.stream = None
-        if getattr(like, "is_cuda", False):
-            import torch
 
-            self.cuda = torch.cuda
-            self.stream = torch.cuda.Stream(like.device)
+def check_state(state: State, x: Array) -> State:
+    """A NamedTuple of arrays like x, the first of which is x."""
+    if not (isinstance(state, tuple) and hasattr(state, "_fields") and hasattr(state, "x")):
+        raise InputError("A rule's init must return a NamedTuple of arrays with x first.")
+    arrays = leaves(state)
+    if next(iter(arrays.values())) is not state.x:
+        raise InputError("A rule's init must return a NamedTuple of arrays with x first.")
+    for number, (name, a) in enumerate(arrays.items()):
+        rows = x.shape if number == 0 else (*x.shape[:-1], *tuple(getattr(a, "shape", ()))[-1:])
+        if type(a) is not type(x) or a.dtype != x.dtype or tuple(a.shape) != tuple(rows):
+            raise InputError(
+                f"'{name}' of this rule's state must be an array like x ({tuple(x.shape)}, {x.dtype}), with any width; it is "
+                f"{tuple(getattr(a, 'shape', ())) or type(a).__name__}, {getattr(a, 'dtype', None)}."
+            )
+    return state
 
-    def mark(self) -> Any:
-        """Where the gradient's stream is now: the exchange begins after that."""
-        return self.cuda.current_stream().record_event() if self.stream else None
 
-    def run(self, after: Any, work: Any, *args: Any) -> Any:
-        with self.cuda.stream(self.stream) if self.stream else nullcontext():
-            if self.stream:
-                self.stream.wait_event(after)
-            out = work(*args)
-            if self.stream:
-                self.done = self.stream.record_event()
-                self.stream.synchronize()  # so that memory given back here is no longer in use
-            return out
+def sending(send: Callable, state: State, *args: Any) -> tuple[Messages, State]:
+    """What `send` returned, if it is messages and a state."""
+    sent = send(state, *args)
+    pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
+    if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(state)):
+        raise InputError("A rule's send must return two things: a tuple of messages, and the state meanwhile.")
+    messages, after = sent
+    return tuple(messages), after
 
-    def join(self) -> None:
-        if self.stream:
-            self.cuda.current_stream().wait_event(self.done)
+
+def check_points(points: Any, x: Array) -> tuple[Array, ...]:
+    if not isinstance(points, tuple) or any(getattr(point, "shape", None) != x.shape for point in points) or not points:
+        raise InputError(f"A rule's points must return a tuple of arrays of the shape of x, {tuple(x.shape)}.")
+    return points
+
+
+def check_messages(messages: Messages, x: Array) -> None:
+    """Messages have the library and dtype of x, and a row for each of its nodes."""
+    for number, message in enumerate(messages):
+        if type(message) is not type(x) or message.dtype != x.dtype or message.shape[:-1] != x.shape[:-1]:
+            shape = tuple(getattr(message, "shape", ()))
+            raise InputError(
+                f"Message {number} of this rule is {type(message).__name__} of shape {shape} and dtype "
+                f"{getattr(message, 'dtype', None)}; it must be like x: {type(x).__name__} of shape "
+                f"{tuple(x.shape[:-1])} and any width, dtype {x.dtype}.{_several(shape, x)}"
+            )
+
+
+def receiving(receive: Callable, state: State, mixed: Messages, senders: str = "early and send") -> State:
+    """The next state; a `receive` that takes another number of messages than were sent is reported as such."""
+    try:
+        after = receive(state, mixed)
+    except ValueError as error:
+        if "unpack" not in str(error):
+            raise
+        raise InputError(
+            f"This rule's receive takes another number of messages than the {len(mixed)} that {senders} gave: {error}."
+        ) from error
+    if not isinstance(after, type(state)):
+        raise InputError(f"A rule's receive must return its {type(state).__name__}, not {type(after).__name__}.")
+    return after
+
+
+def check_next(state: State, before: State) -> State:
+    """Every array of the state has the shape and dtype it had before the step."""
+    for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
+        if getattr(a, "shape", None) != old.shape or a.dtype != old.dtype:
+            now_is = f"{tuple(a.shape)}, {a.dtype}" if hasattr(a, "shape") else type(a).__name__
+            raise InputError(
+                f"After a step {name} of this rule is {now_is}; it must stay {tuple(old.shape)}, {old.dtype}."
+                f"{_several(tuple(getattr(a, 'shape', ())), old)}"
+            )
+    return state
+
+
+def _several(shape: tuple[int, ...], x: Array) -> str:
+    """A hint where schedules that are arrays have added runs."""
+    added = len(shape) == len(x.shape) > 2 and shape[1:-1] == tuple(x.shape[1:-1]) and shape[0] != x.shape[0]
+    return " For several stepsizes, give a list of rules, or register the rule and give eta as a list." if added else ""

@@ -1,13 +1,17 @@
-"""Who multiplies by W: one file an engine, each with `connect(topology, ...) -> Network`."""
+"""Who multiplies by W: one file for each engine, each with `connect(topology, ...) -> Network`."""
 
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dnasa.core import InputError, Network, choose
+from dnasa.core import Channel, InputError, Network, choose
+
+if TYPE_CHECKING:
+    from dnasa.topology import Changing, Topology
 
 ENGINES = ("simulated", "mpi", "torch")
+LONGEST_TIMEOUT = 10_000_000
 MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
@@ -18,8 +22,8 @@ def detect() -> str:
     return "mpi" if any(name in os.environ for name in MPI_RANK) else "simulated"
 
 
-def may_survive() -> bool:
-    """Whether MPI lets the others go on when a process dies: mpirun --with-ft ulfm says so."""
+def can_survive() -> bool:
+    """Whether MPI lets the others continue when a process dies: mpirun --with-ft ulfm says so."""
     return os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112 (Open MPI's own name)
 
 
@@ -30,58 +34,73 @@ def launched_rank() -> int:
 
 
 def connect(
-    topology: Any = "ring",
+    topology: "Topology | Changing | str" = "ring",
     engine: str | None = None,
     rounds: int = 1,
     timeout: float = 30.0,
     device: str | None = None,
-    wire: str | None = None,
+    message_dtype: str | None = None,
+    channel: Channel | None = None,
     survive: bool = False,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
     `topology` is a graph, or the name of one with a node for every process: alone, that is a network of one node.
-    `wire="bfloat16"` sends numbers in 16 bits. `device` is where the arrays will be: by default on GPUs if there is one
-    each. With `survive` (MPI), a run goes on without processes that die.
+    Messages travel as they are, in 16 bits (`message_dtype="bfloat16"`), or through a `channel` from `dnasa.channels`.
+    `device` is where the arrays will be: by default on GPUs if every process has one. A process that does not answer for
+    `timeout` seconds counts as lost. With `survive` (MPI), a run continues without processes that die.
     """
     engine = engine or detect()
     choose("engine", engine, dict.fromkeys(ENGINES))
-    if not timeout > 0:
-        raise InputError(f"The timeout must be a positive number of seconds, not {timeout}.")
+    if not 0 < timeout <= LONGEST_TIMEOUT:
+        raise InputError(
+            f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
+        )
+    channel = choose_channel(message_dtype, channel)
     if engine == "mpi":
         from dnasa.networks import mpi
 
-        network = mpi.connect(_graph(topology, mpi.processes), rounds, timeout, wire, survive)
-        _end_together(engine)
+        network = mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)
+        _exit_together(engine)
         return network
     if survive:
         raise InputError(
-            "Only MPI can go on without lost processes; with torchrun, use --max-restarts and checkpoints."
+            "Only MPI can continue without lost processes; with torchrun, use --max-restarts and checkpoints."
         )
     if engine == "torch":
         from dnasa.networks import torchdist
 
         graph = _graph(topology, lambda: torchdist.processes(timeout, device))
-        network = torchdist.connect(graph, rounds, timeout, device, wire)
-        _end_together(engine)
+        network = torchdist.connect(graph, rounds, timeout, device, channel)
+        _exit_together(engine)
         return network
     from dnasa.networks import simulated
 
-    return simulated.connect(_graph(topology, lambda: 1), rounds, wire)
+    return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
 
 
-def _end_together(engine: str) -> None:
-    """A process that fails with an exception must not keep the others waiting."""
+def choose_channel(message_dtype: str | None, channel: Channel | None) -> Channel | None:
+    if message_dtype is None:
+        return channel
+    if channel is not None:
+        raise InputError("A message dtype and a channel cannot be combined: give one of them.")
+    from dnasa.channels.cast import cast
+
+    return cast(message_dtype)
+
+
+def _exit_together(engine: str) -> None:
+    """A process that fails with an exception must not leave the others waiting."""
     report = sys.excepthook
     if getattr(report, "ends_all", False):
         return
 
-    def last_words(*error: Any) -> None:
+    def report_and_exit(*error: Any) -> None:
         report(*error)
-        leave(engine, 1)
+        terminate(engine, 1)
 
-    last_words.ends_all = True  # type: ignore[attr-defined]
-    sys.excepthook = last_words
+    report_and_exit.ends_all = True  # type: ignore[attr-defined]
+    sys.excepthook = report_and_exit
 
 
 def _graph(topology: Any, processes: Callable[[], int]) -> Any:
@@ -92,8 +111,8 @@ def _graph(topology: Any, processes: Callable[[], int]) -> Any:
     return make(topology, processes())
 
 
-def leave(engine: str, code: int) -> None:
-    """End this process so that the others cannot wait for it."""
+def terminate(engine: str, code: int) -> None:
+    """End this process so that the others do not wait for it."""
     sys.stdout.flush()
     sys.stderr.flush()
     if engine == "mpi":

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Network, ProcessLost, RunError
-from dnasa.networks import may_survive
-from dnasa.networks.exchange import Exchange, Message, blocks, missing, named
+from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
+from dnasa.networks import can_survive
+from dnasa.networks.processes import Message, ProcessExchange, blocks, missing, named
 from dnasa.topology import Changing, Topology
 
 try:
@@ -34,30 +34,24 @@ def connect(
     topology: Topology | Changing,
     rounds: int = 1,
     timeout: float = 30.0,
-    wire: str | None = None,
+    channel: Channel | None = None,
     survive: bool = False,
     comm: Any = None,
 ) -> Network:
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
-    A process that does not answer for `timeout` seconds, or that is gone, ends the run with an error that names it; with
-    `survive`, the others go on without those that are gone.
+    A process that does not answer for `timeout` seconds, or that died, ends the run with an error that names it; with
+    `survive`, the others continue without those that died.
     """
-    if survive and not may_survive():
+    if survive and not can_survive():
         raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
     comm = comm or MPI.COMM_WORLD
     transport = Transport(comm, timeout, blocks(topology.nodes, comm.size), survive)
-    return Exchange(topology, transport, rounds, wire).network()
+    return ProcessExchange(topology, transport, rounds, channel).network()
 
 
 def as_numpy(buffer: Array) -> np.ndarray:
-    if isinstance(buffer, np.ndarray):
-        return buffer
-    if buffer.dtype.itemsize == 2:  # NumPy has no bfloat16: 16 bits are 16 bits to MPI
-        import torch
-
-        buffer = buffer.view(torch.int16)
-    return buffer.numpy()
+    return buffer if isinstance(buffer, np.ndarray) else buffer.numpy()
 
 
 class Posted(NamedTuple):
@@ -76,9 +70,9 @@ class Transport:
         self.tag = next(TAGS)
         self.rank, self.size = comm.rank, comm.size
         self.posted: dict[tuple[int, int], Posted] = {}
-        self.where = [text.rsplit(" ", 1) for text in self.share(f"{MPI.Get_processor_name()} {os.getpid()}")]
+        self.where = [text.rsplit(" ", 1) for text in self.allgather_text(f"{MPI.Get_processor_name()} {os.getpid()}")]
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._stopped)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> "Posted":
         """The buffers are the same from step to step, so their requests are made once and started again."""
@@ -94,7 +88,7 @@ class Transport:
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
-        """A process that is gone shows as an error of MPI."""
+        """A process that died shows as an error of MPI."""
         try:
             yield
         except MPI.Exception as error:
@@ -115,10 +109,10 @@ class Transport:
         with self._losses():
             return MPI.Request.Testall(requests)
 
-    def _wait(self, ask: Callable[[], Any], what: str) -> None:
+    def _wait(self, start: Callable[[], Any], what: str) -> None:
         deadline = time.monotonic() + self.timeout
         with self._losses():
-            request = ask()
+            request = start()
         while not self._all_done([request]):
             os.sched_yield()
             if time.monotonic() > deadline:
@@ -133,33 +127,33 @@ class Transport:
         self._wait(lambda: self.comm.Iallreduce(MPI.IN_PLACE, as_numpy(buffer)), "average")
         return buffer
 
-    def share(self, text: str) -> list[str]:
+    def allgather_text(self, text: str) -> list[str]:
         raw = np.frombuffer(text.encode(), np.uint8).copy()
         sizes = np.empty(self.size, np.int64)
-        self._wait(lambda: self.comm.Iallgather(np.array([raw.size], np.int64), sizes), "say who they are")
+        self._wait(lambda: self.comm.Iallgather(np.array([raw.size], np.int64), sizes), "exchange texts")
         everyone = np.empty(int(sizes.sum()), np.uint8)
-        self._wait(lambda: self.comm.Iallgatherv(raw, [everyone, sizes]), "say who they are")
+        self._wait(lambda: self.comm.Iallgatherv(raw, [everyone, sizes]), "exchange texts")
         ends = sizes.cumsum()
         return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
 
-    def another(self) -> "Transport":
+    def duplicate(self) -> "Transport":
         return Transport(self.comm, self.timeout, self.shares, self.survives)
 
-    def shrunk(self) -> "tuple[list[int], Transport]":
-        """Everyone stops what they are doing and agrees on who is left: their ranks here, and the way between them."""
+    def shrink(self) -> "tuple[list[int], Transport]":
+        """All remaining processes agree on who they are: their ranks here, and a transport between them."""
         self.comm.Revoke()
         smaller = self.comm.Shrink()
         alive = MPI.Group.Translate_ranks(smaller.group, list(range(smaller.size)), self.comm.group)
         if len(alive) == self.size:
-            raise RunError(f"Rank {self.rank} had an error of MPI, and yet all processes are there.")
+            raise RunError(f"Rank {self.rank} had an error of MPI although all processes are running.")
         left = Transport(smaller, self.timeout, [self.shares[rank] for rank in alive], True)
-        atexit.register(left.part)
+        atexit.register(left.leave)
         return alive, left
 
-    def part(self) -> None:
-        """Leave together and without MPI's own farewell, which may wait for the dead."""
+    def leave(self) -> None:
+        """Exit together and without MPI_Finalize, which may wait for the processes that died."""
         with suppress(RunError):
-            self._wait(self.comm.Ibarrier, "leave")
+            self._wait(self.comm.Ibarrier, "exit")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -169,8 +163,8 @@ class Transport:
         name = MPI.Get_processor_name()
         return [rank for rank, (machine, pid) in enumerate(self.where) if machine == name and not running(int(pid))]
 
-    def _stopped(self, number: int, frame: Any) -> None:
-        """mpirun ends everybody when one process is gone: say which one, while there is time."""
+    def _on_sigterm(self, number: int, frame: Any) -> None:
+        """mpirun ends all processes when one has died: report which one before that."""
         gone = [f"rank {rank} ({named(self.shares[rank])})" for rank in self.dead()]
         if gone:
             os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())

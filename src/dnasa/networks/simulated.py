@@ -1,120 +1,131 @@
 """All nodes in one process: the exchange is one product with W for all arrays and all runs."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.core import Array, InputError, Network
-from dnasa.networks import wire as wires
+from dnasa.core import Array, Channel, InputError, Messages, Network
 from dnasa.topology import Changing, Topology
 
+Product = Callable[[Messages], Messages]
 
-def connect(topology: Topology | Changing, rounds: int = 1, wire: str | None = None) -> Network:
+
+def connect(topology: Topology | Changing, rounds: int = 1, channel: Channel | None = None) -> Network:
     """A network of all nodes; with several `rounds`, each step's exchange is repeated, as if W were W^rounds."""
-    if rounds < 1:
-        raise InputError(f"An exchange needs at least one round, not {rounds}.")
-    topologies = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
-    wires.check(wire)
-    products = [
-        lean_product(each.weights, rounds, wire) if wire else product(each.weights, rounds) for each in topologies
-    ]
-
-    def mix(*arrays: Array, t: int = 0) -> tuple[Array, ...]:
-        return products[t % len(products)](arrays)
-
-    fixed = None if wire or rounds > 1 or isinstance(topology, Changing) else topology.weights
+    check_exchange(topology, rounds, channel)
+    graphs = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
+    products = [Multiplier(graph) for graph in graphs]
     return Network(
         topology.nodes,
-        mix,
+        lambda messages, t: products[t % len(products)].product(messages),
         mean=lambda a: a.mean(-2),
         rounds=rounds,
-        wire=wire,
+        channel=channel,
         topology=topology,
-        fixed_weights=fixed,
+        at=lambda t: products[t % len(products)],
+        fixed_weights=None if isinstance(topology, Changing) else topology.weights,
     )
 
 
-def lean_product(weights: Any, rounds: int, wire: str) -> "Product":
-    """x + (W - I) Q(x), as often as there are rounds."""
-    once = product(weights)
-
-    def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        for _ in range(rounds):
-            arrays = wires.lean(once, arrays, wire)
-        return arrays
-
-    return multiply
+def check_exchange(topology: Topology | Changing, rounds: int, channel: Channel | None) -> None:
+    if isinstance(topology, Changing) and channel is not None and channel.fixed_graph:
+        raise InputError(
+            f"This channel remembers what came over one graph, and {topology.name} changes: use a graph that stays the same, "
+            "or another channel."
+        )
+    if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
+        raise InputError(f"An exchange needs at least one round, a whole number of them, not {rounds}.")
 
 
-def compact(part: Any) -> Any:
+class Multiplier:
+    """The product with W of one graph, as channels use it."""
+
+    def __init__(self, topology: Topology):
+        self.W, self.rows = topology.sparse, range(topology.nodes)
+        self.product = product(topology.weights)
+
+    def __call__(
+        self, payloads: Messages, decode: Sequence[Callable[[Array], Array]] | None = None, weights: Any = None
+    ) -> Messages:
+        arrays = payloads if decode is None else tuple(d(p) for d, p in zip(decode, payloads, strict=True))
+        return self.product(arrays) if weights is None else product(dense_if_small(weights))(arrays)
+
+
+def dense_if_small(part: Any) -> Any:
     """Matrices of a few nodes multiply faster when they are dense."""
     return part if part.shape[0] > 200 else part.toarray()
 
 
-def product(weights: Any, rounds: int = 1) -> "Product":
-    """Multiplication of several arrays `(..., n, d)` at once by W^rounds, dense or sparse, in NumPy or torch."""
+def product(weights: Any) -> Product:
+    """Multiplication of several arrays `(..., n, m)` at once by W, dense or sparse, in NumPy or torch."""
     if weights.shape == (1, 1):
-        factor = float(weights[0, 0]) ** rounds
+        factor = float(weights[0, 0])
         return lambda arrays: tuple(factor * array for array in arrays)
     if sp.issparse(weights):
-        return _sparse_product(weights, rounds)
-    return _dense_product(np.linalg.matrix_power(weights, rounds) if rounds > 1 else weights)
-
-
-Product = Callable[[tuple[Array, ...]], tuple[Array, ...]]
+        return _sparse_product(weights)
+    return _dense_product(weights)
 
 
 def _dense_product(weights: np.ndarray) -> Product:
-    as_kind = _converted(lambda like: _dense_like(weights, like))
+    converted = _converter(lambda like: _dense_like(weights, like))
 
-    def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        if isinstance(arrays[0], np.ndarray):
-            return tuple(np.split(as_kind(arrays[0]) @ np.concatenate(arrays, axis=-1), len(arrays), axis=-1))
-        import torch
-
-        return torch.matmul(as_kind(arrays[0]), torch.cat(arrays, dim=-1)).chunk(len(arrays), dim=-1)
+    def multiply(arrays: Messages) -> Messages:
+        joined = _joined(arrays)
+        return _split(converted(joined) @ joined, arrays)
 
     return multiply
 
 
-def _sparse_product(weights: sp.csr_array, rounds: int) -> Product:
-    as_kind = _converted(lambda like: _sparse_like(weights, like))
+def _sparse_product(weights: sp.csr_array) -> Product:
+    converted = _converter(lambda like: _sparse_like(weights, like))
 
-    def multiply(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        matrix = as_kind(arrays[0])
-        side_by_side, apart = _node_axis_first(arrays)
-        for _ in range(rounds):
-            side_by_side = matrix @ side_by_side
-        return apart(side_by_side)
+    def multiply(arrays: Messages) -> Messages:
+        joined = _joined(arrays)
+        first = np.moveaxis(joined, -2, 0) if isinstance(joined, np.ndarray) else joined.movedim(-2, 0)
+        mixed = converted(joined) @ first.reshape(len(first), -1)
+        mixed = mixed.reshape(-1, *first.shape[1:])
+        return _split(np.moveaxis(mixed, 0, -2) if isinstance(mixed, np.ndarray) else mixed.movedim(0, -2), arrays)
 
     return multiply
 
 
-def _node_axis_first(arrays: tuple[Array, ...]) -> tuple[Array, Callable[[Array], tuple[Array, ...]]]:
-    """Arrays (..., n, d) as one (n, columns), and the way back."""
+def _joined(arrays: Messages) -> Array:
+    """Arrays of any widths as one, along the last axis."""
+    if len(arrays) == 1:
+        return arrays[0]
     if isinstance(arrays[0], np.ndarray):
-        moved: Array = np.moveaxis(np.stack(arrays), -2, 0)
-        return moved.reshape(len(moved), -1), lambda flat: tuple(np.moveaxis(flat.reshape(-1, *moved.shape[1:]), 0, -2))
+        return np.concatenate(arrays, axis=-1)
     import torch
 
-    moved = torch.stack(arrays).movedim(-2, 0)
-    return moved.reshape(len(moved), -1), lambda flat: flat.reshape(-1, *moved.shape[1:]).movedim(0, -2).unbind()
+    return torch.cat(arrays, dim=-1)
 
 
-def _converted(convert: Callable[[Array], Any]) -> Callable[[Array], Any]:
+def _split(joined: Array, arrays: Messages) -> Messages:
+    """Back into arrays of the widths they had."""
+    if len(arrays) == 1:
+        return (joined,)
+    widths = [a.shape[-1] for a in arrays]
+    if isinstance(joined, np.ndarray):
+        return tuple(np.split(joined, list(accumulate(widths))[:-1], axis=-1))
+    return joined.split(widths, dim=-1)
+
+
+def _converter(convert: Callable[[Array], Any]) -> Callable[[Array], Any]:
     """W in the library, dtype and device of the arrays, converted once for each."""
     made: dict[Any, Any] = {}
 
-    def as_kind(like: Array) -> Any:
+    def converted(like: Array) -> Any:
         kind = (type(like), like.dtype, getattr(like, "device", None))
         if kind not in made:
             made[kind] = convert(like)
         return made[kind]
 
-    return as_kind
+    return converted
 
 
 def _dense_like(weights: np.ndarray, like: Array) -> Array:
@@ -130,10 +141,7 @@ def _sparse_like(weights: sp.csr_array, like: Array) -> Array:
         return weights.astype(like.dtype)
     import torch
 
-    parts = (weights.indptr, weights.indices, weights.data)
-    rows, columns, data = (torch.as_tensor(part) for part in parts)
-    with (
-        warnings.catch_warnings()
-    ):  # torch calls its CSR tensors "beta" and its unchecked indices "unsafe": ours are SciPy's
+    rows, columns, data = (torch.as_tensor(part) for part in (weights.indptr, weights.indices, weights.data))
+    with warnings.catch_warnings():  # torch's warnings about beta CSR tensors and unchecked indices; ours are SciPy's
         warnings.simplefilter("ignore", UserWarning)
         return torch.sparse_csr_tensor(rows, columns, data, weights.shape, dtype=like.dtype, device=like.device)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dnasa.core import Array, InputError, Network, RunError
-from dnasa.networks.exchange import Exchange, Message, blocks, missing
+from dnasa.core import Array, Channel, InputError, Network, RunError
+from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
 from dnasa.topology import Changing, Topology
 
 
@@ -28,11 +28,11 @@ def connect(
     rounds: int = 1,
     timeout: float = 30.0,
     device: str | None = None,
-    wire: str | None = None,
+    channel: Channel | None = None,
 ) -> Network:
     """The network of all processes that `torchrun` started; each holds a block of the nodes."""
     transport = Transport(blocks(topology.nodes, processes(timeout, device)))
-    return Exchange(topology, transport, rounds, wire).network()
+    return ProcessExchange(topology, transport, rounds, channel).network()
 
 
 def own_device() -> str:
@@ -48,17 +48,17 @@ def start_group(timeout: float, device: str) -> None:
         if local >= torch.cuda.device_count():
             raise InputError(f"Every process needs a GPU of its own; this machine has {torch.cuda.device_count()}.")
         torch.cuda.set_device(local)
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # metrics and words travel by gloo in any case
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # metrics and texts use gloo in any case
     wait = datetime.timedelta(seconds=timeout)
     store, rank, size = next(dist.rendezvous("env://", timeout=wait))
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store still knows the addresses of those before
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store still has the addresses of the last attempt
     store = dist.PrefixStore(f"attempt {attempt}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     atexit.register(end_group)
 
 
 def end_group() -> None:
-    """Leave together: a process that is first out of the door would look like a lost one to those still talking."""
+    """Exit together: to processes still communicating, one that exits first looks like a lost one."""
     if not dist.is_initialized():
         return
     with contextlib.suppress(RuntimeError):
@@ -82,11 +82,11 @@ class Transport:
         backends = str(dist.get_backend_config())
         if "gloo" not in backends:
             raise InputError(
-                "Words and metrics travel by gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
+                "Texts and metrics use gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
                 "or leave that to dnasa.connect."
             )
         self.carries_cuda = "nccl" in backends
-        self.group = dist.new_group() if self.carries_cuda else None  # NCCL knows no tags
+        self.group = dist.new_group() if self.carries_cuda else None  # NCCL has no tags
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
         calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]
@@ -117,13 +117,13 @@ class Transport:
             raise RunError(f"Rank {self.rank} could not average with the others: {first_line(error)}.") from error
         return buffer
 
-    def another(self) -> "Transport":
+    def duplicate(self) -> "Transport":
         return Transport(self.shares)
 
-    def shrunk(self) -> "tuple[list[int], Transport]":
+    def shrink(self) -> "tuple[list[int], Transport]":
         raise NotImplementedError
 
-    def share(self, text: str) -> list[str]:
+    def allgather_text(self, text: str) -> list[str]:
         raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
         size = torch.tensor([raw.numel()])
         try:

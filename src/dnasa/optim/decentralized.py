@@ -1,39 +1,36 @@
-"""Any rule as a `torch.optim.Optimizer`: two changed lines make an ordinary training loop a decentralised one.
+"""The optimizer. All parameters live in one flat vector, since rules may normalise the whole of it; so do their gradients."""
 
-All parameters live in one flat vector, since D-NASA normalises the whole of it, and so do their gradients.
-"""
-
-import warnings
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from dnasa import rules
-from dnasa.core import InputError, Network, Rule, RunError, Schedule, choose, positive, whole
-from dnasa.metrics import spread
-from dnasa.networks.exchange import agree
-from dnasa.schedules import constant
-from dnasa.stepping import stepping
-from dnasa.timing import Timeline
+from dnasa.core import InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, leaves, only_x, positive, rebuilt
+from dnasa.engine.side_by_side import make_stepper
+from dnasa.engine.steppers import check_state
+from dnasa.networks.processes import agree
+from dnasa.optim.buffers import MixedBuffers
+from dnasa.optim.compiled import MIN_PARAMETERS, InPlace, fused, make_rule
+from dnasa.optim.parameters import check_parameters, start_at_the_same_point, views
+from dnasa.runs.metrics import squared_distances
+from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
 
-CHUNK = 1 << 20  # parameters that travel at once when node 0 tells the others where to start
-WORTH_COMPILING = 1 << 20  # parameters on a GPU from which on fusing the update pays
 NO_LEARNING_RATE = (
     "Decentralized has no learning rate, its schedule is built in: leave 'lr' and learning-rate schedulers out "
-    "(dnasa has nothing to tune; other rules take eta and schedule)."
+    "(rules that need a stepsize take eta and schedule)."
 )
 
 
+OWN = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
+
+
 class Group(dict):
-    """A parameter group that says why there is no learning rate in it."""
+    """A parameter group whose error message says why it has no learning rate."""
 
     def __missing__(self, key: str) -> Any:
         raise InputError(NO_LEARNING_RATE) if key == "lr" else KeyError(key)
@@ -46,13 +43,15 @@ class Decentralized(torch.optim.Optimizer):
     because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is a name (those
     that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`, such as
     `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed; by
-    default wherever the rule can (D-NASA, D-ASAGT) and there is somebody to talk to. The iterates are the same either way.
+    default wherever the rule can and there are neighbours. The iterates are the same either way.
 
+    The model's parameters are where the rule takes its next gradient; inside `averaged()` they are the answer, averaged over
+    all nodes. Rules that want gradients at several points need `step(closure)`.
     Everything here is done by all nodes together: each must call `step`, `averaged` and `consensus` equally often.
     """
 
     _step_supports_amp_scaling = (
-        True  # a GradScaler then leaves it to `step` to skip one: that must be everyone's decision
+        True  # a GradScaler then lets `step` decide whether to skip: all nodes must skip together
     )
 
     def __init__(
@@ -61,99 +60,132 @@ class Decentralized(torch.optim.Optimizer):
         network: Network,
         rule: str | Rule = "dnasa",
         *,
-        eta: float | None = None,
+        eta: float | Schedule | None = None,
         schedule: str | None = None,
         steps: int | None = None,
         weight_decay: float = 0.0,
         buffers: Iterable[Tensor] = (),
         overlap: bool | None = None,
     ):
-        if len(network.here) != 1:
+        if not isinstance(network, Network):
+            raise InputError(f"The network must come from dnasa.connect(...), not {type(network).__name__}.")
+        if len(network.local_nodes) != 1:
             raise InputError(
-                f"This process holds {len(network.here)} nodes, an optimizer is one: start as many processes as the graph "
-                "has nodes, or use dnasa.connect('ring')."
+                f"This process holds {len(network.local_nodes)} nodes, an optimizer is one: start as many processes as the "
+                "graph has nodes, or use dnasa.connect('ring')."
             )
         super().__init__(params, {"weight_decay": weight_decay})
-        self.network, self.t = network.channel() if network.channel else network, 0
+        self.network, self.t = network.duplicate() if network.duplicate else network, 0
+        self._flatten(buffers)
+        layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.trained))
+        self.made = make_rule(rule, eta, schedule, steps, network.nodes, layout)
+        self.rule = self.made.rule
+        if network.topology is not None:
+            check_weights(self.rule, network.topology, network.rounds)
+        self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
+        self.fuse = bool(self.flat.is_cuda and self.flat.numel() >= MIN_PARAMETERS and self.made.compiles)
+        self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
+        self._check_agreement()
+        start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers.tensors])
+        self.stepper: Any = None
+        self.snapshot = self._initial()  # while there is no stepper
+
+    def _flatten(self, buffers: Iterable[Tensor]) -> None:
         everyone = [p for group in self.param_groups for p in group["params"]]
         self.trained = [p for p in everyone if p.requires_grad]
         self.frozen = [p for p in everyone if not p.requires_grad]
         sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in self.param_groups]
-        self.parts = [
-            slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)
-        ]  # of the groups
-        _check_parameters(self.trained)
-        self.buffers = [b for b in buffers if b.is_floating_point()]
-        self.in_flight: Any = None  # the buffers as they were sent, and the future of their mixture
-
+        ends = accumulate(sizes)
+        self.group_slices = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        check_parameters(self.trained)
+        self.buffers = MixedBuffers(buffers, self.network)
         self.flat = torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
         self.gradient = torch.zeros_like(self.flat)
-        self.values = _views(self.flat, self.trained)
-        self.gradients = _views(self.gradient, self.trained)
+        self.values = views(self.flat, self.trained)
+        self.gradients = views(self.gradient, self.trained)
         for p, value in zip(self.trained, self.values, strict=True):
             p.data = value
         self.zero_grad()
 
-        self.made = _made(rule, eta, schedule, steps, network.nodes)
-        self.rule = self.made.rule
-        if network.topology is not None:
-            check_weights(self.rule, network.topology, network.rounds)
-        self.overlap = network.nodes > 1 and self.rule.move is not None if overlap is None else overlap
-        self.fuse = bool(self.flat.is_cuda and self.flat.numel() >= WORTH_COMPILING and self.made.schedules)
-        self.mean_inside = False
-        self._agree("the rule", self.made.name)
-        self._agree("overlap", self.overlap)
-        self._agree("the weight decay", [group["weight_decay"] for group in self.param_groups])
-        for what, tensors in (
-            ("parameters", self.trained),
-            ("frozen parameters", self.frozen),
-            ("buffers", self.buffers),
-        ):
-            self._agree(f"the shape of the {what}", [[*p.shape, str(p.dtype)] for p in tensors])
-        _start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers])
-        self.running: Any = None
-        self.between = self.rule.init(self.flat)  # the state while nothing is running
+    def _check_agreement(self) -> None:
+        if self.network.nodes == 1:
+            return
+        agree(self.network, {"the rule": self.made.name})
+        agree(self.network, {"overlap": self.overlap})
+        agree(self.network, {"the weight decay": [group["weight_decay"] for group in self.param_groups]})
+        kinds = {"parameters": self.trained, "frozen parameters": self.frozen, "buffers": self.buffers.tensors}
+        for name, tensors in kinds.items():
+            agree(self.network, {f"the shape of the {name}": [[*p.shape, str(p.dtype)] for p in tensors]})
 
-    def _agree(self, name: str, value: Any) -> None:
-        if self.network.nodes > 1:
-            agree(self.network, {name: value})
+    def _initial(self) -> Snapshot:
+        x = self._own_parameters()
+        return Snapshot(check_state(self.rule.init(x), x), {}, Sent())
 
-    # ------------------------------------------------------------ what an optimizer does
+    def _own_parameters(self) -> Tensor:
+        return self.flat if self.own_values is None else self.own_values
+
+    # ------------------------------------------------------------ the interface of an optimizer
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the rule with the gradients there are; one exchange with the neighbours."""
-        if self.mean_inside:
+        """One step of the rule with the present gradients, and its exchanges with the neighbours."""
+        if self.own_values is not None:
             raise InputError("Inside averaged() the model holds the mean of all nodes: take steps outside of it.")
         loss = None
+        if self.stepper is None:
+            self._begin(closure is not None)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self.running is None:
-            self._begin()
         try:
-            self._advance()
+            self._advance(closure)
         except BaseException:
-            for name in ("found_inf", "grad_scale"):  # a GradScaler forgets to take them back
+            for name in ("found_inf", "grad_scale"):  # a GradScaler leaves them set after an error
                 self.__dict__.pop(name, None)
             raise
         return loss
 
-    def _advance(self) -> None:
-        self._check_untouched()
+    def _advance(self, closure: Callable[[], Any] | None) -> None:
+        self._check_unchanged()
         self._collect_gradients()
-        if self._everyone_skips():
+        if self._all_skip():
             return
-        self.running.step(self._own_gradient(), self.t)
-        if self.running.x is not self.flat:
-            self.flat.copy_(self.running.x)
+        self.stepper.step(self._all_gradients(closure), self.t)
+        self.t += 1
+        self._show_point()
+        self.buffers.send(self.stepper.submit, self.flat.dtype, self.t)
+
+    def _all_gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
+        """At every point of the rule; the parameters are at the first of them already."""
+        gradients = [self._decayed_gradient()]
+        for point in self.stepper.points(self.t)[1:]:
+            if closure is None:
+                raise InputError(
+                    "This rule takes gradients at several points: call step(closure) with a function that clears the "
+                    "gradients, computes the loss and calls backward, as for torch.optim.LBFGS."
+                )
+            gradients[-1], first = gradients[-1].clone(), self.flat.clone()
+            self.flat.copy_(point)
+            try:
+                with torch.enable_grad():
+                    closure()
+            except BaseException:
+                self.flat.copy_(first)
+                raise
+            self._collect_gradients()
+            gradients.append(self._decayed_gradient())
+        return tuple(gradients)
+
+    def _show_point(self) -> None:
+        """The parameters become the point of the next gradient."""
+        point = self.stepper.points(self.t)[0]
+        if point is not self.flat:
+            self.flat.copy_(point)
         increment_version(self.trained)  # so that a backward pass through an older graph is noticed
         self.versions = self._versions()
-        self._mix_buffers()
-        self.t += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The gradients keep their place in one flat vector, so they become zero rather than None."""
+        """The gradients stay in one flat vector, so they become zero rather than None."""
         self.gradient.zero_()
         for p, view in zip(self.trained, self.gradients, strict=True):
             p.grad = view
@@ -174,100 +206,169 @@ class Decentralized(torch.optim.Optimizer):
             positive("weight_decay", decay)
         self.param_groups[-1] = Group(self.param_groups[-1])
 
+    # ------------------------------------------------------------ checkpoints
+
+    def _saved_names(self, state: Any) -> list[str]:
+        """All arrays of the rule's state but x, where that is what the model's parameters hold."""
+        names = list(leaves(state))
+        return names[1:] if self.rule.points is only_x else names
+
     def state_dict(self) -> dict[str, Any]:
         """This node's own state; every node saves and loads its own, together with the model's."""
-        state = self._settled()
-        for field, array in state._asdict().items():
-            if field != "x":
-                for p, view in zip(self.trained, _views(array, self.trained), strict=True):
-                    self.state[p][field] = view
-        own = {"step": self.t, "node": self.network.here[0], "nodes": self.network.nodes}
-        return super().state_dict() | {"decentralized": own}
+        state, memory, sent = self._waited_snapshot()
+        arrays, per_node = leaves(state), {}
+        for name in self._saved_names(state):
+            if arrays[name].shape == self.flat.shape:
+                for p, view in zip(self.trained, views(arrays[name], self.trained), strict=True):
+                    self.state[p][name] = view
+            else:
+                per_node[name] = arrays[name]
+        own = {
+            "step": self.t,
+            "node": self.network.local_nodes[0],
+            "nodes": self.network.nodes,
+            "per_node": per_node,
+            "memory": memory,
+            "sent": [sent.messages, sent.bytes],
+        }
+        out = super().state_dict() | {"decentralized": own}
+        self.state.clear()  # or the arrays of this step would stay in memory
+        return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, once the model has its parameters of that moment back."""
-        own, node = state_dict.get("decentralized", {}), self.network.here[0]
+        """Continue exactly where `state_dict` was taken, once the model has its parameters of that moment again."""
+        own, node = state_dict.get("decentralized"), self.network.local_nodes[0]
+        own = own if isinstance(own, dict) else {}
         if own.get("nodes") != self.network.nodes or own.get("node") != node:
             raise InputError(
                 f"This state is of node {own.get('node')} of {own.get('nodes')}, this process is node {node} of "
                 f"{self.network.nodes}: every node saves and loads a file of its own."
             )
+        if OWN - own.keys():
+            raise InputError(f"This state is damaged or of another version: it has no '{min(OWN - own.keys())}'.")
         numbers = {id(p): i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
         saved = [state_dict["state"].get(numbers[id(p)], {}) for p in self.trained]
-        fields = [field for field in self.between._fields if field != "x"]
-        for p, each in zip(self.trained, saved, strict=True):
-            if any(field not in each or each[field].shape != p.shape for field in fields):
+        arrays = self._loaded_arrays(saved, own["per_node"])
+        self._halt()
+        state = rebuilt(self.snapshot.state, leaves(self.snapshot.state) | arrays)
+        memory = {
+            number: tuple(tuple(a.to(self.flat.device) for a in arrays) for arrays in entries)
+            for number, entries in own["memory"].items()
+        }
+        self.snapshot, self.t = Snapshot(state, memory, Sent(*own["sent"])), own["step"]
+        for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            group["weight_decay"] = loaded["weight_decay"]
+
+    def _loaded_arrays(self, saved: list[dict[str, Tensor]], per_node: dict[str, Tensor]) -> dict[str, Tensor]:
+        expected = leaves(self.snapshot.state)
+        arrays = {}
+        for name in self._saved_names(self.snapshot.state):
+            whole = expected[name].shape != self.flat.shape
+            good = (
+                name in per_node and per_node[name].shape == expected[name].shape
+                if whole
+                else all(name in s and s[name].shape == p.shape for s, p in zip(saved, self.trained, strict=True))
+            )
+            if not good:
                 raise InputError(
                     "This state is of another model or another rule: make both as they were when it was saved."
                 )
-        arrays = {f: torch.cat([each[f].reshape(-1) for each in saved])[None].to(self.flat) for f in fields}
-        self._halt()
-        self.between, self.t = self.between._replace(**arrays), own["step"]
-        for group, kept in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            group["weight_decay"] = kept["weight_decay"]
+            joined = per_node[name] if whole else torch.cat([each[name].reshape(-1) for each in saved])[None]
+            arrays[name] = joined.to(self.flat)
+        return arrays
 
-    # ------------------------------------------------------------ what a node does besides
+    # ------------------------------------------------------------ the mean over all nodes
 
     @contextmanager
     @torch.no_grad()
     def averaged(self) -> Iterator[None]:
-        """Inside, the model holds the mean over all nodes (of the buffers, too): for evaluation and saving."""
-        self._settled()
-        held = [self.flat, *self.buffers]
-        own = [a.clone() for a in held]
-        self.mean_inside = True
-        for a in held:
-            a.copy_(self.network.mean(a.reshape(1, -1)).view_as(a))
+        """Inside, the model holds the mean of all nodes' answers (of the buffers, too): for evaluation and saving."""
+        answer = self.rule.answer(self._waited_snapshot().state)
+        tensors = [self.flat, *self.buffers.tensors]
+        sources = [answer, *self.buffers.tensors]
+        means = [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+        own = [a.clone() for a in tensors]
+        self.own_values = own[0]
+        for a, mean in zip(tensors, means, strict=True):
+            a.copy_(mean)
         try:
             with torch.enable_grad():
                 yield
         finally:
-            for a, before in zip(held, own, strict=True):
+            for a, before in zip(tensors, own, strict=True):
                 a.copy_(before)
-            self.mean_inside = False
+            self.own_values = None
 
     @torch.no_grad()
     def consensus(self) -> float:
-        """(1/n) sum |x_i - xbar|^2: how far the nodes are apart."""
-        self._settled()
-        x = self.flat if self.running is None else self.running.x  # the node's own, inside averaged() too
-        return float(self.network.mean(spread(x, self.network.mean(x))))
+        """(1/n) sum |x_i - xbar|^2 of the answers: how far the nodes are apart."""
+        answer = self.rule.answer(self._waited_snapshot().state)
+        return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ steps
 
-    def _begin(self) -> None:
-        """Lazily at the first step, so that model and optimizer may be loaded in any order before it."""
-        self._agree("the step", self.t)
+    def _begin(self, has_closure: bool) -> None:
+        """At the first step, so that model and optimizer may be loaded in any order before it."""
+        if self.network.nodes > 1:
+            agree(self.network, {"the step": self.t})
         self.versions = self._versions()
-        state = type(self.between)(*(a.clone() for a in self.between._replace(x=self.flat)))
+        snapshot = self._unstarted()
+        self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
         if self.fuse and self.network.nodes == 1:
-            self.running = InPlace(self.made, state._replace(x=self.flat))
+            self.stepper = InPlace(self.made, _cloned(snapshot, keep=self.flat))
         else:
             rule = fused(self.made, self.flat) if self.fuse and self.overlap else self.rule
-            self.running = stepping(rule, self.network, state, Timeline(), self.overlap, self.t)
+            args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
+            self.stepper = make_stepper(*args)
+        if self.rule.points is not only_x:
+            self.flat.copy_(self.stepper.points(self.t)[0])
 
-    def _settled(self) -> Any:
+    def _check_first_point(self, point: Tensor, has_closure: bool) -> None:
+        """A gradient computed before the first step must be of the point where the rule wants it."""
+        if self.rule.points is only_x or torch.allclose(point, self.flat, equal_nan=True):
+            return
+        if self.t > 0:
+            raise InputError(
+                "The model's parameters are not those of the optimizer's state, and this rule cannot begin elsewhere: load "
+                "the model and the optimizer as they were saved together."
+            )
+        if not has_closure:
+            raise InputError(
+                "This rule takes its first gradient at another point than the start: call step(closure) with a function that "
+                "clears the gradients, computes the loss and calls backward."
+            )
+
+    def _unstarted(self) -> Snapshot:
+        """The state before the first step: at the start the parameters may still change."""
+        return self._initial() if self.t == 0 else self._with_parameters(self.snapshot)
+
+    def _with_parameters(self, snapshot: Snapshot) -> Snapshot:
+        """The state with x as the model's parameters have it, where they are x."""
+        if self.rule.points is not only_x:
+            return snapshot
+        names = leaves(snapshot.state)
+        return snapshot._replace(state=rebuilt(snapshot.state, names | {next(iter(names)): self._own_parameters()}))
+
+    def _waited_snapshot(self) -> Snapshot:
         """The state with nothing in flight."""
-        state = self.between if self.running is None else self.running.state
-        self._land_buffers()
-        return state
+        snapshot = self._unstarted() if self.stepper is None else self.stepper.snapshots[0]
+        self.buffers.receive()
+        return snapshot
 
     def _halt(self) -> None:
-        """Let what is under way arrive, and forget it."""
-        if self.running is not None:
+        """Wait for what is in flight, and discard it."""
+        if self.stepper is not None:
             with suppress(RunError):
-                self.running.state  # noqa: B018 (waits)
-            if self.in_flight is not None:
-                with suppress(RunError):
-                    self.in_flight[1].result()
-            self.running.close()
-        self.running = self.in_flight = None
+                self.stepper.finish()
+            self.buffers.discard()
+            self.stepper.close()
+        self.stepper = None
 
     def _versions(self) -> int:
         return sum(p._version for p in self.trained)
 
-    def _check_untouched(self) -> None:
-        """The next iterate may have been sent already: a change by hand would be lost without a word."""
+    def _check_unchanged(self) -> None:
+        """The next iterate may have been sent already: a change by hand would be lost silently."""
         if self._versions() != self.versions:
             raise InputError(
                 "The parameters were changed by hand between two steps: every node must instead save and load, "
@@ -290,7 +391,7 @@ class Decentralized(torch.optim.Optimizer):
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
 
-    def _everyone_skips(self) -> bool:
+    def _all_skip(self) -> bool:
         """With a GradScaler: undo the scale, and skip the step if any node's gradient has overflowed."""
         found = getattr(self, "found_inf", None)
         if found is None:
@@ -298,156 +399,22 @@ class Decentralized(torch.optim.Optimizer):
         scale = getattr(self, "grad_scale", None)
         if scale is not None:
             self.gradient.div_(scale)
-        self._settled()
+        self._waited_snapshot()
         return bool(self.network.mean(found.reshape(1, 1)) > 0)
 
-    def _own_gradient(self) -> Tensor:
-        """A vector that the rule may keep, with the weight decay in it."""
+    def _decayed_gradient(self) -> Tensor:
+        """The gradient with the weight decay added; steppers copy what they need of it."""
         decays = [group["weight_decay"] for group in self.param_groups]
-        if isinstance(self.running, InPlace) and not any(decays):
+        if not any(decays):
             return self.gradient
         g = self.gradient.clone()
-        for part, decay in zip(self.parts, decays, strict=True):
+        for part, decay in zip(self.group_slices, decays, strict=True):
             if decay:
                 g[:, part].add_(self.flat[:, part], alpha=decay)
         return g
 
-    def _mix_buffers(self) -> None:
-        if self.buffers and self.network.nodes > 1:
-            self._land_buffers()
-            sent = torch.cat([b.reshape(-1).to(self.flat.dtype) for b in self.buffers])[None]
-            self.in_flight = sent, self.running.aside(self.network.at(self.t), sent)
 
-    def _land_buffers(self) -> None:
-        """Each buffer moves by (W - I) times what was sent, so that what the model has added meanwhile is kept."""
-        if self.in_flight is not None:
-            (sent, future), self.in_flight = self.in_flight, None
-            moves = (future.result()[0] - sent).view(-1).split([b.numel() for b in self.buffers])
-            for b, move in zip(self.buffers, moves, strict=True):
-                b += move.view_as(b)
-
-
-# ---------------------------------------------------------------- making
-
-
-class Made(NamedTuple):
-    """A rule, and what it takes to make it again with other schedules (nothing, for a rule of the user's own)."""
-
-    name: str
-    rule: Rule
-    make: Callable[..., Rule] | None = None
-    schedules: tuple[Schedule, ...] = ()
-
-
-def _made(rule: str | Rule, eta: float | None, schedule: str | None, steps: int | None, nodes: int) -> Made:
-    if isinstance(rule, Rule):
-        if eta is not None or schedule is not None:
-            raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
-        return Made("a rule of the user's", rule)
-    method: rules.Method = choose("rule", rule, rules.RULES)
-    if eta is not None and not method.needs_eta:
-        raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
-    variant = rules.variants(rule, [] if eta is None else [eta], schedule)[0]
-    if variant.schedule.endswith("fixed") and steps is None:
-        raise InputError(f"Schedule '{variant.schedule}' depends on the number of steps: give steps.")
-    schedules = method.schedules[variant.schedule](nodes, whole("steps", steps or 1), variant.eta or 0.0)
-    return Made(str(tuple(variant)), method.make(*schedules), method.make, schedules)
-
-
-def _check_parameters(trained: Sequence[Tensor]) -> None:
-    if not trained:
-        raise InputError("There is no parameter to train: all are frozen.")
-    kinds = sorted({f"{p.dtype} on {p.device}" for p in trained})
-    if len(kinds) > 1:
-        raise InputError(f"All parameters must have one dtype and one device; here are {' and '.join(kinds)}.")
-    if trained[0].dtype not in (torch.float32, torch.float64):
-        raise InputError(
-            f"Parameters of {trained[0].dtype} are too coarse for small steps: keep them in float32 and use torch.autocast."
-        )
-
-
-def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    parts = flat.view(-1).split([p.numel() for p in like])
-    return [part.view(p.shape) for part, p in zip(parts, like, strict=True)]
-
-
-@torch.no_grad()
-def _start_at_the_same_point(network: Network, arrays: Sequence[Tensor]) -> None:
-    """Node 0's values go to everyone, a piece at a time, and everyone checks that they arrived."""
-    if network.nodes == 1:
-        return
-    checksum = 0
-    for a in arrays:
-        row = a.detach().reshape(1, -1)
-        for piece in row.split(CHUNK, dim=1):
-            piece.copy_(network.gather(piece)[:1])
-        a.copy_(row.view_as(a))
-        checksum = zlib.crc32(row.contiguous().view(torch.uint8).cpu().numpy().tobytes(), checksum)
-    agree(network, {"the starting point": checksum})
-
-
-# ---------------------------------------------------------------- fusing, for large models on a GPU
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Fused by torch.compile; where that cannot be done, the function as it is."""
-    fast: Callable[..., Any] = torch.compile(function, dynamic=False)
-
-    def call(*args: Any) -> Any:
-        nonlocal fast
-        try:
-            return fast(*args)
-        except Exception as error:
-            if fast is function:
-                raise
-            warnings.warn(f"The update could not be compiled and runs slower: {error!r:.200}", stacklevel=2)
-            fast = function
-            return function(*args)
-
-    return call
-
-
-def adjustable(made: Made, like: Tensor) -> tuple[Rule, list[Callable[[int], Any]]]:
-    """The rule with the values of its schedules in memory, where compiled code finds them, and how to set each for step t."""
-    knobs = [torch.zeros((), dtype=torch.float64, device=like.device) for _ in made.schedules]
-    rule = made.make(*(constant(knob) for knob in knobs))  # type: ignore[misc]
-    return rule, [partial(_turn, knob, schedule) for knob, schedule in zip(knobs, made.schedules, strict=True)]
-
-
-def _turn(knob: Tensor, schedule: Schedule, t: int) -> None:
-    knob.fill_(schedule(t))
-
-
-def fused(made: Made, like: Tensor) -> Rule:
-    """The rule with both halves compiled: eta belongs to the first, alpha to the second."""
-    rule, (set_eta, set_alpha) = adjustable(made, like)
-    move = compiled(lambda s: rule.move(s, 0))  # type: ignore[misc]
-    track = compiled(lambda s, g: rule.track(s, g, 0))  # type: ignore[misc]
-    return rule._replace(
-        move=lambda s, t: (set_eta(t), move(s))[1], track=lambda s, g, t: (set_alpha(t), track(s, g))[1]
-    )
-
-
-class InPlace:
-    """A node alone: the whole step compiled into one pass, in the memory that the parameters and the state already have."""
-
-    def __init__(self, made: Made, state: Any):
-        self.rule, self.knobs = adjustable(made, state.x)
-        self.state = state
-        self.advance = compiled(self._advance)
-
-    @property
-    def x(self) -> Tensor:
-        return self.state.x
-
-    def _advance(self, state: Any, g: Tensor) -> None:
-        after = [a.clone() for a in self.rule.step(state, g, lambda *arrays: arrays, 0)]
-        for a, new in zip(state, after, strict=True):
-            a.copy_(new)
-
-    def step(self, g: Tensor, t: int) -> None:
-        for knob in self.knobs:
-            knob(t)
-        self.advance(self.state, g)
-
-    def close(self) -> None: ...
+def _cloned(snapshot: Snapshot, keep: Tensor | None = None) -> Snapshot:
+    """With memory of its own; `keep` stays the array it is."""
+    arrays = {name: a if a is keep else a.clone() for name, a in leaves(snapshot.state).items()}
+    return snapshot._replace(state=rebuilt(snapshot.state, arrays))

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Mix, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
 
 
 class State(NamedTuple):
@@ -17,9 +17,13 @@ def d2(eta: Schedule) -> Rule:
     def init(x: Array) -> State:
         return State(x, x_old=x, move=0 * x)
 
-    def step(s: State, g: Array, mix: Mix, t: int) -> State:
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
         move = eta(t) * g
-        (x,) = mix(2 * s.x - s.x_old - move + s.move)
-        return State(x, x_old=s.x, move=move)
+        return (2 * s.x - s.x_old - move + s.move,), State(s.x, x_old=s.x, move=move)
 
-    return Rule(init, step, smallest_eigenvalue=-1 / 3)
+    def receive(s: State, mixed: Messages) -> State:
+        (x,) = mixed
+        return s._replace(x=x)
+
+    return Rule(init, send, receive, needs=Needs(smallest_eigenvalue=-1 / 3))

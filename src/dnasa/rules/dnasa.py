@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Averaged, Mix, Rule, Schedule, unit
+from dnasa.arrays import unit
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.rules.forms import TrackedAverage
 
 
 class State(NamedTuple):
@@ -18,16 +20,26 @@ def dnasa(eta: Schedule, alpha: Schedule) -> Rule:
     def init(x: Array) -> State:
         return State(x, u=0 * x, v=0 * x, z=0 * x)
 
-    def move(s: State, t: int) -> Array:
-        return s.x - eta(t) * unit(s.z)
+    def early(s: State, t: int) -> Messages:
+        return (s.x - eta(t) * unit(s.z),)
 
-    def track(s: State, g: Array, t: int) -> tuple[Array, Array]:
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
         u = s.u + g - s.v
-        z = (1 - alpha(t)) * s.z + alpha(t) * u
-        return u, z
+        return (u, (1 - alpha(t)) * s.z + alpha(t) * u), s._replace(v=g)
 
-    def step(s: State, g: Array, mix: Mix, t: int) -> State:
-        x, u, z = mix(move(s, t), *track(s, g, t))
-        return State(x, u, v=g, z=z)
+    def receive(s: State, mixed: Messages) -> State:
+        x, u, z = mixed
+        return s._replace(x=x, u=u, z=z)
 
-    return Rule(init, step, move=move, track=track, averaged=Averaged(eta, alpha, normalised=True))
+    def restart(s: State) -> State:
+        return s._replace(u=s.v)  # then mean(u) = mean(v) over the nodes that are left
+
+    form = TrackedAverage(
+        eta,
+        alpha,
+        normalised=True,
+        unpack=lambda s: (s.x, s.u, s.z, s.v),
+        pack=lambda x, u, z, v: State(x, u, v, z),
+    )
+    return Rule(init, send, receive, early=early, restart=restart, estimate=lambda s: s.z, form=form)

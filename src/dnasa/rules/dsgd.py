@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Mix, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule
 
 
 class State(NamedTuple):
@@ -12,11 +12,11 @@ class State(NamedTuple):
 def dsgd(eta: Schedule) -> Rule:
     """x <- W[x - eta g]"""
 
-    def init(x: Array) -> State:
-        return State(x)
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        return (s.x - eta(t) * g,), s
 
-    def step(s: State, g: Array, mix: Mix, t: int) -> State:
-        (x,) = mix(s.x - eta(t) * g)
-        return State(x)
+    def receive(s: State, mixed: Messages) -> State:
+        return State(*mixed)
 
-    return Rule(init, step)
+    return Rule(State, send, receive)

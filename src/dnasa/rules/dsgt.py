@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Mix, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule
 
 
 class State(NamedTuple):
@@ -17,9 +17,16 @@ def dsgt(eta: Schedule) -> Rule:
     def init(x: Array) -> State:
         return State(x, u=0 * x, v=0 * x)
 
-    def step(s: State, g: Array, mix: Mix, t: int) -> State:
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
         u = s.u + g - s.v
-        x, u = mix(s.x - eta(t) * u, u)
-        return State(x, u, v=g)
+        return (s.x - eta(t) * u, u), s._replace(v=g)
 
-    return Rule(init, step)
+    def receive(s: State, mixed: Messages) -> State:
+        x, u = mixed
+        return s._replace(x=x, u=u)
+
+    def restart(s: State) -> State:
+        return s._replace(u=s.v)  # then mean(u) = mean(v) over the nodes that are left
+
+    return Rule(init, send, receive, restart=restart, estimate=lambda s: s.u)

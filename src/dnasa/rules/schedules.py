@@ -9,7 +9,7 @@ from math import sqrt
 
 import numpy as np
 
-from dnasa.core import Array, Schedule
+from dnasa.core import Array, InputError, Schedule
 
 
 def constant(value: Array) -> Schedule:
@@ -59,30 +59,38 @@ def parameter_free_fixed(eta: float, T: int) -> Schedule:
     return constant(eta / sqrt(T))
 
 
-def side_by_side(schedules: Sequence[Schedule], like: Array) -> Schedule:
+def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:
     """Several schedules as one whose value has shape (variants, 1, 1, 1) and the kind of `like`: a sweep in one array.
 
-    Values are tabulated a thousand steps at a time, so that a GPU receives one copy per thousand steps.
+    Values are tabulated a thousand steps at a time, so that a GPU receives one copy per thousand steps, but not beyond the
+    last of the `steps`: a schedule need not have a value there.
     """
     length = 1024
     tables: dict[int, Array] = {}
 
     def table(block: int) -> Array:
-        steps = range(block * length, (block + 1) * length)
-        values = np.array([[schedule(t) for schedule in schedules] for t in steps], dtype=np.float64)
-        values = values.reshape(length, -1, 1, 1, 1)
+        rows = [[_number(schedule, t) for schedule in schedules] for t in range(block * length, steps)[:length]]
+        values = np.array(rows, dtype=np.float64).reshape(len(rows), -1, 1, 1, 1)
         if isinstance(like, np.ndarray):
             return values.astype(like.dtype)
         import torch
 
         return torch.as_tensor(values, dtype=like.dtype, device=like.device)
 
-    @lru_cache(maxsize=1)  # a rule may ask twice in a step
+    @lru_cache(maxsize=1)  # a rule may call it twice in a step
     def value(t: int) -> Array:
-        block, row = divmod(t, length)
+        block, row = divmod(min(t, steps - 1), length)  # hidden exchanges begin a step that is never completed
         if block not in tables:
             tables.clear()
             tables[block] = table(block)
         return tables[block][row]
 
     return value
+
+
+def _number(schedule: Schedule, t: int) -> float:
+    value = schedule(t)
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"The stepsize at step {t} is {value!r:.40}: the function must return a number.") from None

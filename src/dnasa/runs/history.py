@@ -1,182 +1,244 @@
-"""What a run remembers: a row of metrics per evaluation and run, and which runs have diverged."""
+"""The history of a run: a row of metrics per evaluation and run, and which runs have diverged."""
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnasa import metrics
-from dnasa.core import Array, Network
-from dnasa.records import Result
-from dnasa.rules import Variant
+from dnasa.arrays import concatenate, to_numpy
+from dnasa.core import Array, InputError, Network, Rule
+from dnasa.rules.registry import Group, Variant
+from dnasa.runs import metrics
+from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.problems import Problem
-    from dnasa.topology import Topology
+
+MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
+# Columns of every history, which no metric may be named after.
+COLUMNS = (
+    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),
+    *("samples", "epochs", "messages", "bytes", "seconds"),
+)
+Metric = Callable[[Array], float]  # of the mean answer of a run, (d,)
+
+
+class Evaluation(NamedTuple):
+    """What a callback is given: the step, a row of metrics for each run, and the mean answers `(runs, d)`."""
+
+    step: int
+    rows: list[dict[str, Any]]
+    mean: Array
 
 
 class Recorder:
-    """Collects the history of all runs, and when each of them diverged."""
+    """Collects the history of all runs, and when and at which node each of them diverged."""
 
     def __init__(
         self,
         problem: "Problem",
-        topology: "Topology",
         network: Network,
-        variants: Sequence[Variant],
+        groups: Sequence[Group],
         seeds: Sequence[int],
-        sizes: Sequence[int],
+        own_metrics: Mapping[str, Metric],
+        node_weights: np.ndarray | None,
+        epoch: float | None,
     ):
-        """`sizes` are the bytes of one node's row in a message of each variant."""
-        self.problem, self.network, self.variants, self.seeds, self.sizes = problem, network, variants, seeds, sizes
-        self.name = topology.name
-        self.eras = [
-            (0, topology.nodes, topology.messages)
-        ]  # since when there are so many nodes and messages per exchange
+        self.problem, self.network, self.groups, self.seeds = problem, network, groups, seeds
+        self.own_metrics, self.node_weights, self.epoch = own_metrics, node_weights, epoch
+        self.variants: list[Variant] = [variant for group in groups for variant in group.variants]
+        self.periods = [(0, network.nodes)]  # from which step on there are so many nodes
         self.lost: list[dict[str, Any]] = []
-        self.diverged = np.full((len(variants), len(seeds)), -1)
-        self.seen = self.diverged.copy()
-        self.hopeless = False
+        self.diverged = np.full((len(self.variants), len(seeds)), -1)  # the step
+        self.diverged_node = self.diverged.copy()
+        self.agreed = self.diverged.copy()  # what all processes know of `diverged`
+        self.all_diverged = False
         self.rows: list[dict[str, Any]] = []
-        self.unseen: list[tuple[int, Array]] = []
+        self.pending: list[tuple[int, Array]] = []  # checks whose results are still on a GPU
         self.started = time.perf_counter()
-        self.looking = 0.0
+        self.eval_seconds = 0.0
 
-    def watch(self, g: Array, t: int) -> None:
-        """A gradient that is no number means that the run is lost from here on; on a GPU, found out at the next look."""
+    # ------------------------------------------------------------ divergence
+
+    def check_gradient(self, g: Array, t: int) -> None:
+        """A run whose gradient is not finite has diverged; results on a GPU are read later, many at once."""
         if getattr(g, "is_cuda", False):
-            self.unseen.append((t, g.sum((-2, -1))))
-        elif not isfinite(metrics.to_numpy(g).sum()):
-            self._mark(np.isfinite(metrics.to_numpy(g.sum((-2, -1)))), t)
+            self.pending.append((t, g.isfinite().all(-1)))
+            if len(self.pending) == MOST_PENDING:
+                self._read_pending()
+        elif not isfinite(g.sum()):  # which may also have overflowed
+            finite = np.isfinite(g) if isinstance(g, np.ndarray) else g.isfinite()
+            self._mark(to_numpy(finite.all(-1)), t)
 
     def _mark(self, finite: np.ndarray, t: int) -> None:
-        if not finite.all():
-            self.diverged[(~finite) & (self.diverged < 0)] = t
-            self._judge()
+        """`finite` is of every run and local node, (variants, seeds, k)."""
+        bad = ~finite.all(-1) & (self.diverged < 0)
+        if bad.any():
+            self.diverged[bad] = t
+            self.diverged_node[bad] = np.asarray(self.network.local_nodes)[finite[bad].argmin(-1)]
+            self._update_all_diverged()
 
-    def _judge(self) -> None:
-        """Whether every run has diverged; real processes must stop together, so there only what an evaluation saw counts."""
-        known = self.diverged if len(self.network.here) == self.network.nodes else self.seen
-        self.hopeless = bool((known >= 0).all())
+    def _update_all_diverged(self) -> None:
+        """Real processes must stop together, so there only what all of them know counts."""
+        self.all_diverged = bool(((self.diverged if self.network.simulated else self.agreed) >= 0).all())
 
-    def _see(self) -> None:
-        if self.unseen:
-            import torch
+    def _read_pending(self) -> None:
+        for t, finite in self.pending:
+            self._mark(to_numpy(finite), t)
+        self.pending.clear()
 
-            totals = metrics.to_numpy(torch.stack([total for _, total in self.unseen]))
-            for (t, _), total in zip(self.unseen, totals, strict=True):
-                self._mark(np.isfinite(total), t)
-            self.unseen.clear()
+    def _agree(self) -> None:
+        """The first step and node at which any process saw a run diverge."""
+        changed = np.full((1, 1), float((self.diverged != self.agreed).any()))
+        if self.network.mean(changed)[0] > 0:
+            texts = self.network.allgather_text(json.dumps([self.diverged.tolist(), self.diverged_node.tolist()]))
+            for steps, nodes in (np.array(json.loads(text)) for text in texts):
+                earlier = (steps >= 0) & ((self.diverged < 0) | (steps < self.diverged))
+                self.diverged[earlier], self.diverged_node[earlier] = steps[earlier], nodes[earlier]
+            self.agreed = self.diverged.copy()
+        self._update_all_diverged()
 
-    def _learn_from_others(self, t: int) -> None:
-        lost = np.ascontiguousarray((self.diverged >= 0).astype(np.float64))[..., None, None]
-        self._mark(metrics.to_numpy(self.network.mean(lost))[..., 0] == 0, t)
-        self.seen = self.diverged.copy()
-        self._judge()
+    # ------------------------------------------------------------ evaluation
 
-    def look(self, state: Any, t: int) -> float:
-        """Measure all runs; returns the best current loss for the progress bar."""
-        self._see()
+    def answers(self, snapshots: Sequence[Any]) -> Array:
+        """What the user gets of every run and local node, (variants, seeds, k, d)."""
+        return concatenate([_answer(group.rule, s.state) for group, s in zip(self.groups, snapshots, strict=True)])
+
+    def _estimates(self, snapshots: Sequence[Any]) -> Array | None:
+        """The rules' estimates of the full gradient, not a number for rules that have none."""
+        each = [group.rule.estimate(s.state) for group, s in zip(self.groups, snapshots, strict=True)]
+        if all(estimate is None for estimate in each):
+            return None
+        filled = (s.state.x * np.nan if e is None else e for e, s in zip(each, snapshots, strict=True))
+        return concatenate(list(filled))
+
+    def evaluate(self, snapshots: Sequence[Any], t: int) -> Evaluation:
+        """Measure all runs and append a row for each."""
+        self._read_pending()
         began = time.perf_counter()
-        training = began - self.started - self.looking if t else 0.0
-        row = self._measure(state)
-        self._mark(np.isfinite(np.stack([value for name, value in row.items() if name != "tracking"])).all(0), t)
-        self._learn_from_others(t)
-        self.forget(t)
-        for v, variant in enumerate(self.variants):
-            for s, seed in enumerate(self.seeds):
-                lost = self.diverged[v, s] >= 0
-                values = {name: np.nan if lost else float(value[v, s]) for name, value in row.items()}
-                self.rows.append(
-                    {
-                        "run": v * len(self.seeds) + s,
-                        **variant._asdict(),
-                        "seed": seed,
-                        "step": t,
-                        "nodes": self.network.nodes,
-                        **values,
-                        **self._counts(t, v),
-                        "seconds": training,
-                    }
-                )
-        self.looking += time.perf_counter() - began
-        losses = row.get("train_loss", row.get("test_loss", row["consensus"]))[self.diverged < 0]
-        return float(losses.min()) if losses.size else float("nan")
+        training = began - self.started - self.eval_seconds if t else 0.0
+        answers = self.answers(snapshots)
+        mean = self.network.mean(answers)
+        row = self._measure(answers, mean, self._estimates(snapshots))
+        unchecked = {"tracking", *self.own_metrics}  # these may be undefined in a run that has not diverged
+        finite = np.isfinite(np.stack([v for name, v in row.items() if name not in unchecked])).all(0)
+        self.diverged[~finite & (self.diverged < 0)] = t
+        self._agree()
+        self.discard(t)
+        rows = self._rows(row, snapshots, t, training)
+        self.rows += rows
+        self.eval_seconds += time.perf_counter() - began
+        return Evaluation(t, rows, mean.reshape(-1, mean.shape[-1]))
 
-    def _measure(self, state: Any) -> dict[str, np.ndarray]:
-        mean = self.network.mean(state.x)
-        local = self.problem.evaluate(mean, self.network.here)
+    def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
+        nodes = self.network.local_nodes
+        weights = () if self.node_weights is None else (self.local_weights(),)
+        local = self.problem.evaluate(mean, nodes, *weights)
         evaluated = {
             name: self.network.mean(value[..., None, :] if name == "gradient" else value[..., None, None])
             for name, value in local.items()
         }
         evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
-        return metrics.measure(state, mean, evaluated, self.network, getattr(self.problem, "loss_scale", 1.0))
+        row = metrics.measure(answers, mean, evaluated, self.network, estimate, self.problem.loss_scale)
+        return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
 
-    def _counts(self, t: int, variant: int) -> dict[str, Any]:
-        ends = [begin for begin, _, _ in self.eras[1:]] + [t]
-        steps = [end - begin for (begin, _, _), end in zip(self.eras, ends, strict=True)]
-        samples = sum(k * nodes for k, (_, nodes, _) in zip(steps, self.eras, strict=True)) * self.problem.batch
-        messages = sum(k * each for k, (_, _, each) in zip(steps, self.eras, strict=True)) * self.network.rounds
-        counts: dict[str, Any] = {"samples": samples}
-        if self.problem.epoch:
-            counts["epochs"] = t * self.problem.batch / self.problem.epoch
-        return counts | {"messages": messages, "bytes": messages * self.sizes[variant]}
+    def local_weights(self) -> np.ndarray:
+        """n p_i of the local nodes, among the nodes that are still there."""
+        weights = np.asarray(self.node_weights, dtype=np.float64)
+        left = weights[list(self.network.node_ids)]
+        return weights[list(self.network.local_nodes)] * len(left) / left.sum()
 
-    def forget(self, t: int) -> None:
-        """An evaluation that was begun and is made again."""
+    def _rows(
+        self, row: dict[str, np.ndarray], snapshots: Sequence[Any], t: int, seconds: float
+    ) -> list[dict[str, Any]]:
+        sent = [s.sent for group, s in zip(self.groups, snapshots, strict=True) for _ in group.variants]
+        rows = []
+        for v, variant in enumerate(self.variants):
+            for s, seed in enumerate(self.seeds):
+                lost = self.diverged[v, s] >= 0
+                values = {name: np.nan if lost else float(value[v, s]) for name, value in row.items()}
+                counts = self._samples(t) | {"messages": sent[v].messages, "bytes": round(sent[v].bytes)}
+                label = {"run": v * len(self.seeds) + s, **variant.label(), "seed": seed, "step": t}
+                rows.append(label | {"nodes": self.network.nodes} | values | counts | {"seconds": seconds})
+        return rows
+
+    def _samples(self, t: int) -> dict[str, Any]:
+        ends = [begin for begin, _ in self.periods[1:]] + [t]
+        samples = (
+            sum((end - begin) * n for (begin, n), end in zip(self.periods, ends, strict=True)) * self.problem.batch
+        )
+        return {"samples": samples} | ({"epochs": t * self.problem.batch / self.epoch} if self.epoch else {})
+
+    def discard(self, t: int) -> None:
+        """Drop the rows of an evaluation that is made again."""
         while self.rows and self.rows[-1]["step"] == t:
             self.rows.pop()
 
-    def continue_without(self, network: Network, topology: "Topology", gone: Sequence[int], t: int) -> None:
+    def continue_without(self, network: Network, lost: Sequence[int], t: int) -> None:
         self.network = network
-        self.eras.append((t, topology.nodes, topology.messages))
-        self.lost.append({"step": t, "nodes": list(gone)})
-        self._judge()
+        self.periods.append((t, network.nodes))
+        self.lost.append({"step": t, "nodes": list(lost)})
+        self._update_all_diverged()
 
     def frame(self, last: bool = False) -> "pd.DataFrame":
         """All rows, or those of the last evaluation."""
         import pandas as pd
 
-        rows = self.rows if not last else self.rows[-self.diverged.size :]
-        table = pd.DataFrame(rows)
-        return (
-            table
-            if any(variant.eta is not None for variant in self.variants)
-            else table.drop(columns="eta", errors="ignore")
-        )
+        table = pd.DataFrame(self.rows if not last else self.rows[-self.diverged.size :])
+        has_eta = any(variant.eta is not None for variant in self.variants)
+        return table if has_eta else table.drop(columns="eta", errors="ignore")
 
-    # ------------------------------------------------------------ for checkpoints
+    # ------------------------------------------------------------ for checkpoints and results
 
     def notes(self) -> dict[str, Any]:
-        self._see()
+        self._read_pending()
         return {
             "diverged": self.diverged.tolist(),
-            "seen": self.seen.tolist(),
-            "seconds": time.perf_counter() - self.started - self.looking,
-            "eras": self.eras,
+            "diverged_node": self.diverged_node.tolist(),
+            "agreed": self.agreed.tolist(),
+            "seconds": time.perf_counter() - self.started - self.eval_seconds,
+            "periods": self.periods,
             "lost": self.lost,
         }
 
     def restore(self, notes: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         self.rows = rows
-        self.diverged, self.seen = np.array(notes["diverged"]), np.array(notes["seen"])
-        self._judge()
-        self.started, self.looking = time.perf_counter() - notes["seconds"], 0.0
-        self.eras, self.lost = [tuple(era) for era in notes["eras"]], notes["lost"]
+        shape = self.diverged.shape
+        self.diverged, self.diverged_node, self.agreed = (
+            np.array(notes[name], dtype=int).reshape(shape) for name in ("diverged", "diverged_node", "agreed")
+        )
+        self._update_all_diverged()
+        self.started, self.eval_seconds = time.perf_counter() - float(notes["seconds"]), 0.0
+        self.periods, self.lost = [(int(begin), int(n)) for begin, n in notes["periods"]], list(notes["lost"])
 
-    def result(self, x: Array, steps: int, timing: dict[str, float]) -> Result:
+    def result(self, x: Array, steps: int, topology: str, timing: dict[str, float]) -> Result:
         import pandas as pd
 
-        self._see()
-        runs = pd.DataFrame([variant._asdict() | {"seed": seed} for variant in self.variants for seed in self.seeds])
-        runs["diverged"] = pd.array([int(t) if t >= 0 else pd.NA for t in self.diverged.ravel()], dtype="Int64")
-        settings = {"nodes": self.eras[0][1], "topology": self.name, "steps": steps, "timing": timing}
+        self._read_pending()
+        runs = pd.DataFrame([variant.label() | {"seed": seed} for variant in self.variants for seed in self.seeds])
+        for name, values in (("diverged", self.diverged), ("diverged_node", self.diverged_node)):
+            runs[name] = pd.array([int(t) if t >= 0 else pd.NA for t in values.ravel()], dtype="Int64")
+        settings = {"nodes": self.periods[0][1], "topology": topology, "steps": steps, "timing": timing}
         if self.lost:
             settings["lost"] = self.lost
         flat = x.reshape(-1, *x.shape[-2:])
         return Result(flat[0] if len(flat) == 1 else flat, self.frame(), runs, settings, self.network.rank)
+
+
+def _answer(rule: Rule, state: Any) -> Array:
+    answer = rule.answer(state)
+    if getattr(answer, "shape", None) != state.x.shape:
+        raise InputError(f"A rule's answer must have the shape of x, {tuple(state.x.shape)}.")
+    return answer
+
+
+def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
+    try:
+        return np.array([[float(metric(point)) for point in variant] for variant in mean])
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The metric '{name}' must return one number for a point of shape (d,): {error}.") from error

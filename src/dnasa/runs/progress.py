@@ -1,7 +1,8 @@
-"""A progress bar on a terminal, silence elsewhere."""
+"""A progress bar on a terminal, nothing elsewhere."""
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -31,8 +32,11 @@ class Bar:
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def show(self, t: int, loss: float) -> None:
-        self.progress.update(self.task, completed=t, loss=loss)
+    def show(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The smallest current loss of the runs that have not diverged."""
+        losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
+        finite = [loss for loss in losses if loss == loss]
+        self.progress.update(self.task, completed=t, loss=min(finite, default=float("nan")))
 
     def advance(self, t: int) -> None:
         now = time.perf_counter()
@@ -42,9 +46,9 @@ class Bar:
 
 
 class Quiet:
-    """No terminal, no bar."""
+    """Shows nothing."""
 
-    def show(self, t: int, loss: float) -> None: ...
+    def show(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
     def advance(self, t: int) -> None: ...
 

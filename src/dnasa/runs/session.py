@@ -1,109 +1,118 @@
-"""Keeping a run: checkpoints on time, a stop when asked for, and everything back when it is resumed."""
+"""What a run does with its folder: checkpoints when due, a stop on request, and everything restored when it is resumed.
+
+All processes call it alike; the first of them writes.
+"""
 
 import json
 import signal
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from dnasa import checkpoints
-from dnasa.checkpoints import Checkpoint
-from dnasa.core import InputError, Interrupted, Network, RunError, like
-from dnasa.metrics import to_numpy
-from dnasa.recording import Recorder
-from dnasa.records import RunFolder, parse_rows, pretty
+from dnasa.arrays import like, to_numpy
+from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, leaves, rebuilt
+from dnasa.files import to_json
+from dnasa.rules.registry import Group
+from dnasa.runs import checkpoints
+from dnasa.runs.checkpoints import Checkpoint
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Recorder
+from dnasa.runs.result import parse_rows
+
+MOST_MESSAGES = 1000  # of one exchange, in a checkpoint that is to be believed
 
 
-class Keeper:
-    """What `solve` does with the run's folder. All processes call it alike, the first of them writes."""
-
+class Session:
     def __init__(
         self, folder: RunFolder | None, every: int | None, settings: dict[str, Any], steps: int, network: Network
     ):
         self.folder, self.every, self.steps, self.network = folder, every, steps, network
-        self.settings = json.loads(pretty(settings))
-        self.asked = False
-        self.resumed = -1  # the step a resumed run began at: it has been evaluated and kept already
+        self.settings = json.loads(to_json(settings))
+        self.stop_requested = False
+        self.resumed_at = -1  # the step a resumed run began at: its evaluation and checkpoint exist already
         self.t = 0
         if folder is not None and folder.resume:
-            self._check(folder.config.get("run", {}))
+            folder.check()
+            self._check_settings(folder.config.get("run", {}))
         if folder is not None and network.rank == 0:
             folder.open()
             folder.begin(self.settings, steps)
 
-    # ------------------------------------------------------------ back again
+    # ------------------------------------------------------------ resume
 
-    def restore(self, state: Any, recorder: Recorder) -> tuple[int, Any]:
-        """The step and the state to begin with."""
+    def restore(
+        self, groups: Sequence[Group], snapshots: list[Snapshot], recorder: Recorder
+    ) -> tuple[int, list[Snapshot]]:
+        """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
-            return 0, state
-        mine = self.folder.newest() if self.network.rank == 0 else None
-        name = self.network.share(mine.name if mine else "")[0]
+            return 0, snapshots
+        newest = self.folder.newest() if self.network.rank == 0 else None
+        name = self.network.allgather_text(newest.name if newest else "")[0]
         found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
-        rows = self.folder.history_of(found) if self.network.rank == 0 else ""
-        rows = self.network.share(rows)[0]
+        rows = self.folder.truncate_history(found) if self.network.rank == 0 else ""
+        rows = self.network.allgather_text(rows)[0]
         if found is None:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
-            return 0, state
-        self._check(found.notes["settings"])
+            return 0, snapshots
+        self._check_settings(found.notes["settings"])
+        restored = [_restored(found, i, snapshot, self.network) for i, snapshot in enumerate(snapshots)]
         recorder.restore(found.notes, parse_rows(rows))
-        here = slice(self.network.here.start, self.network.here.stop)
-        arrays = _everyone_back(found, self.network.nodes)
-        state = checkpoints.restore(state, arrays, lambda a: like(np.ascontiguousarray(a[..., here, :]), state.x))
-        if self.network.memory is not None:
-            under_way = {name: like(a, state.x) for name, a in arrays.items() if name.startswith("network.")}
-            self.network.memory.restore({name.removeprefix("network."): a for name, a in under_way.items()})
         self.log(f"Resumed from the checkpoint of step {found.step}.")
         if len(found.notes["members"]) < self.network.nodes:
-            self.log("The nodes that were lost are back, with the mean of the others.")
-            recorder.eras.append((found.step, self.network.nodes, recorder.eras[0][2]))
-            state = track_afresh(state)
-        self.resumed = found.step
-        return found.step, state
+            self.log("The lost nodes were added again, with the mean of the others.")
+            recorder.periods.append((found.step, self.network.nodes))
+            restored = restarted(groups, restored)
+        self.resumed_at = found.step
+        return found.step, restored
 
-    def _check(self, kept: dict[str, Any]) -> None:
-        for name, value in kept.items():
+    def _check_settings(self, saved: Any) -> None:
+        if not isinstance(saved, dict):
+            raise InputError(f"{self.folder.path} is damaged: its settings are not an object.")  # type: ignore[union-attr]
+        for name, value in saved.items():
             if self.settings.get(name) != value:
                 raise InputError(
-                    f"This is not the run that was kept: {name} was {value} and is {self.settings.get(name)} now. Resume with "
-                    "the same settings and data, or begin a new run in another folder."
+                    f"This is not the run that was saved: {name} was {value} and is {self.settings.get(name)} now. Resume "
+                    "with the same settings and data, or begin a new run in another folder."
                 )
 
-    # ------------------------------------------------------------ forth
+    # ------------------------------------------------------------ write
 
     def record(self, recorder: Recorder) -> None:
-        """The rows of this evaluation go to disk at once."""
+        """Append the rows of this evaluation to the history on disk."""
         if self.folder is not None and self.network.rank == 0:
             self.folder.append(recorder.frame(last=True))
 
-    def keep(self, t: int, stepper: Any, recorder: Recorder, looked: bool) -> None:
-        """Write a checkpoint if one is due; stop if somebody asked for it."""
+    def maybe_checkpoint(
+        self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool
+    ) -> None:
+        """Write a checkpoint if one is due; stop if that was requested."""
         self.t = t
-        if self.folder is None or t == self.resumed:
+        if self.folder is None or t == self.resumed_at:
             return
         due = self.every is not None and t > 0 and t % self.every == 0
-        stop = self._everyone_stops(looked or due)
+        stop = self._all_stop(evaluated or due)
         if due or stop:
-            self.save(t, stepper.state, recorder)
+            self.save(t, snapshots(), recorder)
         if stop:
             self.end("interrupted", t)
             raise Interrupted(f"Interrupted at step {t}; continue with: dnasa resume {self.folder.path}")
 
-    def _everyone_stops(self, together: bool) -> bool:
+    def _all_stop(self, together: bool) -> bool:
         """Real processes stop together, at an evaluation or a checkpoint."""
-        if len(self.network.here) == self.network.nodes:
-            return self.asked
-        return together and bool(self.network.mean(np.full((1, 1), float(self.asked)))[0] > 0)
+        if self.network.simulated:
+            return self.stop_requested
+        return together and bool(self.network.mean(np.full((1, 1), float(self.stop_requested)))[0] > 0)
 
-    def save(self, t: int, state: Any, recorder: Recorder) -> None:
-        arrays = checkpoints.flatten(state, self.network.gather)
-        if self.network.memory is not None:
-            arrays |= {f"network.{name}": to_numpy(a) for name, a in self.network.memory.arrays().items()}
+    def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
+        gather = self.network.gather
+        arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in _arrays(s).items()}
         if self.network.rank == 0:
-            notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.members)}
+            notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.node_ids)}
+            notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
             self.folder.save(t, arrays, notes)  # type: ignore[union-attr]
 
     def log(self, line: str) -> None:
@@ -116,60 +125,107 @@ class Keeper:
             self.folder.log(f"{state.capitalize()} at step {t}.")
             self.folder.close()
 
-    def continue_without(self, network: Network, recorder: Recorder, gone: list[int], t: int) -> None:
-        """The first of those who are left writes from here on."""
+    def continue_without(self, network: Network, recorder: Recorder, lost: list[int], t: int) -> None:
+        """The first of the remaining processes writes from here on."""
         new_writer = network.rank == 0 and self.network.rank != 0
         self.network = network
         if self.folder is not None and new_writer:
             self.folder.resume = True
             self.folder.open()
         if self.folder is not None and network.rank == 0:
-            recorder.forget(t)
-            self.folder.take_over(recorder.frame(), t)
-        self.log(f"Lost nodes {', '.join(map(str, gone))} and their data at step {t}; {network.nodes} go on.")
+            recorder.discard(t)
+            self.folder.repair_history(recorder.frame(), t)
+        self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
 
-    # ------------------------------------------------------------ when asked to stop
+    # ------------------------------------------------------------ signals
 
-    def __enter__(self) -> "Keeper":
-        self.before: dict[int, Any] = {}
+    def __enter__(self) -> "Session":
+        self.handlers: dict[int, Any] = {}
         if self.folder is not None and threading.current_thread() is threading.main_thread():
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a shell
-                self.before[signal.SIGINT] = signal.signal(signal.SIGINT, self._ask)
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # under MPI it tells of a lost process
-                self.before[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._ask)
+                self.handlers[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_signal)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # under MPI it reports a lost process
+                self.handlers[signal.SIGTERM] = signal.signal(signal.SIGTERM, self._on_signal)
         return self
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.stop_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.stop_requested = True
 
     def __exit__(self, kind: Any, *error: Any) -> None:
         if self.folder is not None and self.network.rank == 0 and kind is not None and kind is not Interrupted:
             with suppress(RunError):
                 self.folder.status("failed", self.t, self.steps)
             self.folder.close()
-        for number, handler in self.before.items():
+        for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
 
-def track_afresh(state: Any) -> Any:
-    """u := v, so that mean(u) = mean(v) again, whoever is there now."""
-    if not hasattr(state, "_fields"):
-        return tuple(track_afresh(part) for part in state)
-    if hasattr(state, "parts"):
-        return state._replace(parts=track_afresh(state.parts))
-    return state._replace(u=state.v) if {"u", "v"} <= set(state._fields) else state
+# ---------------------------------------------------------------- snapshots as named arrays
 
 
-def _everyone_back(found: Checkpoint, nodes: int) -> dict[str, np.ndarray]:
-    """Arrays of all nodes; one that was lost begins with the mean of the others."""
+def restarted(groups: Sequence[Group], snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+    """After nodes left or joined: each rule restarts as it says, channels forget what was sent."""
+    return [Snapshot(group.rule.restarted(s.state), {}, s.sent) for group, s in zip(groups, snapshots, strict=True)]
+
+
+def _arrays(snapshot: Snapshot) -> dict[str, Array]:
+    state = leaves(snapshot.state, "state.")
+    memory = (leaves(entries, f"memory.{number}.") for number, entries in snapshot.memory.items())
+    return state | {name: a for arrays in memory for name, a in arrays.items()}
+
+
+def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network) -> Snapshot:
+    """The snapshot of a group from a checkpoint, each array checked against what this run needs."""
+    members, x = _members(found, network.nodes), fresh.state.x
+    arrays = {name.removeprefix(f"{number}."): a for name, a in found.arrays.items() if name.startswith(f"{number}.")}
+    local = slice(network.local_nodes.start, network.local_nodes.stop)
+
+    def rows(name: str, width: int | None, dtype: str) -> Array:
+        a = arrays.get(name)
+        shape = (*x.shape[:-2], len(members), width if width is not None or a is None else a.shape[-1])
+        if a is None or a.shape != shape or a.dtype.name != dtype:
+            raise InputError(
+                f"The checkpoint of step {found.step} does not fit this run: {name} is not {shape}, {dtype}."
+            )
+        return like(np.ascontiguousarray(_fill_missing_nodes(a, members, network.nodes)[..., local, :]), x)
+
+    dtype = str(x.dtype).removeprefix("torch.")
+    expected = leaves(fresh.state, "state.")
+    state = rebuilt(fresh.state, {name: rows(name, a.shape[-1], dtype) for name, a in expected.items()}, "state.")
+    memory = _memory({name: rows(name, None, dtype) for name in arrays if name.startswith("memory.")}, found.step)
+    messages, sent_bytes = found.notes["sent"][number]
+    return Snapshot(state, memory, Sent(int(messages), float(sent_bytes)))
+
+
+def _members(found: Checkpoint, nodes: int) -> list[int]:
     members = found.notes["members"]
+    if not isinstance(members, list) or not members or sorted(set(members) & set(range(nodes))) != sorted(members):
+        raise InputError(f"The checkpoint of step {found.step} does not fit this run: its nodes are {members!r:.60}.")
+    return members
+
+
+def _memory(arrays: dict[str, Array], step: int) -> dict[int, tuple[Any, ...]]:
+    """From names such as memory.0.2.1 (exchange, message, array) back to tuples of tuples."""
+    try:
+        keys = {tuple(int(part) for part in name.split(".")[1:]): a for name, a in arrays.items()}
+        memory: dict[int, list[list[Array]]] = {}
+        for (exchange, message, _), a in sorted(keys.items()):
+            entries = memory.setdefault(exchange, [])
+            entries += [[] for _ in range(min(message, MOST_MESSAGES) + 1 - len(entries))]
+            entries[message].append(a)
+    except (ValueError, IndexError) as error:
+        raise InputError(
+            f"The checkpoint of step {step} does not fit this run: its channel memory is damaged."
+        ) from error
+    return {exchange: tuple(map(tuple, entries)) for exchange, entries in memory.items()}
+
+
+def _fill_missing_nodes(a: np.ndarray, members: list[int], nodes: int) -> np.ndarray:
+    """Rows of all nodes; one that was lost begins with the mean of the others."""
     if len(members) == nodes:
-        return found.arrays
-    out = {}
-    for name, a in found.arrays.items():
-        whole = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
-        whole[..., members, :] = a
-        out[name] = whole
-    return out
+        return a
+    filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)
+    filled[..., members, :] = a
+    return filled

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dnasa.core import Array, InputError, Mix
+from dnasa.core import InputError
 
 TRACED_STEPS = 300
 
@@ -15,7 +15,7 @@ now = time.perf_counter
 class Timeline:
     """Seconds spent in gradients, exchanges, rules and evaluations; with `trace`, also when, for the first steps.
 
-    Exchanges in a thread of their own (`thread=1`) pass while other things happen; what the run waited for them is `waiting`.
+    Exchanges in a thread of their own (`thread=1`) run beside other work; the time the run waited for them is `waiting`.
     """
 
     def __init__(self, rank: int = 0, trace: bool = False):
@@ -24,7 +24,7 @@ class Timeline:
         self.events: list[dict[str, Any]] = []
 
     def add(self, name: str, began: float, t: int, thread: int = 0) -> float:
-        """Book the time since `began` to `name`; returns the present."""
+        """Add the time since `began` to `name`; returns the time now."""
         ended = now()
         self.totals[name] += ended - began
         if self.trace and t < TRACED_STEPS:
@@ -34,23 +34,14 @@ class Timeline:
             )
         return ended
 
-    def timed(self, mix: Mix, t: int, thread: int = 0) -> Mix:
-        """The exchange with its time booked; what the rule does around it remains the rule's."""
+    def exchanged(self, began: float, t: int) -> None:
+        """An exchange within a rule's step: its time is not the rule's."""
+        self.totals["rule"] -= self.add("exchange", began, t) - began
 
-        def exchange(*arrays: Array) -> tuple[Array, ...]:
-            began = now()
-            mixed = mix(*arrays)
-            ended = self.add("exchange", began, t, thread)
-            if not thread:
-                self.totals["rule"] -= ended - began
-            return mixed
-
-        return exchange
-
-    def waited(self, began: float, of: str) -> None:
+    def waited(self, began: float, part_of: str) -> None:
         """Part of a rule's step, or of an evaluation, was waiting for the other thread."""
         seconds = now() - began
-        self.totals[of] -= seconds
+        self.totals[part_of] -= seconds
         self.totals["waiting"] = self.totals.get("waiting", 0.0) + seconds
 
     def summary(self, steps: int, traffic: Any) -> dict[str, float]:

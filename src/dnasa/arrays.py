@@ -1,0 +1,105 @@
+"""What NumPy and torch arrays share: norms, conversions, stacking; and the compiled kernels where they were built."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnasa.core import Array
+
+try:
+    from dnasa import compiled as compiled
+except ImportError:  # no C compiler at install time: everything works without it, more slowly
+    compiled = None  # type: ignore[assignment]
+
+
+def norm(z: Array) -> Array:
+    """Euclidean norm over the last axis, which stays as an axis of size one; squares are summed in float64."""
+    if isinstance(z, np.ndarray):
+        return np.sqrt(np.einsum("...d,...d->...", z, z, dtype=np.float64))[..., None].astype(z.dtype)
+    import torch
+
+    return torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64).to(z.dtype)
+
+
+def unit(z: Array) -> Array:
+    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised."""
+    if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # no number of 32 bits leaves the range of 64
+        import torch
+
+        wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
+        return (z / nonzero(wide)).to(z.dtype)
+    length = norm(z)
+    low, high = _trusted(length)
+    extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
+    if getattr(z, "is_cuda", False) or extreme.any():  # on a GPU, waiting for `any` would cost more
+        z = z / _where(extreme, nonzero(_largest(z)), length**0)
+        length = norm(z)
+    return z / nonzero(length)
+
+
+def _trusted(length: Array) -> tuple[float, float]:
+    return (1e-30, 1e30) if length.dtype.itemsize == 4 else (1e-140, 1e140)
+
+
+def norms_safe(length: Array) -> bool:
+    """Whether all norms are far enough from 0 and infinity to divide by."""
+    low, high = _trusted(length)
+    return bool(length.min() >= low and length.max() <= high)
+
+
+def nonzero(length: Array) -> Array:
+    return length + (length == 0)
+
+
+def like(a: Array, other: Array) -> Array:
+    """In the library, dtype and device of the other."""
+    if isinstance(other, np.ndarray) and isinstance(a, (np.ndarray, list, tuple, float, int)):
+        return np.asarray(a, other.dtype)
+    import torch
+
+    if isinstance(other, np.ndarray):
+        return a.detach().to("cpu", torch.from_numpy(other[..., :0]).dtype).numpy()
+    return torch.as_tensor(a, dtype=other.dtype, device=other.device)
+
+
+def stack(arrays: Sequence[Array]) -> Array:
+    """One array of several alike."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.stack(arrays)
+    import torch
+
+    return torch.stack(list(arrays))
+
+
+def concatenate(arrays: Sequence[Array]) -> Array:
+    """One array of several, along their first axis."""
+    if isinstance(arrays[0], np.ndarray):
+        return np.concatenate(arrays)
+    import torch
+
+    return torch.cat(list(arrays))
+
+
+def _where(condition: Array, a: Array, b: Array) -> Array:
+    if isinstance(a, np.ndarray):
+        return np.where(condition, a, b)
+    import torch
+
+    return torch.where(condition, a, b)
+
+
+def _largest(z: Array) -> Array:
+    if isinstance(z, np.ndarray):
+        return np.abs(z).max(-1, keepdims=True)
+    return z.abs().amax(-1, keepdim=True)
+
+
+def to_numpy(a: Array) -> np.ndarray:
+    return a if isinstance(a, np.ndarray) else a.detach().cpu().numpy()
+
+
+def copied(a: Array) -> Array:
+    """An array of its own memory, detached from autograd."""
+    if isinstance(a, np.ndarray):
+        return a.copy()
+    return a.detach().clone() if hasattr(a, "detach") else np.array(a)

@@ -1,0 +1,39 @@
+"""One exchange of a step: the messages, mixed by W, as the network's channel carries them."""
+
+from dnasa.core import InputError, Memory, Messages, Network
+
+
+def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tuple[Messages, Memory]:
+    """The mixed messages, and the channel's memory after; `memory` has an entry for each message seen so far."""
+    if not messages:
+        return messages, memory
+    if network.channel is None:
+        for _ in range(network.rounds):
+            messages = network.multiply(messages, t)
+        return messages, memory
+    if network.at is None:
+        raise InputError(
+            "This network only multiplies by W: a channel needs its `at`, as the networks of dnasa.connect have."
+        )
+    count = len(messages)
+    used, others = (*memory[:count], *map(network.channel.init, messages[len(memory) :])), memory[count:]
+    for _ in range(network.rounds):
+        messages, used = network.channel.exchange(used, messages, network.at(t), t)
+    return messages, (*used, *others)
+
+
+def check_memory(memory: Memory, messages: Messages, counts: range) -> None:
+    """For each message so many arrays of its shape: a rule may send others than before, a checkpoint may hold anything."""
+    for number, (message, arrays) in enumerate(zip(messages, memory, strict=True)):
+        shapes = {tuple(a.shape) for a in arrays}
+        if len(arrays) not in counts or shapes - {tuple(message.shape)}:
+            raise InputError(
+                f"Message {number} has shape {tuple(message.shape)}, the channel remembers {len(arrays)} arrays of shape "
+                f"{', '.join(map(str, sorted(shapes)))} for it: a rule must send messages of the same widths in every step."
+            )
+
+
+def row_bytes(network: Network, messages: Messages) -> float:
+    """Bytes of one node's row of these messages on the wire."""
+    size = network.channel.size if network.channel is not None else None
+    return sum(size(m) if size else m.shape[-1] * m.dtype.itemsize for m in messages)

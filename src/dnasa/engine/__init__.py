@@ -1,0 +1,5 @@
+"""Running rules: `solve`'s loop, and the steppers that take a rule's steps."""
+
+from dnasa.engine.loop import Options, solve
+
+__all__ = ["Options", "solve"]

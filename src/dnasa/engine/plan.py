@@ -1,0 +1,278 @@
+"""What a run is: its rules, seeds, starting points, evaluation steps and network, checked before the first step."""
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dnasa.arrays import like, stack, to_numpy
+from dnasa.core import Array, InputError, Network, Rule, choose, positive, whole
+from dnasa.rules import registry
+from dnasa.rules.registry import RULES, Group
+from dnasa.runs.history import COLUMNS
+
+if TYPE_CHECKING:
+    from dnasa.engine.loop import Options
+    from dnasa.problems import Problem
+    from dnasa.topology import Changing, Topology
+
+
+class Plan(NamedTuple):
+    topology: Any
+    network: Network
+    groups: list[Group]
+    x: list[Array]  # where each group starts, (variants, seeds, k, d)
+    seeds: list[int]
+    steps: int
+    eval_steps: set[int]
+    epoch: float | None  # samples per node in one pass over the data; None if it is unlimited
+    node_data: str  # a checksum of all nodes' data
+    node_weights: np.ndarray | None
+    start: Array  # of the first seed, for the settings
+
+
+def make_plan(
+    problem: "Problem",
+    topology: "Topology | Changing",
+    rule: str | Rule | Sequence[str | Rule],
+    steps: int,
+    eta: Any,
+    schedule: str | Sequence[str] | None,
+    seed: int | Sequence[int],
+    start: Array | None,
+    options: "Options",
+) -> Plan:
+    from dnasa.topology import Changing, Topology, check_weights
+
+    if not isinstance(topology, (Topology, Changing)):
+        raise InputError(
+            f"The topology must be one of dnasa.topology, such as topology.ring(8), topology.from_networkx(graph) or "
+            f"topology.from_matrix(W), not {type(topology).__name__}."
+        )
+    steps = whole("steps", steps)
+    seeds = _distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
+    _check_nodes(problem, topology)
+    network = _network(topology, options)
+    points = _points(problem, topology, seeds, start)
+    first = _local_rows(points, network)
+    runs = _runs(rule, eta, schedule)
+    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout)
+    for group in groups:
+        check_weights(group.rule, topology, network.rounds)
+    _check_storage(options, network)
+    _check_watching(options)
+    weights = _node_weights(options["node_weights"], topology.nodes)
+    x = [_repeated(first, group.size) for group in groups]
+    checksum, epoch = _node_data(problem, network)
+    eval_steps = _eval_steps(options["evaluate"], steps, problem.batch, epoch)
+    return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0])
+
+
+# ---------------------------------------------------------------- rules
+
+
+def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any]:
+    """Variants of named rules and rules of one's own, in the order given."""
+    given = [rule] if isinstance(rule, (str, Rule)) or not isinstance(rule, Iterable) else list(rule)
+    named = _distinct("rule", [name for name in given if not isinstance(name, Rule)])
+    if any(callable(name) for name in named):
+        raise InputError(
+            "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
+        )
+    if not given:
+        raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
+    if np.ndim(eta) > 1:
+        raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
+    etas = [] if eta is None else _distinct("eta", as_list(eta))
+    takes_eta = [choose("rule", name, RULES).needs_eta for name in named]
+    if not named and (etas or schedule is not None):
+        raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
+    if etas and not any(takes_eta):
+        raise InputError(f"Rule '{named[0]}' takes no stepsize: leave eta out.")
+    runs: list[Any] = []
+    for each in given:
+        runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
+    return runs
+
+
+def as_list(value: Any) -> list[Any]:
+    """One thing or several, as a list."""
+    return [value] if value is None or isinstance(value, str) or callable(value) or np.ndim(value) == 0 else list(value)
+
+
+def _distinct(kind: str, values: list[Any]) -> list[Any]:
+    """Refuse the same value twice: its runs could not be told apart."""
+    repeated = [value for i, value in enumerate(values) if value in values[:i]]
+    if repeated:
+        raise InputError(f"The {kind} {repeated[0]} is given twice: give each {kind} once.")
+    if kind == "seed" and not values:
+        raise InputError("No seed given: give one, or several as a list.")
+    return values
+
+
+# ---------------------------------------------------------------- network and nodes
+
+
+def _network(topology: "Topology | Changing", options: "Options") -> Network:
+    from dnasa.networks import choose_channel
+    from dnasa.networks.simulated import connect
+
+    network = options["network"]
+    if network is None:
+        return connect(topology, options["rounds"], choose_channel(options["message_dtype"], None))
+    if options["rounds"] != 1 or options["message_dtype"] is not None:
+        raise InputError("The network has its rounds and message dtype already: give them to connect.")
+    if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
+        None,
+        topology.fingerprint,
+    ):
+        raise InputError(
+            f"The network was made for another topology ({getattr(network.topology, 'name', network.nodes)}, "
+            f"{network.nodes} nodes) than this one ({topology.name}, {topology.nodes} nodes): use the same for both."
+        )
+    return network if network.topology is not None else replace(network, topology=topology)
+
+
+def _check_nodes(problem: "Problem", topology: "Topology | Changing") -> None:
+    if problem.nodes is not None and problem.nodes != topology.nodes:
+        raise InputError(
+            f"The problem has data for {problem.nodes} nodes, the topology has {topology.nodes}: give both the same number."
+        )
+
+
+def _check_storage(options: "Options", network: Network) -> None:
+    if options["checkpoint_every"] is not None:
+        whole("checkpoint_every", options["checkpoint_every"])
+        if options["folder"] is None:
+            raise InputError("Checkpoints need a folder: give folder (--out).")
+    if options["overlap"] and network.survivors is not None:
+        raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
+
+
+def _check_watching(options: "Options") -> None:
+    """What is called and compared at an evaluation."""
+    if options["callback"] is not None and not callable(options["callback"]):
+        raise InputError("callback must be a function that is called with an Evaluation.")
+    for name in ("metrics", "stop"):
+        if not isinstance(options[name], Mapping):
+            raise InputError(f"{name} must be a dictionary with the metrics' names.")
+    for metric in options["metrics"]:
+        if metric in COLUMNS:
+            raise InputError(f"'{metric}' is a column of every history: give your metric another name.")
+    for metric, threshold in options["stop"].items():
+        if isinstance(threshold, bool) or not isinstance(threshold, Real) or np.isnan(float(threshold)):
+            raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
+
+
+def _node_weights(given: Sequence[float] | None, nodes: int) -> np.ndarray | None:
+    if given is None:
+        return None
+    weights = [] if np.ndim(given) != 1 else list(given)
+    for weight in weights:
+        positive("A node weight", weight)
+    if len(weights) != nodes:
+        raise InputError(
+            f"There must be one positive node weight for each of the {nodes} nodes, not {np.shape(given)}."
+        )
+    return np.asarray(weights, dtype=np.float64)
+
+
+def _node_data(problem: "Problem", network: Network) -> tuple[str, float | None]:
+    """A checksum of all nodes' data, and the average number of their rows (None: unlimited), alike in all processes."""
+    local = [[problem.node_fingerprint(node), problem.rows(node)] for node in network.local_nodes]
+    everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
+    rows = [count for _, count in everyone]
+    checksum = zlib.crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
+    return f"{checksum:08x}", None if None in rows else sum(rows) / len(rows)
+
+
+def _eval_steps(evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None) -> set[int]:
+    """By default 50, or fewer (down to 5) where full passes over the data would cost more than half of the training."""
+    if evaluate is None:
+        passes = steps * batch / epoch if epoch else np.inf
+        count = int(max(5, min(50, passes / 2)))
+        return {round(i * steps / count) for i in range(count + 1)}
+    if np.isscalar(evaluate):
+        return {*range(0, steps, whole("evaluate", evaluate)), steps}
+    chosen = {whole("An evaluation step", t, low=0) for t in as_list(evaluate)}
+    if not chosen or max(chosen) > steps:
+        raise InputError(f"Evaluation steps must lie between 0 and {steps}.")
+    return chosen
+
+
+# ---------------------------------------------------------------- what makes a run this run
+
+
+def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str, Any]:
+    """What real processes must agree on, and what a resumed run must have in common with the saved one."""
+    network = plan.network
+    eval_steps = sorted(plan.eval_steps)
+    start = np.ascontiguousarray(to_numpy(plan.start))
+    settings = {
+        "the number of nodes": plan.topology.nodes,
+        "the topology": plan.topology.fingerprint,
+        "steps": plan.steps,
+        "seed": plan.seeds,
+        "the rule": [list(variant.label().values()) for group in plan.groups for variant in group.variants],
+        "the batch": problem.batch,
+        "the data": problem.fingerprint,
+        "the nodes' data": plan.node_data,
+        "the number of parameters": int(start.shape[-1]),
+        "dtype": str(plan.start.dtype).removeprefix("torch."),
+        "rounds": network.rounds,
+        "the channel": network.channel.settings if network.channel else None,
+        "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {zlib.crc32(str(eval_steps).encode()):08x}",
+        "the own metrics": metrics,
+        "the loss scale": problem.loss_scale,
+        "the node weights": None if plan.node_weights is None else plan.node_weights.tolist(),
+        "the starting point": f"{zlib.crc32(start.tobytes()):08x}",
+    }
+    if not network.simulated:
+        from dnasa.networks.processes import agree
+
+        agree(network, settings)
+    return settings
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _points(
+    problem: "Problem", topology: "Topology | Changing", seeds: Sequence[int], start: Array | None
+) -> list[Array]:
+    """Where each seed begins: `(d,)`, or `(n, d)` for a start of one's own per node."""
+    own = [problem.start(s) for s in seeds]
+    points = own if start is None else [_as_start(start, own[0])] * len(seeds)
+    if points[0].shape not in {own[0].shape, (topology.nodes, *own[0].shape)}:
+        raise InputError(
+            f"start has shape {tuple(points[0].shape)}; it must be {tuple(own[0].shape)} or one row per node, "
+            f"{(topology.nodes, *own[0].shape)}."
+        )
+    return points
+
+
+def _as_start(start: Any, own: Array) -> Array:
+    try:
+        return like(start.detach() if hasattr(start, "detach") else np.asarray(start, np.float64), own)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError("start must be an array of real numbers.") from None
+
+
+def _local_rows(points: Sequence[Array], network: Network) -> Array:
+    """Of the local nodes: (1, seeds, k, d)."""
+    local, dim = slice(network.local_nodes.start, network.local_nodes.stop), points[0].shape[-1]
+    return stack([p[local] if p.ndim == 2 else _broadcast(p, (len(network.local_nodes), dim)) for p in points])[None]
+
+
+def _broadcast(a: Array, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(a, shape) if isinstance(a, np.ndarray) else a.expand(shape)
+
+
+def _repeated(first: Array, variants: int) -> Array:
+    if isinstance(first, np.ndarray):
+        return np.repeat(first, variants, axis=0)
+    return first.repeat(variants, 1, 1, 1)

@@ -1,0 +1,5 @@
+"""Any rule as a `torch.optim.Optimizer`: two changed lines make an ordinary training loop a decentralised one."""
+
+from dnasa.optim.decentralized import Decentralized
+
+__all__ = ["Decentralized"]

@@ -1,0 +1,132 @@
+"""The update of large models on a GPU, fused by torch.compile."""
+
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, whole
+from dnasa.engine.steppers import completed
+from dnasa.rules import registry
+from dnasa.rules.registry import RULES, Method, Variant
+from dnasa.rules.schedules import constant
+
+MIN_PARAMETERS = 1 << 20  # from which on compiling the update pays
+
+
+class Made(NamedTuple):
+    """A rule, and how to make it again with other schedules (nothing, for a rule of the user's own)."""
+
+    name: str
+    rule: Rule
+    make: Callable[..., Rule] | None = None
+    schedules: tuple[Schedule, ...] = ()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether its steps depend on t through its schedules alone, as those of a declared form do."""
+        return self.make is not None and self.rule.form is not None
+
+
+def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Made:
+    if isinstance(rule, Rule):
+        if eta is not None or schedule is not None:
+            raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
+        return Made("a rule of the user's", rule)
+    method: Method = choose("rule", rule, RULES)
+    if eta is not None and not method.needs_eta:
+        raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
+    variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
+    if variant.schedule.endswith("fixed") and steps is None:
+        raise InputError(f"Schedule '{variant.schedule}' depends on the number of steps: give steps.")
+    schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
+    make = partial(_make, method, layout)
+    return Made(str(list(variant.label().values())), make(*schedules), make, schedules)
+
+
+def _make(method: Method, layout: Layout, *schedules: Schedule) -> Rule:
+    return registry.make(method, schedules, layout)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Fused by torch.compile; where that fails, the function as it is."""
+    fast: Callable[..., Any] = torch.compile(function, dynamic=False)
+
+    def call(*args: Any) -> Any:
+        nonlocal fast
+        try:
+            return fast(*args)
+        except Exception as error:
+            if fast is function:
+                raise
+            warnings.warn(f"The update could not be compiled and runs slower: {error!r:.200}", stacklevel=2)
+            fast = function
+            return function(*args)
+
+    return call
+
+
+def with_stored_schedules(made: Made, like: Tensor) -> tuple[Rule, Callable[[int], None]]:
+    """The rule with the values of its schedules in memory, where compiled code reads them, and how to set them for step t."""
+    values = [torch.zeros((), dtype=torch.float64, device=like.device) for _ in made.schedules]
+    rule = made.make(*map(constant, values))  # type: ignore[misc]
+
+    def set_step(t: int) -> None:
+        for value, schedule in zip(values, made.schedules, strict=True):
+            value.fill_(schedule(t))
+
+    return rule, set_step
+
+
+def fused(made: Made, like: Tensor) -> Rule:
+    """The rule with `early` and `send` compiled, each with schedules of its own: they run on different CUDA streams."""
+    first, set_first = with_stored_schedules(made, like)
+    second, set_second = with_stored_schedules(made, like)
+    early = compiled(lambda s: first.early(s, 0))
+    send = compiled(lambda s, gradients: second.send(s, gradients, 0))
+    return made.rule._replace(
+        early=lambda s, t: (set_first(t), early(s))[1],
+        send=lambda s, gradients, t: (set_second(t), send(s, gradients))[1],
+    )
+
+
+class InPlace:
+    """A node alone: the whole step compiled into one pass, in the memory that the parameters and the state have."""
+
+    def __init__(self, made: Made, snapshot: Snapshot):
+        self.rule, self.set_step = with_stored_schedules(made, snapshot.state.x)
+        self.state, self.memory, self.sent = snapshot
+        self.advance = compiled(self._advance)
+
+    @property
+    def x(self) -> Tensor:
+        return self.state.x
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        return [Snapshot(self.state, self.memory, self.sent)]
+
+    def points(self, t: int) -> tuple[Array, ...]:
+        return (self.x,)
+
+    def _advance(self, state: Any, g: Tensor) -> None:
+        messages, after = self.rule.send(state, (g,), 0)
+        after = self.rule.receive(after, (*self.rule.early(state, 0), *messages))
+        new = [a.clone() for a in leaves(after).values()]
+        for a, b in zip(leaves(state).values(), new, strict=True):
+            a.copy_(b)
+
+    def step(self, gradients: Gradients, t: int) -> None:
+        self.set_step(t)
+        self.advance(self.state, gradients[0])
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        return completed(work(*args))
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,45 @@
+"""All parameters of a model as one flat vector, the same at all nodes in the beginning."""
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dnasa.core import InputError, Network
+from dnasa.networks.processes import agree
+
+CHUNK = 1 << 20  # parameters that are sent at once when node 0 sends the others its starting point
+
+
+def check_parameters(trained: Sequence[Tensor]) -> None:
+    if not trained:
+        raise InputError("There is no parameter to train: all are frozen.")
+    kinds = sorted({f"{p.dtype} on {p.device}" for p in trained})
+    if len(kinds) > 1:
+        raise InputError(f"All parameters must have one dtype and one device; here are {' and '.join(kinds)}.")
+    if trained[0].dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"Parameters of {trained[0].dtype} are too coarse for small steps: store them in float32 and use torch.autocast."
+        )
+
+
+def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of a flat vector in the shapes of these tensors."""
+    parts = flat.view(-1).split([p.numel() for p in like])
+    return [part.view(p.shape) for part, p in zip(parts, like, strict=True)]
+
+
+@torch.no_grad()
+def start_at_the_same_point(network: Network, arrays: Sequence[Tensor]) -> None:
+    """Node 0's values are sent to all, a chunk at a time, and everyone checks that they arrived."""
+    if network.nodes == 1:
+        return
+    checksum = 0
+    for a in arrays:
+        row = a.detach().reshape(1, -1)
+        for piece in row.split(CHUNK, dim=1):
+            piece.copy_(network.gather(piece)[:1])
+        a.copy_(row.view_as(a))
+        checksum = zlib.crc32(row.contiguous().view(torch.uint8).cpu().numpy().tobytes(), checksum)
+    agree(network, {"the starting point": checksum})

@@ -1,0 +1,187 @@
+"""The rules that can be used by name, with the schedules, title and colour of each."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, groupby
+from typing import Any, NamedTuple
+
+from dnasa.core import Array, InputError, Layout, Rule, Schedule, choose, positive
+from dnasa.rules import schedules
+from dnasa.rules.d2 import d2
+from dnasa.rules.dasagt import dasagt
+from dnasa.rules.dnasa import dnasa
+from dnasa.rules.dsgd import dsgd
+from dnasa.rules.dsgt import dsgt
+
+Eta = float | Schedule
+# The schedules a rule's maker is called with, given the nodes n, the steps T and the stepsize eta.
+Schedules = Callable[[int, int, Any], tuple[Schedule, ...]]
+
+
+class Method(NamedTuple):
+    """A rule's maker and its schedules by name (the first is the default).
+
+    `needs_eta`: the user must give a stepsize. `needs_layout`: the maker is also given `layout`, the names and shapes of the
+    parts of x. `title` and `colour` are those of tables and plots.
+    """
+
+    make: Callable[..., Rule]
+    schedules: dict[str, Schedules]
+    needs_eta: bool = True
+    needs_layout: bool = False
+    title: str = ""
+    colour: str | None = None
+
+
+ETA: dict[str, Schedules] = {
+    "diminishing": lambda n, T, eta: (schedules.root_decay(eta, n),),
+    "fixed": lambda n, T, eta: (schedules.root_fixed(eta, n, T),),
+    "constant": lambda n, T, eta: (schedules.constant(eta),),
+}
+PARAMETER_FREE: dict[str, Schedules] = {
+    "parameter-free": lambda n, T, eta: (schedules.parameter_free(eta),),
+    "parameter-free-fixed": lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),),
+}
+DNASA: dict[str, Schedules] = {
+    "diminishing": lambda n, T, eta: schedules.diminishing(n),
+    "fixed": lambda n, T, eta: schedules.fixed(n, T),
+}
+CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
+
+
+def with_averaging(etas: Schedules) -> Schedules:
+    return lambda n, T, eta: (*etas(n, T, eta), schedules.averaging(n))
+
+
+RULES: dict[str, Method] = {
+    "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
+    "d2": Method(d2, ETA, title="D2", colour="#8c564b"),
+    "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c"),
+    "dasagt": Method(
+        dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
+    ),
+    "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
+}
+
+
+def register(
+    name: str,
+    make: Callable[..., Rule],
+    *,
+    title: str | None = None,
+    schedules: dict[str, Schedules] | None = None,
+    needs_eta: bool = True,
+    needs_layout: bool = False,
+    colour: str | None = None,
+) -> None:
+    """Make a rule usable by name: in `solve`, the optimizer, `dnasa train --plugin`, `dnasa compare` and plots.
+
+    `make(*schedules) -> Rule`. By default the rule takes one schedule, eta, in the forms of D-SGD (diminishing, fixed,
+    constant). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; a rule
+    without a stepsize says `needs_eta=False`. Registering a name again replaces a rule of one's own, not a built-in one.
+    """
+    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise InputError(f"A rule's name consists of letters, digits, - and _; '{name}' does not.")
+    if name in BUILT_IN:
+        raise InputError(f"'{name}' is a built-in rule: choose another name.")
+    if not callable(make):
+        raise InputError(f"The maker of rule '{name}' must be a function that returns a Rule.")
+    RULES[name] = Method(make, schedules or ETA, needs_eta, needs_layout, title or name, colour)
+
+
+BUILT_IN = frozenset(RULES)
+
+
+class Variant(NamedTuple):
+    """One way to run a rule: what a row of a comparison is labelled with."""
+
+    rule: str
+    schedule: str
+    eta: Any = None  # a number, a function of t, or None for a rule without a stepsize
+
+    def label(self) -> dict[str, Any]:
+        """As in tables: a function of t shows as its name, in the place of the schedule."""
+        if not callable(self.eta):
+            return self._asdict()
+        name = getattr(self.eta, "__name__", CUSTOM)
+        return {"rule": self.rule, "schedule": CUSTOM if name == "<lambda>" else name, "eta": None}
+
+
+class Group(NamedTuple):
+    """Variants of one method side by side, as one rule on `size` entries of the first axis."""
+
+    rule: Rule
+    variants: tuple[Variant, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.variants)
+
+
+def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] | None = None) -> list[Variant]:
+    """Every stepsize with every schedule given; a rule without a stepsize comes once per schedule."""
+    method: Method = choose("rule", rule, RULES)
+    names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
+    for name in names:
+        choose(f"schedule for {rule}", name, method.schedules)
+    if not method.needs_eta:
+        return [Variant(rule, name) for name in names]
+    if not len(etas):
+        raise InputError(f"Rule '{rule}' needs a stepsize: give eta, or use 'dnasa', which needs none.")
+    functions = [eta for eta in etas if callable(eta)]
+    if functions and schedule is not None:
+        raise InputError("An eta that is a function of t is a schedule of its own: leave schedule out.")
+    for eta in etas:
+        if not callable(eta):
+            positive("eta", eta)
+    plain = [Variant(rule, name, float(eta)) for name in names for eta in etas if not callable(eta)]
+    return plain + [Variant(rule, CUSTOM, eta) for eta in functions]
+
+
+def groups(runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout) -> list[Group]:
+    """One rule for neighbouring variants of the same method; rules of one's own each by themselves."""
+    several = sum(isinstance(run, Rule) for run in runs) > 1
+    numbers = count(1)
+    out: list[Group] = []
+    for custom, same in groupby(runs, key=lambda run: isinstance(run, Rule) or run.rule):
+        if custom is True:
+            out += [Group(rule, (_own(several, numbers),)) for rule in same if isinstance(rule, Rule)]
+        else:
+            variants = tuple(run for run in same if isinstance(run, Variant))
+            out.append(Group(_side_by_side(variants, nodes, steps, like, layout), variants))
+    return out
+
+
+def _own(several: bool, numbers: Iterator[int]) -> Variant:
+    """The label of a rule that is not registered."""
+    return Variant(f"{CUSTOM} {next(numbers)}" if several else CUSTOM, CUSTOM)
+
+
+def schedules_of(variant: Variant, nodes: int, steps: int) -> tuple[Schedule, ...]:
+    """The schedules of a variant; an eta that is a function of t takes the place of the constant one."""
+    method = RULES[variant.rule]
+    if not callable(variant.eta):
+        made = method.schedules[variant.schedule](nodes, steps, variant.eta)
+        if not isinstance(made, tuple) or not all(map(callable, made)):
+            raise InputError(
+                f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {made!r:.60}."
+            )
+        return made
+    constant = method.schedules.get("constant") or next(iter(method.schedules.values()))
+    others = constant(nodes, steps, 1.0)[1:]
+    return (variant.eta, *others)
+
+
+def make(method: Method, values: Sequence[Schedule], layout: Layout) -> Rule:
+    try:
+        rule = method.make(*values, layout=layout) if method.needs_layout else method.make(*values)
+    except TypeError as error:
+        raise InputError(f"Rule '{method.title}' cannot be made from its {len(values)} schedules: {error}.") from error
+    if not isinstance(rule, Rule):
+        raise InputError(f"The maker of rule '{method.title}' must return a Rule, not {type(rule).__name__}.")
+    return rule
+
+
+def _side_by_side(group: Sequence[Variant], nodes: int, steps: int, like: Array, layout: Layout) -> Rule:
+    each = [schedules_of(run, nodes, steps) for run in group]
+    columns = [schedules.side_by_side(column, like, steps) for column in zip(*each, strict=True)]
+    return make(RULES[group[0].rule], columns, layout)
