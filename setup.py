@@ -1,4 +1,4 @@
-"""The compiled part is optional: where there is no C compiler, everything works without it, more slowly."""
+"""Builds the optional extension `dnasa.compiled`: without a C compiler everything works, more slowly."""
 
 import sys
 from pathlib import Path
@@ -7,22 +7,19 @@ import numpy as np
 from setuptools import Extension, setup
 
 OPENMP = ["-fopenmp"] if sys.platform == "linux" else []
-ANY_ORDER = [
-    "-fassociative-math",
-    "-fno-signed-zeros",
-    "-fno-trapping-math",
-]  # of the terms of a sum, as vectors need it
+# Sums may be reordered, which vectorizing them requires.
+REORDER_SUMS = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
 
 setup(
     ext_modules=[
         Extension(
             "dnasa.compiled",
-            ["src/dnasa/compiled.c"],
-            depends=["src/dnasa/kernels.h"],
+            ["src/dnasa/engine/kernels.c"],
+            depends=["src/dnasa/engine/kernels.h"],
             include_dirs=[np.get_include()],
             library_dirs=[str(Path(np.__file__).parent / "random" / "lib")],
             libraries=["npyrandom", "m"],
-            extra_compile_args=["-O3", "-funroll-loops", *ANY_ORDER, *OPENMP],
+            extra_compile_args=["-O3", "-funroll-loops", *REORDER_SUMS, *OPENMP],
             extra_link_args=OPENMP,
             optional=True,
         )

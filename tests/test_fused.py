@@ -1,227 +1,365 @@
-"""The fast ways are the rule: the same numbers to rounding, whatever the arrays, the graph and the machine."""
+"""The fast path is the rule: the same numbers to rounding on every backend, for all shapes, graphs and scales."""
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dnasa import fused, problems, randomness, rules, schedules, topology
-from dnasa.core import compiled
-from dnasa.fused import Compiled, Fused, OnCPU, OnGPU, suits
+from dnasa import rules, topology
+from dnasa.arrays import compiled
+from dnasa.core import Channel, InputError, Network, Sent, Snapshot
+from dnasa.engine import fused
+from dnasa.engine.fused import CompiledBackend, Fused, TorchBackend, TritonBackend, supports
+from dnasa.engine.side_by_side import SideBySide, make_stepper
+from dnasa.engine.steppers import Sequential
 from dnasa.networks.simulated import connect
-from dnasa.problems import LeastSquares
-from dnasa.rules import build, variants
-from dnasa.solve import solve
-from dnasa.stepping import InTurn, SideBySide, stepping
-from dnasa.timing import Timeline
+from dnasa.rules import schedules
+from dnasa.rules.registry import groups, variants
+from dnasa.runs.timing import Timeline
 
 needs_compiler = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-# way, dtype, library or device
-WAYS = {
-    "compiled, numpy": (Compiled, "float64", "numpy"),
-    "compiled, numpy, float32": (Compiled, "float32", "numpy"),
-    "compiled, torch": (Compiled, "float32", "cpu"),
-    "compiled, torch, float64": (Compiled, "float64", "cpu"),
-    "torch": (OnCPU, "float32", "cpu"),
-    "gpu": (OnGPU, "float32", "cuda"),
+# backend, dtype, library or device
+BACKENDS = {
+    "compiled, numpy": (CompiledBackend, "float64", "numpy"),
+    "compiled, numpy, float32": (CompiledBackend, "float32", "numpy"),
+    "compiled, torch": (CompiledBackend, "float32", "cpu"),
+    "compiled, torch, float64": (CompiledBackend, "float64", "cpu"),
+    "torch": (TorchBackend, "float32", "cpu"),
+    "triton": (TritonBackend, "float32", "cuda"),
 }
-MARKS = {Compiled: needs_compiler, OnGPU: needs_gpu, OnCPU: ()}
+MARKS: Any = {CompiledBackend: needs_compiler, TritonBackend: needs_gpu, TorchBackend: ()}
 RULES = {
     "dnasa": lambda n: rules.dnasa(*schedules.diminishing(n)),
     "dasagt": lambda n: rules.dasagt(schedules.root_decay(0.1, n), schedules.averaging(n)),
 }
-ways = pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS[WAYS[way][0]]) for way in WAYS])
+backends = pytest.mark.parametrize("backend", [pytest.param(b, marks=MARKS[BACKENDS[b][0]]) for b in BACKENDS])
+compiled_numpy = pytest.mark.parametrize("backend", [pytest.param("compiled, numpy", marks=needs_compiler)])
 
 
 @pytest.fixture
-def arrays(way, monkeypatch):
-    """What makes random arrays of that kind; no compiled code where another way is to be taken."""
-    kind, dtype, place = WAYS[way]
-    if kind is OnCPU:
+def arrays(backend, monkeypatch):
+    """A function that makes random arrays for the backend; the extension is disabled where it is not to be chosen."""
+    kind, dtype, device = BACKENDS[backend]
+    if kind is TorchBackend:
         monkeypatch.setattr(fused, "compiled", None)
     generator = np.random.default_rng(0)
 
     def make(shape, scale=1.0):
         drawn = (scale * generator.standard_normal(shape)).astype(dtype)
-        return drawn if place == "numpy" else torch.as_tensor(drawn, device=place)
+        return drawn if device == "numpy" else torch.as_tensor(drawn, device=device)
 
     return make
 
 
-def agree(way, made, network, start, gradients):
-    runs = [kind(made, network, made.init(start), Timeline()) for kind in (InTurn, Fused)]
-    assert isinstance(runs[1].way, WAYS[way][0])
+def network_of(graph):
+    dense = graph.weights if isinstance(graph.weights, np.ndarray) else graph.weights.toarray()
+
+    def multiply(messages, t):
+        return tuple(
+            (dense.astype(m.dtype) if isinstance(m, np.ndarray) else torch.as_tensor(dense).to(m)) @ m for m in messages
+        )
+
+    return Network(graph.nodes, multiply, mean=lambda a: a.mean(-2), topology=graph, fixed_weights=graph.weights)
+
+
+def ring(nodes):
+    return network_of(topology.ring(nodes))
+
+
+def started(rule, network, x):
+    return Fused(rule, network, Snapshot(rule.init(x), {}, Sent()), timeline=None)
+
+
+def plain_step(rule, network, state, g, t):
+    early = rule.early(state, t)
+    messages, state = rule.send(state, (g,), t)
+    return rule.receive(state, network.multiply((*early, *messages), t))
+
+
+def assert_close(a, b, **tolerance):
+    torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), **tolerance)
+
+
+def assert_steps_agree(backend, rule, network, start, gradients):
+    plain, fast = rule.init(start), started(rule, network, start)
+    assert isinstance(fast.backend, BACKENDS[backend][0])
     for t, g in enumerate(gradients):
-        for run in runs:
-            run.step(g, t)
+        plain = plain_step(rule, network, plain, g, t)
+        fast.step((g,), t)
     tolerance = {"rtol": 1e-10, "atol": 1e-12} if "64" in str(start.dtype) else {"rtol": 1e-4, "atol": 1e-5}
-    for plain, fast in zip(*(run.state for run in runs), strict=True):
-        torch.testing.assert_close(torch.as_tensor(fast), torch.as_tensor(plain), **tolerance)
+    for expected, actual in zip(plain, fast.state, strict=True):
+        assert_close(actual, expected, **tolerance)
 
 
-@ways
+@backends
 @pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
 @pytest.mark.parametrize("rule", RULES)
-def test_fused_steps_are_the_rules_steps(rule, shape, way, arrays):
+def test_fused_steps_are_the_rules_steps(rule, shape, backend, arrays):
     nodes = shape[-2]
-    agree(way, RULES[rule](nodes), connect(topology.ring(nodes)), arrays(shape), [arrays(shape) for _ in range(30)])
+    gradients = [arrays(shape) for _ in range(30)]
+    assert_steps_agree(backend, RULES[rule](nodes), ring(nodes), arrays(shape), gradients)
 
 
-@ways
+@backends
 @pytest.mark.parametrize("graph", [topology.star(9), topology.paper_random(), topology.complete(7), topology.grid(8)])
-def test_any_graph(graph, way, arrays):
+def test_steps_agree_on_any_graph(graph, backend, arrays):
     shape = (graph.nodes, 70)
-    agree(way, RULES["dnasa"](graph.nodes), connect(graph), arrays(shape), [arrays(shape) for _ in range(20)])
+    gradients = [arrays(shape) for _ in range(20)]
+    assert_steps_agree(backend, RULES["dnasa"](graph.nodes), network_of(graph), arrays(shape), gradients)
 
 
-@pytest.mark.parametrize("way", [pytest.param("compiled, numpy", marks=needs_compiler)])
-def test_many_nodes(way, arrays):
-    shape = (2, 1000, 3)
-    agree(
-        way, RULES["dnasa"](1000), connect(topology.exponential(1000)), arrays(shape), [arrays(shape) for _ in range(9)]
-    )
+@compiled_numpy
+def test_steps_agree_with_a_sparse_matrix_of_many_nodes(backend, arrays):
+    shape, network = (2, 1000, 3), network_of(topology.exponential(1000))
+    assert not isinstance(network.fixed_weights, np.ndarray)
+    assert_steps_agree(backend, RULES["dnasa"](1000), network, arrays(shape), [arrays(shape) for _ in range(9)])
 
 
-@ways
-def test_every_run_takes_its_own_schedule(way, arrays):
-    made = build(variants("dasagt", [0.01, 0.1, 1.0]), 4, 50, arrays((1, 1, 4, 3)))
-    shape = (3, 2, 4, 3)
-    agree(way, made, connect(topology.ring(4)), arrays(shape), [arrays(shape) for _ in range(20)])
+@backends
+def test_every_run_uses_its_own_schedule(backend, arrays):
+    etas = schedules.side_by_side([schedules.root_decay(eta, 4) for eta in (0.01, 0.1, 1.0)], arrays((1,)))
+    rule, shape = rules.dasagt(etas, schedules.averaging(4)), (3, 2, 4, 3)
+    assert_steps_agree(backend, rule, ring(4), arrays(shape), [arrays(shape) for _ in range(20)])
 
 
-@ways
+@backends
 @pytest.mark.parametrize("scale", [1e-30, 1e-14, 1.0, 1e14, 1e30])
-def test_the_scale_of_the_loss_does_not_matter(scale, way, arrays):
-    made, network = RULES["dnasa"](4), connect(topology.ring(4))
-    run, twin = (Fused(made, network, made.init(0 * arrays((4, 5))), Timeline()) for _ in range(2))
+def test_iterates_do_not_depend_on_the_scale_of_the_loss(scale, backend, arrays):
+    rule, network, start = RULES["dnasa"](4), ring(4), 0 * arrays((4, 5))
+    scaled, unscaled = started(rule, network, start), started(rule, network, start)
     for t in range(10):
         g = arrays((4, 5))
-        run.step(scale * g, t)
-        twin.step(g, t)
-    torch.testing.assert_close(torch.as_tensor(run.x), torch.as_tensor(twin.x), rtol=1e-4, atol=1e-5)
+        scaled.step((scale * g,), t)
+        unscaled.step((g,), t)
+    assert_close(scaled.x, unscaled.x, rtol=1e-4, atol=1e-5)
 
 
-@ways
-def test_gradients_of_another_kind_and_shape_are_taken_as_the_rule_takes_them(way, arrays):
-    """Compiled code must never be handed anything but whole arrays of the right kind."""
-    made, network = RULES["dnasa"](6), connect(topology.ring(6))
-    run, twin = (Fused(made, network, made.init(arrays((6, 40)) * 0), Timeline()) for _ in range(2))
+# ---------------------------------------------------------------- gradients as problems return them
+
+
+@backends
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+def test_a_gradient_buffer_that_is_reused_at_every_step_gives_the_same_iterates(scale, backend, arrays):
+    rule, network, start = RULES["dnasa"](4), ring(4), 0 * arrays((4, 50))
+    reused, fresh, buffer = started(rule, network, start), started(rule, network, start), arrays((4, 50))
+    for t in range(10):
+        buffer[...] = arrays((4, 50), scale)
+        reused.step((buffer,), t)
+        fresh.step((buffer + 0,), t)
+    buffer[...] = 0
+    for a, b in zip(reused.state, fresh.state, strict=True):
+        assert_close(a, b, rtol=0, atol=0)
+
+
+@backends
+def test_gradients_of_another_dtype_library_and_memory_order_are_converted(backend, arrays):
+    rule, network, start = RULES["dnasa"](6), ring(6), 0 * arrays((6, 40))
+    converted, plain = started(rule, network, start), started(rule, network, start)
+    for t in range(0, 15, 3):
+        transposed = arrays((40, 6)).T
+        integers = (10 * arrays((6, 40))).round()
+        other = torch.as_tensor(integers).cpu().double() if isinstance(start, np.ndarray) else integers.cpu().numpy()
+        for k, (g, same) in enumerate([(transposed, transposed + 0 * start), (other, integers)]):
+            converted.step((g,), t + k)
+            plain.step((same,), t + k)
+    assert_close(converted.x, plain.x)
+
+
+@backends
+@pytest.mark.parametrize("shape", [(3, 2, 6, 5), (1, 1, 6, 5), (6, 5), (1, 2, 1, 5), (1, 2, 6, 1), (1, 2, 5, 6), ()])
+def test_a_gradient_of_another_shape_is_refused_with_both_shapes(shape, backend, arrays):
+    run = started(RULES["dnasa"](6), ring(6), arrays((1, 2, 6, 5)))
+    with pytest.raises(InputError) as refused:
+        run.step((arrays(shape),), 0)
+    assert str(shape) in str(refused.value)
+    assert "(1, 2, 6, 5)" in str(refused.value)
+
+
+@backends
+def test_a_gradient_that_is_x_itself_is_read_before_the_step_changes_it(backend, arrays):
+    """f = |x|^2/2 has the gradient x: a problem may return its argument."""
+    rule, network = RULES["dnasa"](4), ring(4)
+    own, copied = (started(rule, network, 0 * arrays((4, 5)) + 1) for _ in range(2))
+    for t in range(20):
+        own.step((own.x,), t)
+        copied.step((copied.x + 0,), t)
+    assert_close(own.x, copied.x)
+
+
+@backends
+def test_a_gradient_that_is_a_transposed_view_of_x_is_copied_first(backend, arrays):
+    rule, start = RULES["dnasa"](4), arrays((4, 4))
+    run = started(rule, ring(4), start)
+    run.step((run.x.T,), 1)
+    assert_close(run.state.v, start.T)
+
+
+@needs_compiler
+def test_a_gradient_that_shares_memory_with_x_in_the_other_library_is_copied_first():
+    rule, start = RULES["dnasa"](4), torch.randn(4, 4)
+    run = started(rule, ring(4), start)
+    run.step((run.x.numpy().T,), 1)
+    assert_close(run.state.v, start.T)
+
+
+def test_gradients_of_torch_may_require_gradients_themselves():
+    run, weight = started(RULES["dnasa"](4), ring(4), torch.ones(4, 3)), torch.ones(3, requires_grad=True)
     for t in range(5):
-        wide = arrays((40, 6)).T
-        run.step(wide, t)
-        twin.step(wide + 0 * run.x, t)
-        row = arrays((1, 40))
-        run.step(row, t)
-        twin.step(row + 0 * run.x, t)
-    torch.testing.assert_close(torch.as_tensor(run.x), torch.as_tensor(twin.x))
+        run.step((run.x * weight,), t)
+    assert torch.isfinite(run.x).all()
+    assert not run.x.requires_grad
 
 
-@pytest.mark.parametrize("way", [pytest.param("compiled, numpy", marks=needs_compiler)])
-def test_a_run_that_is_lost_leaves_the_others_alone(way, arrays):
-    made, network = RULES["dnasa"](4), connect(topology.ring(4))
-    both, alone = (Fused(made, network, made.init(arrays(shape) * 0), Timeline()) for shape in ((2, 4, 5), (1, 4, 5)))
+@compiled_numpy
+def test_a_diverged_run_does_not_change_the_others(backend, arrays):
+    rule, network = RULES["dnasa"](4), ring(4)
+    both, alone = (started(rule, network, arrays(shape) * 0) for shape in ((2, 4, 5), (1, 4, 5)))
     for t in range(20):
         g = arrays((2, 4, 5))
-        alone.step(g[:1], t)
+        alone.step((g[:1],), t)
         if t > 5:
             g[1] = np.nan
-        both.step(g, t)
+        both.step((g,), t)
     assert np.isnan(both.x[1]).all()
     np.testing.assert_array_equal(both.x[0], alone.x[0])
 
 
-@ways
-def test_a_gradient_that_is_x_itself_is_not_overtaken_by_the_step(way, arrays):
-    """f = |x|^2/2 has the gradient x: a problem may return what it was given."""
-    made, network = RULES["dnasa"](4), connect(topology.ring(4))
-    run, twin = (Fused(made, network, made.init(arrays((4, 5)) * 0 + 1), Timeline()) for _ in range(2))
-    for t in range(20):
-        run.step(run.x, t)
-        twin.step(twin.x + 0, t)
-    torch.testing.assert_close(torch.as_tensor(run.x), torch.as_tensor(twin.x))
-    start = arrays((4, 4))
-    square = Fused(made, network, made.init(start), Timeline())
-    square.step(square.x.T, 1)
-    torch.testing.assert_close(torch.as_tensor(square.v), torch.as_tensor(start.T))
-
-
-def test_gradients_of_torch_may_remember_where_they_came_from():
-    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    problem = problems.Custom(lambda x, node, generator: x * weight, torch.ones(3, dtype=torch.float64))
-    assert torch.isfinite(torch.as_tensor(solve(problem, topology.ring(4), steps=20).x)).all()
+# ---------------------------------------------------------------- states
 
 
 @needs_compiler
-def test_a_forked_process_goes_on_without_threads():
-    code = """
-import os
-from dnasa import solve, topology
-from dnasa.problems import LeastSquares
-run = lambda: solve(LeastSquares(), topology.ring(20), seed=range(30), steps=10, evaluate=[10]).x.sum()
-before, child = run(), os.fork()
-if child == 0:
-    os._exit(0 if run() == before else 3)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "0", done.stderr[-2000:]
-
-
-def test_least_squares_takes_one_point_for_all_nodes():
-    problem = LeastSquares(dim=3)
-    one = problem.gradient(np.ones((1, 1, 1, 3)), range(4), [0, 1], 0)
-    np.testing.assert_array_equal(one, problem.gradient(np.ones((1, 2, 4, 3)), range(4), [0, 1], 0))
-    assert one.shape == (1, 2, 4, 3)
-
-
-@needs_compiler
-def test_a_step_continued_is_the_same_step():
-    """|z| of a state that was kept is found as the step itself found it: a resumed run is exact."""
-    made, network, generator = RULES["dnasa"](6), connect(topology.ring(6)), np.random.default_rng(0)
-    run = Fused(made, network, made.init(np.zeros((6, 5000), np.float32)), Timeline())
+def test_a_step_from_a_saved_state_is_the_same_step():
+    """|z| of a saved state is computed exactly as a step computes it: a resumed run is exact."""
+    rule, network, generator = RULES["dnasa"](6), ring(6), np.random.default_rng(0)
+    run = started(rule, network, np.zeros((6, 5000), np.float32))
     gradients = generator.standard_normal((20, 6, 5000)).astype(np.float32)
     for t in range(20):
         if t == 10:
-            again = Fused(made, network, run.state, Timeline())
-        run.step(gradients[t], t)
+            resumed = Fused(rule, network, run.snapshots[0], timeline=None)
+        run.step((gradients[t],), t)
         if t >= 10:
-            again.step(gradients[t], t)
-    np.testing.assert_array_equal(run.x, again.x)
+            resumed.step((gradients[t],), t)
+    np.testing.assert_array_equal(run.x, resumed.x)
 
 
-def test_it_is_taken_where_it_fits_and_nowhere_else(monkeypatch):
-    made, ring = RULES["dnasa"](8), connect(topology.ring(8))
-    single, double = made.init(torch.zeros(8, 3)), made.init(np.zeros((8, 3)))
-    assert isinstance(stepping(made, ring, single, Timeline(), overlap=False), Fused)
-    assert suits(made, ring, double) == (compiled is not None)
-    assert not suits(rules.dsgd(lambda t: 0.1), ring, single)
-    assert not suits(made, ring, made.init(torch.zeros(8, 3).half()))
-    assert not suits(made, connect(topology.ring(8), rounds=2), single)
-    assert not suits(made, connect(topology.ring(8), wire="bfloat16"), single)
-    assert not suits(made, connect(topology.one_peer(8)), single)
+@backends
+def test_the_starting_state_is_not_changed(backend, arrays):
+    rule, start = RULES["dasagt"](4), arrays((4, 5))
+    state, before = rule.init(start), start + 0
+    run = Fused(rule, ring(4), Snapshot(state, {}, Sent()), timeline=None)
+    run.step((arrays((4, 5)),), 0)
+    assert_close(start, before, rtol=0, atol=0)
+    assert not bool((state.v != 0).any())
+
+
+@backends
+def test_a_state_of_another_number_of_nodes_is_refused(backend, arrays):
+    rule = RULES["dnasa"](8)
+    with pytest.raises(InputError, match=r"\(4, 5\) for 8 nodes"):
+        started(rule, ring(8), arrays((4, 5)))
+
+
+@backends
+def test_a_state_whose_arrays_differ_in_shape_is_refused(backend, arrays):
+    rule = RULES["dnasa"](4)
+    state = rule.init(arrays((4, 5)))._replace(v=arrays((4, 3)))
+    with pytest.raises(InputError, match=r"\(4, 3\), \(4, 5\)"):
+        Fused(rule, ring(4), Snapshot(state, {}, Sent()), timeline=None)
+
+
+@backends
+def test_submitted_work_is_done_at_once_and_gradients_are_wanted_at_x(backend, arrays):
+    run = started(RULES["dnasa"](4), ring(4), arrays((4, 5)))
+    assert run.submit(max, 2, 3).result(timeout=0) == 3
+    assert [point is run.x for point in run.points(0)] == [True]
+    assert run.snapshots[0].memory == {}
+
+
+# ---------------------------------------------------------------- where it applies
+
+
+def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(monkeypatch):
+    rule, network = RULES["dnasa"](8), ring(8)
+    single, double = rule.init(torch.zeros(8, 3)), rule.init(np.zeros((8, 3)))
+    channel = Channel(init=lambda message: (), exchange=lambda memory, messages, multiply, t: (messages, memory))
+    assert supports(rule, network, single)
+    assert supports(rule, network, double) == (compiled is not None)
+    assert not supports(rules.dsgd(lambda t: 0.1), network, single)
+    assert not supports(rule._replace(form=None), network, single)
+    assert not supports(rule, network, rule.init(torch.zeros(8, 3).half()))
+    assert not supports(rule, replace(network, rounds=2), single)
+    assert not supports(rule, replace(network, channel=channel), single)
+    assert not supports(rule, replace(network, fixed_weights=None), single)
     monkeypatch.setattr(fused, "compiled", None)
-    assert suits(made, ring, single)
-    assert not suits(made, ring, double)
-    assert not suits(made, connect(topology.ring(3000)), made.init(torch.zeros(3000, 3)))
+    assert supports(rule, network, single)
+    assert not supports(rule, network, double)
+    many = Network(3000, network.multiply, network.mean, fixed_weights=topology.ring(3000).weights)
+    assert not supports(rule, many, rule.init(torch.zeros(3000, 3)))
+
+
+# ---------------------------------------------------------------- processes and devices
+
+IN_A_FORKED_PROCESS = """
+import os
+import numpy as np
+from dnasa import rules, topology
+from dnasa.core import Network, Sent, Snapshot
+from dnasa.engine.fused import Fused
+from dnasa.rules import schedules
+
+network = Network(8, None, None, fixed_weights=topology.ring(8).weights)
+
+def total():
+    rule = rules.dasagt(schedules.root_decay(0.1, 8), schedules.averaging(8))
+    run = Fused(rule, network, Snapshot(rule.init(np.ones((8, 10_000))), {}, Sent()), timeline=None)
+    for t in range(5):
+        run.step((run.x,), t)
+    return run.x.sum()
+
+before, child = total(), os.fork()
+if child == 0:
+    os._exit(0 if total() == before else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 
 
 @needs_compiler
-def test_rules_side_by_side_step_each_in_its_own_way():
-    x = np.zeros((3, 1, 4, 5))
-    made = build([*variants("dnasa"), *variants("dsgd", [0.1, 0.2])], 4, 50, x)
-    stepper = stepping(made, connect(topology.ring(4)), made.init(x), Timeline(), overlap=False)
-    assert isinstance(stepper, SideBySide)
-    assert [type(each) for each in stepper.steppers] == [Fused, InTurn]
-    real = connect(topology.ring(4), rounds=2)  # nothing to gain: one step of all, or none when a process is lost
-    assert isinstance(stepping(made, real, made.init(x), Timeline(), overlap=False), InTurn)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_continues_with_one_thread():
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", IN_A_FORKED_PROCESS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout.strip() == "0", done.stderr[-2000:]
+
+
+@needs_gpu
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_of_a_cuda_graph_are_the_launched_steps(rule, monkeypatch):
+    made, network, start = RULES[rule](8), ring(8), torch.randn(2, 8, 300, device="cuda")
+    captured = started(made, network, start)
+    monkeypatch.setattr(fused, "SMALL", 0)
+    launched = started(made, network, start)
+    assert captured.backend.graphs is not None
+    assert launched.backend.graphs is None
+    for t in range(20):
+        g = torch.randn_like(start)
+        captured.step((g,), t)
+        launched.step((g,), t)
+    for a, b in zip(captured.state, launched.state, strict=True):
+        assert_close(a, b, rtol=0, atol=0)
 
 
 @needs_gpu
 @pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.ReLU])
-def test_recorded_gradients_are_the_gradients(activation, monkeypatch):
+def test_runs_with_cuda_graphs_are_the_runs_without(activation, monkeypatch):
+    from dnasa import problems, solve
+
     generator = np.random.default_rng(0)
     x, y = generator.standard_normal((400, 1, 12, 12)).astype(np.float32), np.arange(400) % 3
     layers = (
@@ -237,30 +375,30 @@ def test_recorded_gradients_are_the_gradients(activation, monkeypatch):
         problem = problems.Classification(torch.nn.Sequential(*layers), x, y, shards, x, y, device="cuda")
         return solve(problem, topology.ring(4), ["dnasa", "dsgt"], eta=[0.01, 0.1], seed=[0, 1], steps=40).x
 
-    recorded = run()
+    with_graphs = run()
     monkeypatch.setattr(problems.classification, "SMALL", 0)
     monkeypatch.setattr(fused, "SMALL", 0)
-    torch.testing.assert_close(recorded, run(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(with_graphs, run(), rtol=1e-3, atol=1e-4)
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_normal_numbers_are_the_same_without_a_compiler(dtype, monkeypatch):
-    normals = randomness.Normals("test", (3, 7), np.dtype(dtype))
-    fast = normals._block([4, 2**40], range(3, 6), 17)
-    monkeypatch.setattr(randomness, "compiled", None)
-    np.testing.assert_array_equal(normals._block([4, 2**40], range(3, 6), 17), fast)
+def test_rules_side_by_side_each_take_their_fast_path():
+    x = np.zeros((1, 1, 4, 5))
+    made = groups([*variants("dnasa"), *variants("dsgd", [0.1, 0.2])], 4, 50, x, ())
+    snapshots = [Snapshot(group.rule.init(np.repeat(x, group.size, 0)), {}, Sent()) for group in made]
+    stepper = make_stepper(
+        [g.rule for g in made], [g.size for g in made], connect(topology.ring(4)), snapshots, Timeline()
+    )
+    assert isinstance(stepper, SideBySide)
+    assert [type(each) for each in stepper.steppers] == [Fused, Sequential]
 
 
-@needs_compiler
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("spike", [False, True])
-def test_least_squares_is_the_same_without_a_compiler(batch, spike, monkeypatch):
-    def run():
-        problem = LeastSquares(dim=30, batch=batch, spike=spike)
-        return solve(problem, topology.ring(6), ["dnasa", "dsgd"], eta=[1e-4, 1e-3], seed=[0, 5], steps=150).x
-
-    fast = run()
-    for room in (fused, randomness, problems.least_squares):
-        monkeypatch.setattr(room, "compiled", None)
-    np.testing.assert_allclose(run(), fast, rtol=1e-9, atol=1e-12)
+def test_it_is_used_where_it_applies_and_nowhere_else():
+    made = groups(variants("dnasa"), 4, 50, np.zeros((1, 1, 4, 5)), ())[0].rule
+    snapshot = Snapshot(made.init(torch.zeros(1, 1, 4, 5)), {}, Sent())
+    plain = make_stepper([made], [1], connect(topology.ring(4)), [snapshot], Timeline())
+    assert isinstance(plain, Fused)
+    for network in (connect(topology.ring(4), rounds=2), connect(topology.one_peer(4))):
+        assert isinstance(make_stepper([made], [1], network, [snapshot], Timeline()), Sequential)
+    elsewhere = made._replace(points=lambda state, t: (state.x + 1,))
+    assert isinstance(make_stepper([elsewhere], [1], connect(topology.ring(4)), [snapshot], Timeline()), Sequential)

@@ -1,15 +1,18 @@
-"""What a node draws is a function of (seed, node, step) alone, and looks random."""
+"""What a node draws is a function of (seed, node, step) alone, and its statistics are those of independent draws."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnasa import randomness
+from dnasa.arrays import compiled
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.randomness import Samples, Streams
+from dnasa.randomness import Normals, Samples, Streams
 
 
-def draws(numbers=3):
-    return Samples("test", lambda generator, node, length: generator.standard_normal((length, numbers)), numbers)
+def draws(size=3):
+    return Samples("test", lambda generator, node, length: generator.standard_normal((length, size)), size)
 
 
 @given(
@@ -39,7 +42,7 @@ def test_streams_do_not_repeat_or_correlate():
     assert len(np.unique(drawn)) == drawn.size
 
 
-def test_purposes_have_streams_of_their_own():
+def test_different_purposes_have_different_streams():
     a, b = (Streams(name).at(0, 0, 0).standard_normal(4) for name in ("one", "two"))
     assert not np.isclose(a, b).any()
 
@@ -52,7 +55,19 @@ def test_a_problem_samples_the_same_for_a_part_of_the_nodes():
     np.testing.assert_array_equal(whole[:, :, 2:5], part)
 
 
-def test_many_streams_at_once_are_the_same_streams():
+def test_streams_hashed_together_equal_those_hashed_one_by_one():
     streams, nodes = Streams("one"), [3, 10**9, 0]
     together = [generator.random() for generator in streams.each(7, nodes, 2)]
     assert together == [streams.at(7, node, 2).random() for node in nodes]
+
+
+@pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(3, 7), (1,), (40, 30)])
+def test_normal_numbers_are_the_same_without_a_compiler(dtype, shape, monkeypatch):
+    def drawn():
+        return Normals("test", shape, np.dtype(dtype)).at([4, 2**40], range(3, 6), 1000)
+
+    fast = drawn()
+    monkeypatch.setattr(randomness, "compiled", None)
+    np.testing.assert_array_equal(drawn(), fast)

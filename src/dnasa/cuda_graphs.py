@@ -1,4 +1,4 @@
-"""Small work on a GPU, recorded once as a CUDA graph and then launched whole: there launches cost more than the work."""
+"""Small work on a GPU, captured once as a CUDA graph and then replayed: its kernels take less time than launching them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,38 +6,41 @@ from typing import Any
 from dnasa.core import Array
 
 
-class Replayed:
-    """`work(*inputs)` of tensors, recorded for each combination of their shapes.
+class CudaGraphs:
+    """`function(*inputs)` of tensors, captured once for each combination of their shapes.
 
-    The output is overwritten by the next call. `work` must do the same whatever the inputs hold, without asking the GPU.
+    The output is overwritten by the next call. `function` must launch the same kernels whatever values the inputs have, and
+    must not wait for the GPU.
     """
 
-    def __init__(self, work: Callable[..., Array]):
-        self.work = work
-        self.recorded: dict[Any, tuple[Any, list[Array], Array]] = {}
+    def __init__(self, function: Callable[..., Array]):
+        self.function = function
+        self.captured: dict[Any, tuple[Any, list[Array], Array]] = {}
 
     def __call__(self, *inputs: Array) -> Array:
         shapes = tuple(a.shape for a in inputs)
-        if shapes not in self.recorded:
-            self.record(*inputs)
-        graph, places, out = self.recorded[shapes]
-        for place, a in zip(places, inputs, strict=True):
-            place.copy_(a)
+        if shapes not in self.captured:
+            self.capture(*inputs)
+        graph, static_inputs, output = self.captured[shapes]
+        for static, a in zip(static_inputs, inputs, strict=True):
+            static.copy_(a)
         graph.replay()
-        return out
+        return output
 
-    def record(self, *inputs: Array) -> None:
-        """The work is done twice on the way, with all it changes."""
+    def capture(self, *inputs: Array) -> None:
+        """The function is executed twice as a warmup, with all its effects."""
         import torch
 
-        places = [a.clone() for a in inputs]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries set themselves up in their first calls, which cannot be recorded
+        static_inputs = [a.clone() for a in inputs]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(
+            stream
+        ):  # libraries initialise themselves in their first calls, which cannot be captured
             for _ in range(2):
-                self.work(*places)
-        torch.cuda.current_stream().wait_stream(aside)
+                self.function(*static_inputs)
+        torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            out = self.work(*places)
-        self.recorded[tuple(a.shape for a in inputs)] = graph, places, out
+            output = self.function(*static_inputs)
+        self.captured[tuple(a.shape for a in inputs)] = graph, static_inputs, output

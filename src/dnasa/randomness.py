@@ -1,7 +1,7 @@
-"""What node i draws at step t is a function of (seed, i, t) alone.
+"""Random numbers: what node i draws at step t is a function of (seed, i, t) alone.
 
-So the simulator, real processes and a resumed run see the same samples, however the nodes are spread over processes.
-Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, whose starting state is a hash of the three.
+So the simulator, real processes and a resumed run use the same samples, however the nodes are distributed over processes.
+Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, whose initial state is a hash of the three.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, compiled
+from dnasa.arrays import compiled
+from dnasa.core import Array
 
-GOLDEN = 0x9E3779B97F4A7C15
-WORD = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
+MASK = (1 << 64) - 1
 
 
 def scramble(word: Any) -> Any:
-    """SplitMix64's finaliser, of an int or an array of them: every input bit reaches every output bit."""
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+    """SplitMix64's finaliser, for an int or an array of uint64: every output bit depends on every input bit."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
     return word ^ (word >> 31)
 
 
 class Streams:
-    """One generator, set to the stream of (seed, node, block) on demand: much cheaper than making generators.
+    """One generator that is reset to the stream of (seed, node, block): much cheaper than a generator for each stream.
 
     Streams of different purposes (batches, test data, ...) are independent of each other.
     """
@@ -34,23 +35,23 @@ class Streams:
         self.generator = np.random.Generator(self.bits)
 
     def at(self, seed: int, node: int, block: int) -> np.random.Generator:
-        """The generator at the start of that stream; valid until the next call."""
+        """The generator at the start of this stream; valid until the next call."""
         return self._set(np.array(self._words(seed, node, block), dtype=np.uint64))
 
     def each(self, seed: int, nodes: Sequence[int], block: int) -> Iterator[np.random.Generator]:
-        """`at` for many nodes in turn, their streams hashed in one go."""
+        """`at` for each of many nodes, with all streams hashed in one operation."""
         return map(self._set, self.words(seed, nodes, block))
 
     def words(self, seed: int, nodes: Sequence[int], block: int) -> np.ndarray:
-        """The states that the streams of these nodes begin with, (nodes, 4)."""
+        """The initial states of the streams of these nodes, (nodes, 4)."""
         words = self._words(seed, np.asarray(nodes, dtype=np.uint64), block)
         return np.stack(np.broadcast_arrays(*words), axis=-1).astype(np.uint64)
 
     def _words(self, seed: int, node: Any, block: int) -> tuple[Any, ...]:
-        key = scramble((self.purpose + GOLDEN) & WORD)
+        key = scramble((self.purpose + GOLDEN) & MASK)
         for part in (seed, block, node):
-            key = scramble((key + GOLDEN & WORD) + part & WORD)
-        return (*(scramble(key + (j * GOLDEN & WORD) & WORD) for j in (1, 2, 3)), 1)
+            key = scramble((key + GOLDEN & MASK) + part & MASK)
+        return (*(scramble(key + (j * GOLDEN & MASK) & MASK) for j in (1, 2, 3)), 1)
 
     def _set(self, words: np.ndarray) -> np.random.Generator:
         self.bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
@@ -58,25 +59,28 @@ class Streams:
 
 
 class Samples:
-    """Samples of all steps, drawn block by block with `draw(generator, node, length) -> (length, ...)`."""
+    """Samples of all steps, drawn in blocks with `draw(generator, node, length) -> (length, ...)`.
 
-    def __init__(self, purpose: str, draw: Callable[[np.random.Generator, int, int], np.ndarray], numbers: int):
+    `size` is how many numbers one sample has.
+    """
+
+    def __init__(self, purpose: str, draw: Callable[[np.random.Generator, int, int], np.ndarray], size: int):
         self.streams = Streams(purpose)
         self.draw = draw
-        # A block's length depends on the size of one sample alone, never on how many nodes this process holds.
-        self.length = max(1, min(64, 65536 // max(1, numbers)))
-        self.held: tuple[object, Array] = (None, None)
+        # The length of a block depends on the size of a sample alone, not on how many nodes this process holds.
+        self.length = max(1, min(64, 65536 // max(1, size)))
+        self.cached: tuple[object, Array] = (None, None)
 
     def at(self, seeds: Sequence[int], nodes: Sequence[int], t: int, ready: Callable = lambda block: block) -> Array:
-        """The samples of step t, shape (seeds, nodes, ...); `ready` converts a whole block once (to a device, say)."""
+        """The samples of step t, (seeds, nodes, ...); `ready` converts a whole block once, e.g. to a device."""
         block, row = divmod(t, self.length)
         key = (tuple(seeds), tuple(nodes) if not isinstance(nodes, range) else nodes, block)
-        if self.held[0] != key:
-            self.held = (key, ready(self._block(seeds, nodes, block)))
-        return self.held[1][row]
+        if self.cached[0] != key:
+            self.cached = (key, ready(self._block(seeds, nodes, block)))
+        return self.cached[1][row]
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:
-        """(length, seeds, nodes, ...): what is used at once lies together."""
+        """(length, seeds, nodes, ...): the samples of a step are contiguous."""
         out: Any = None
         for s, seed in enumerate(seeds):
             for k, (generator, node) in enumerate(zip(self.streams.each(seed, nodes, block), nodes, strict=True)):
@@ -88,13 +92,13 @@ class Samples:
 
 
 class Normals(Samples):
-    """Standard normal numbers, so many of such a shape; the same ones with and without compiled code."""
+    """Standard normal samples of this shape; the same numbers with and without compiled code."""
 
     def __init__(self, purpose: str, shape: tuple[int, ...], dtype: np.dtype):
         self.shape, self.dtype = shape, dtype
-        super().__init__(purpose, self._drawn, int(np.prod(shape)))
+        super().__init__(purpose, self._normal, int(np.prod(shape)))
 
-    def _drawn(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
+    def _normal(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
         return generator.standard_normal((length, *self.shape), dtype=self.dtype.type)
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:

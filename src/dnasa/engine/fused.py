@@ -1,105 +1,181 @@
-"""D-NASA's update and exchange with few passes over memory, for all nodes in one process.
+"""The step of `rules.forms.TrackedAverage` with few passes over memory, for all nodes in one process.
 
-It stands beside the plain rule, never instead of it: the same numbers to rounding (`tests/test_fused.py`), less memory traffic.
-A step reads x, u, z, g and the last gradient v, and writes x, u and z in place; |z| for the next step is found on the way.
+The rule itself remains the definition: a step here gives the same numbers to rounding (`tests/test_fused.py`) with less
+memory traffic. It reads x, u, z, v and the gradient, and writes x, u, z and v in place; |z| for the next step is computed
+in the same pass.
 """
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import cache
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from dnasa.core import Array, Averaged, Network, Rule, compiled, like, norm, ordinary, stack
-from dnasa.replay import Replayed
+from dnasa.arrays import compiled, like, norm, norms_safe, stack
+from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State, only_x
+from dnasa.cuda_graphs import CudaGraphs
+from dnasa.engine.steppers import completed
+from dnasa.rules.forms import TrackedAverage
 
-TILE = 1024  # numbers of an array that a GPU program works on
-MOST_NODES = 32  # beyond which a tile of all nodes leaves the registers of a GPU
-SMALL = 1 << 22  # numbers in an array up to which launching kernels costs a GPU more than running them
-NEAR = 16 << 10  # bytes that surely stay in a core's nearest cache
-
-
-def suits(rule: Rule, network: Network, state: Any) -> bool:
-    """All nodes here on one fixed graph, a rule of D-NASA's family, and arrays there is a fast way for."""
-    return rule.averaged is not None and network.fixed_weights is not None and _way(network, state.x) is not None
+GPU_TILE = 1024  # numbers of an array that a Triton program processes
+MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
+SMALL = 1 << 22  # numbers in an array up to which launching kernels takes a GPU longer than running them
+CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core beside the arrays themselves
 
 
-def _way(network: Network, x: Array) -> Any:
-    size, few = x.dtype.itemsize, isinstance(network.fixed_weights, np.ndarray)
+def supports(rule: Rule, network: Network, state: State) -> bool:
+    """All nodes in this process, one exchange with a fixed W, a rule of this form, and arrays that a backend can process."""
+    plain = network.fixed_weights is not None and network.channel is None and network.rounds == 1
+    if not plain or not isinstance(rule.form, TrackedAverage) or rule.then or rule.points is not only_x:
+        return False
+    x, *_ = rule.form.unpack(state)
+    return _backend(network, x) is not None
+
+
+class Backend(Protocol):
+    """Steps the arrays that it was created with: `held` is x, u, z and v in one array."""
+
+    norms_safe: bool  # whether the next step can divide by |z|
+
+    def __init__(self, held: Array, weights: Any, normalised: bool): ...
+    def measure(self) -> None: ...
+    def step(self, g: Array, eta: Any, alpha: Any) -> None: ...
+
+
+def _backend(network: Network, x: Array) -> type[Backend] | None:
+    itemsize, dense = x.dtype.itemsize, isinstance(network.fixed_weights, np.ndarray)
     if getattr(x, "is_cuda", False):
-        return OnGPU if size == 4 and few and network.nodes <= MOST_NODES else None
+        return TritonBackend if itemsize == 4 and dense and network.nodes <= MAX_GPU_NODES else None
     if compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
-        return Compiled
-    return OnCPU if not isinstance(x, np.ndarray) and size == 4 and few else None
+        return CompiledBackend
+    return TorchBackend if not isinstance(x, np.ndarray) and itemsize == 4 and dense else None
 
 
 class Fused:
-    """Steps in place; `x` and `state` are of the present, and change with the next step."""
+    """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
-    def __init__(self, rule: Rule, network: Network, state: Any, timeline: Any):
-        self.rule, self.network = rule, network
-        self.averaged = averaged = cast(Averaged, rule.averaged)
-        self.held = stack([state.x, state.u, state.z])
-        self.x, self.u, self.z = self.held
-        self.kind, self.v = type(state), settled(state.v, self.x)
-        self.way = _way(network, state.x)(self.held, network.fixed_weights, averaged.normalised)
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any):
+        self.rule, self.network, self.form, self.sent = rule, network, rule.form, snapshot.sent
+        self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
+        self.x = self.held[0]
+        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # x, u and z are sent
+        backend = cast(type[Backend], _backend(network, self.x))  # `supports` was checked
+        self.backend = backend(self.held, network.fixed_weights, self.form.normalised)
 
     @property
-    def state(self) -> Any:
-        return self.kind(x=self.x, u=self.u, v=self.v, z=self.z)
+    def state(self) -> State:
+        return self.form.pack(*self.held)
 
-    def step(self, g: Array, t: int) -> None:
-        eta, alpha, normalised = self.averaged
-        g = settled(g, self.x)
-        if normalised and not self.way.ordinary:
-            self._plainly(g, t)
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        return [Snapshot(self.state, {}, self.sent)]
+
+    def points(self, t: int) -> tuple[Array, ...]:
+        return (self.x,)
+
+    def step(self, gradients: Gradients, t: int) -> None:
+        (g,) = gradients
+        g = as_owned_contiguous(g, self.x, self.held)
+        if self.form.normalised and not self.backend.norms_safe:
+            self._fallback(g, t)
         else:
-            self.way.step(self.v, g, eta(t), alpha(t))
-        self.v = g
+            self.backend.step(g, self.form.eta(t), self.form.alpha(t))
+        self.sent.add(self.network, self.row_bytes, t)
 
-    def _plainly(self, g: Array, t: int) -> None:
-        """Where |z| is 0, or so small or large that its square is not to be trusted: the rule as it is written."""
-        after = self.rule.step(self.state, g, self.network.at(t), t)
-        self.x[...], self.u[...], self.z[...] = after.x, after.u, after.z
-        self.way.measure()
+    def _fallback(self, g: Array, t: int) -> None:
+        """The rule itself, where some |z| is 0 or so small or large that its square may have underflowed or overflowed."""
+        state = self.state
+        early = self.rule.early(state, t)
+        messages, state = self.rule.send(state, (g,), t)
+        state = self.rule.receive(state, self.network.multiply((*early, *messages), t))
+        self.held[...] = stack(self.form.unpack(state))
+        self.backend.measure()
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        return completed(work(*args))
 
     def finish(self) -> None: ...
 
     def close(self) -> None: ...
 
 
-# ---------------------------------------------------------------- ways
+def _stacked(arrays: Sequence[Array], nodes: int) -> Array:
+    shapes = {tuple(a.shape) for a in arrays}
+    if len(shapes) > 1 or arrays[0].shape[-2:-1] != (nodes,):
+        raise InputError(
+            f"The state has arrays of shapes {', '.join(map(str, sorted(shapes)))} for {nodes} nodes: "
+            "use a state of the same problem and network."
+        )
+    return stack(arrays)
 
 
-class Compiled:
-    """One pass over memory in C (`compiled.c`), for NumPy arrays and torch's in main memory."""
+def as_owned_contiguous(g: Array, x: Array, held: Array) -> Array:
+    """The gradient as a contiguous array of the kind and shape of x that is not a view of the state."""
+    if type(g) is not type(x) or g.dtype != x.dtype or g.shape != x.shape:
+        shape = tuple(np.shape(g))
+        if shape != tuple(x.shape):
+            raise InputError(
+                f"The gradient has shape {shape}, but the iterates have shape {tuple(x.shape)}: "
+                "return an array of the same shape."
+            )
+        g = like(g, x)
+    if isinstance(g, np.ndarray):
+        return g.copy() if np.may_share_memory(g, held) else np.ascontiguousarray(g)
+    if g.requires_grad:
+        g = g.detach()
+    is_view = 0 <= g.data_ptr() - held.data_ptr() < held.nbytes
+    return (g.clone() if is_view else g).contiguous()
+
+
+# ---------------------------------------------------------------- backends
+
+
+class CompiledBackend:
+    """One pass over memory in C (`kernels.c`), for NumPy arrays and torch tensors on the CPU."""
 
     def __init__(self, held: Array, weights: Any, normalised: bool):
         _, *runs, nodes, dim = held.shape
-        count = int(np.prod(runs))
-        size, wide = held.dtype.itemsize, held.dtype.itemsize == 8
-        most = max(16, NEAR // (3 * nodes * size))
-        tiles = -(-dim // most)
+        count, itemsize = int(np.prod(runs)), held.dtype.itemsize
+        dtype = np.dtype(f"float{8 * itemsize}")
+        tiles = -(-dim // max(16, CACHE_BYTES // (3 * nodes * itemsize)))
         width = min(dim, -(-dim // tiles // 16) * 16)
         threads = compiled.threads(count * nodes * dim)
-        starts, neighbours, values = in_threes(weights)
+        x, u, z, v = map(as_buffer, held)
+        starts, neighbours, values = pad_csr(weights)
         self.etas, self.alphas = np.empty((*runs, 1, 1)), np.empty((*runs, 1, 1))
-        kind = np.float64 if wide else np.float32
-        drafts, squares = np.empty((threads, 3, nodes, width), kind), np.empty((count, -(-dim // width), nodes))
-        work = (starts, neighbours, values.astype(kind), drafts, squares)
-        arrays = (*map(buffer, held), self.etas, self.alphas, np.empty((count, nodes)), *work)
-        self.prepared = compiled.prepare(*arrays, count, nodes, dim, width, normalised, wide)
+        self.prepared = compiled.prepare(
+            x,
+            u,
+            z,
+            v,
+            self.etas,
+            self.alphas,
+            np.empty((count, nodes)),
+            starts,
+            neighbours,
+            values.astype(dtype),
+            np.empty((threads, 3, nodes, width), dtype),
+            np.empty((count, -(-dim // width), nodes)),
+            count,
+            nodes,
+            dim,
+            width,
+            normalised,
+            itemsize == 8,
+        )
         self.measure()
 
     def measure(self) -> None:
-        self.ordinary = compiled.measure(self.prepared)
+        self.norms_safe = compiled.measure(self.prepared)
 
-    def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
-        self.etas[...], self.alphas[...] = buffer(eta), buffer(alpha)
-        self.ordinary = compiled.step(self.prepared, buffer(v), buffer(g))
+    def step(self, g: Array, eta: Any, alpha: Any) -> None:
+        self.etas[...], self.alphas[...] = as_buffer(eta), as_buffer(alpha)
+        self.norms_safe = compiled.step(self.prepared, as_buffer(g))
 
 
-def in_threes(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """W row by row: where each row starts, its neighbours and their weights, filled up with nothing to multiples of three."""
+def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """W in CSR form (row starts, columns, values), each row padded with zeros to a multiple of three entries."""
     from scipy.sparse import csr_array
 
     rows = csr_array(weights)
@@ -108,59 +184,50 @@ def in_threes(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     starts = np.concatenate([[0], np.cumsum(padded)])
     neighbours = np.repeat(np.arange(len(counts)), padded)
     values = np.zeros(len(neighbours))
-    places = np.arange(len(rows.indices)) + np.repeat(starts[:-1] - rows.indptr[:-1], counts)
-    neighbours[places], values[places] = rows.indices, rows.data
+    positions = np.arange(len(rows.indices)) + np.repeat(starts[:-1] - rows.indptr[:-1], counts)
+    neighbours[positions], values[positions] = rows.indices, rows.data
     return starts.astype(np.int32), neighbours.astype(np.int32), values
 
 
-def settled(g: Array, x: Array) -> Array:
-    """In one piece of memory of its own, of the kind and shape of x: what may be kept, and compiled code be handed."""
-    if type(g) is not type(x) or g.dtype != x.dtype or g.shape != x.shape:
-        g = like(g, x) + 0 * x
-    if isinstance(g, np.ndarray):
-        return g.copy() if np.may_share_memory(g, x) else np.ascontiguousarray(g)
-    if g.requires_grad:
-        g = g.detach()
-    return (g.clone() if g.data_ptr() == x.data_ptr() else g).contiguous()
-
-
-def buffer(a: Any) -> Any:
-    """The same memory, in the way C is handed it; numbers as they are."""
+def as_buffer(a: Any) -> Any:
+    """The same memory as an object with the buffer protocol; plain numbers unchanged."""
     return a.numpy() if hasattr(a, "numpy") else a
 
 
-class OnCPU:
-    """Without a compiler: everything into one buffer, then one product with W straight back into the state."""
+class TorchBackend:
+    """Without a compiler: all messages in one buffer, then one product with W that writes into the state."""
 
     def __init__(self, held: Array, weights: Any, normalised: bool):
         import torch
 
         self.held, self.normalised = held, normalised
-        self.draft = torch.empty_like(held)
+        self.messages = torch.empty_like(held[:3])
         self.weights = torch.as_tensor(weights, dtype=held.dtype)
         self.measure()
 
     def measure(self) -> None:
-        self.length = norm(self.held[2])
-        self.ordinary = ordinary(self.length)
+        self.norms = norm(self.held[2])
+        self.norms_safe = norms_safe(self.norms)
 
-    def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
+    def step(self, g: Array, eta: Any, alpha: Any) -> None:
         import torch
 
-        x, u, z = self.held
-        scale = eta / self.length if self.normalised else eta + 0 * self.length
-        torch.addcmul(x, z, scale, value=-1, out=self.draft[0])
-        torch.add(u, g, out=self.draft[1])
-        self.draft[1].sub_(v)
-        torch.lerp(z, self.draft[1], torch.as_tensor(alpha, dtype=z.dtype), out=self.draft[2])
-        torch.matmul(self.weights, self.draft, out=self.held)
+        x, u, z, v = self.held
+        new_x, new_u, new_z = self.messages
+        scale = eta / self.norms if self.normalised else eta + 0 * self.norms
+        torch.addcmul(x, z, scale, value=-1, out=new_x)
+        torch.add(u, g, out=new_u)
+        new_u.sub_(v)
+        torch.lerp(z, new_u, torch.as_tensor(alpha, dtype=z.dtype), out=new_z)
+        torch.matmul(self.weights, self.messages, out=self.held[:3])
+        v.copy_(g)
         self.measure()
 
 
-class OnGPU:
-    """One kernel for all of it: a program loads the columns of all nodes, steps, mixes and stores them."""
+class TritonBackend:
+    """One kernel for a step: a program loads the columns of all nodes, updates, mixes and stores them."""
 
-    ordinary = True  # |z| is found in 64 bits, and 0 is taken care of
+    norms_safe = True  # |z| is computed in float64, and 0 is handled in the kernel
 
     def __init__(self, held: Array, weights: Any, normalised: bool):
         import torch
@@ -169,55 +236,50 @@ class OnGPU:
         _, *self.runs, self.nodes, self.dim = held.shape
         self.held, self.normalised = held, normalised
         self.count, self.rows = held[0].numel() // (self.nodes * self.dim), triton.next_power_of_2(self.nodes)
-        self.columns = max(32, min(256, TILE // self.rows))
+        self.columns = max(32, min(256, GPU_TILE // self.rows))
         self.blocks = triton.cdiv(self.dim, self.columns)
         self.partial = torch.empty(self.count, self.blocks, self.nodes, device=held.device, dtype=torch.float64)
         self.squares = torch.empty(self.count, self.nodes, device=held.device, dtype=torch.float64)
         self.weights = torch.as_tensor(weights, dtype=torch.float32, device=held.device)
-        self.replayed = Replayed(self._remembering) if held[0].numel() <= SMALL else None
+        self.graphs = CudaGraphs(self._launch) if held[0].numel() <= SMALL else None
         self.measure()
 
     def measure(self) -> None:
         self.squares.copy_(self.held[2].double().square().sum(-1).view_as(self.squares))
 
-    def step(self, v: Array, g: Array, eta: Any, alpha: Any) -> None:
-        inputs = (g, self._each(eta), self._each(alpha))
-        if self.replayed is None:
-            return self._launch(v, *inputs)
-        if not self.replayed.recorded:
-            self._record(v, inputs)
-        self.replayed(*inputs)
+    def step(self, g: Array, eta: Any, alpha: Any) -> None:
+        inputs = (g, self._per_run(eta), self._per_run(alpha))
+        if self.graphs is None:
+            return self._launch(*inputs)
+        if not self.graphs.captured:
+            self._capture(self.graphs, inputs)
+        self.graphs(*inputs)
 
-    def _record(self, v: Array, inputs: Any) -> None:
-        before = self.held.clone(), self.squares.clone()
-        self.last = v.clone()
-        self.replayed.record(*inputs)  # type: ignore[union-attr]
-        for place, value in zip((self.held, self.squares, self.last), (*before, v), strict=True):
-            place.copy_(value)
+    def _capture(self, graphs: CudaGraphs, inputs: tuple[Array, ...]) -> None:
+        held, squares = self.held.clone(), self.squares.clone()
+        graphs.capture(*inputs)  # takes steps as a warmup, which are undone here
+        self.held.copy_(held)
+        self.squares.copy_(squares)
 
-    def _remembering(self, g: Array, etas: Array, alphas: Array) -> None:
-        self._launch(self.last, g, etas, alphas)
-        self.last.copy_(g)
-
-    def _each(self, schedule: Any) -> Array:
-        """Of every run."""
+    def _per_run(self, value: Any) -> Array:
+        """A schedule's value as one float32 number for each run."""
         import torch
 
-        value = torch.as_tensor(schedule, dtype=torch.float32, device=self.held.device)
+        value = torch.as_tensor(value, dtype=torch.float32, device=self.held.device)
         return value.expand(*self.runs, 1, 1).contiguous()
 
-    def _launch(self, v: Array, g: Array, etas: Array, alphas: Array) -> None:
+    def _launch(self, g: Array, etas: Array, alphas: Array) -> None:
         import torch
 
-        arrays = (*self.held, v, g, self.weights, etas, alphas, self.squares, self.partial)
+        arrays = (*self.held, g, self.weights, etas, alphas, self.squares, self.partial)
         sizes = (self.dim, self.nodes, self.normalised, self.rows, self.columns)
-        kernel()[(self.blocks, self.count)](*arrays, *sizes, num_warps=1)
+        triton_step()[(self.blocks, self.count)](*arrays, *sizes, num_warps=1)
         torch.sum(self.partial, 1, out=self.squares)
 
 
 @cache
-def kernel() -> Any:
-    """Made when the first GPU asks for it: Triton is there where CUDA is.
+def triton_step() -> Any:
+    """The kernel, defined on first use: Triton is only installed where CUDA is.
 
     One warp per program: then each thread has all nodes of its columns, and mixing them needs no shared memory.
     """
@@ -226,16 +288,16 @@ def kernel() -> Any:
 
     @triton.jit
     def step(  # type: ignore[no-untyped-def]
-        x_at,
-        u_at,
-        z_at,
-        v_at,
-        g_at,
-        w_at,
-        eta_at,
-        alpha_at,
-        squares_at,
-        partial_at,
+        x_ptr,
+        u_ptr,
+        z_ptr,
+        v_ptr,
+        g_ptr,
+        w_ptr,
+        eta_ptr,
+        alpha_ptr,
+        squares_ptr,
+        partial_ptr,
         dim,
         nodes,
         NORMALISED: tl.constexpr,
@@ -246,29 +308,31 @@ def kernel() -> Any:
         rows, columns = tl.arange(0, R), block.to(tl.int64) * C + tl.arange(0, C)
         at = run * nodes * dim + rows[:, None].to(tl.int64) * dim + columns[None, :]
         inside = (rows[:, None] < nodes) & (columns[None, :] < dim)
-        x, u, z = tl.load(x_at + at, inside, 0.0), tl.load(u_at + at, inside, 0.0), tl.load(z_at + at, inside, 0.0)
-        v, g = tl.load(v_at + at, inside, 0.0), tl.load(g_at + at, inside, 0.0)
-        eta, alpha = tl.load(eta_at + run), tl.load(alpha_at + run)
-        if NORMALISED:  # z/|z| is 0 where z is
-            squares = tl.load(squares_at + run * nodes + rows, rows < nodes, 1.0)
+        x, u = tl.load(x_ptr + at, inside, 0.0), tl.load(u_ptr + at, inside, 0.0)
+        z, v = tl.load(z_ptr + at, inside, 0.0), tl.load(v_ptr + at, inside, 0.0)
+        g = tl.load(g_ptr + at, inside, 0.0)
+        eta, alpha = tl.load(eta_ptr + run), tl.load(alpha_ptr + run)
+        if NORMALISED:  # z/|z| is 0 where z is 0
+            squares = tl.load(squares_ptr + run * nodes + rows, rows < nodes, 1.0)
             scale = eta / tl.sqrt(tl.where(squares == 0, 1.0, squares))
         else:
             scale = eta + 0.0 * rows.to(tl.float64)
         x = x - (scale[:, None] * z.to(tl.float64)).to(tl.float32)
         u = u + g - v
         z = (1 - alpha) * z + alpha * u
+        tl.store(v_ptr + at, g, inside)
         mixed_x, mixed_u, mixed_z = tl.zeros_like(x), tl.zeros_like(u), tl.zeros_like(z)
         for j in tl.static_range(R):
-            weight = tl.load(w_at + rows * nodes + j, (rows < nodes) & (j < nodes), 0.0)[:, None]
-            mine = rows[:, None] == j
-            mixed_x += weight * tl.sum(tl.where(mine, x, 0.0), 0)[None, :]
-            mixed_u += weight * tl.sum(tl.where(mine, u, 0.0), 0)[None, :]
-            mixed_z += weight * tl.sum(tl.where(mine, z, 0.0), 0)[None, :]
-        tl.store(x_at + at, mixed_x, inside)
-        tl.store(u_at + at, mixed_u, inside)
-        tl.store(z_at + at, mixed_z, inside)
+            weight = tl.load(w_ptr + rows * nodes + j, (rows < nodes) & (j < nodes), 0.0)[:, None]
+            sender = rows[:, None] == j
+            mixed_x += weight * tl.sum(tl.where(sender, x, 0.0), 0)[None, :]
+            mixed_u += weight * tl.sum(tl.where(sender, u, 0.0), 0)[None, :]
+            mixed_z += weight * tl.sum(tl.where(sender, z, 0.0), 0)[None, :]
+        tl.store(x_ptr + at, mixed_x, inside)
+        tl.store(u_ptr + at, mixed_u, inside)
+        tl.store(z_ptr + at, mixed_z, inside)
         wide = mixed_z.to(tl.float64)
         sums = tl.sum(wide * wide, 1)
-        tl.store(partial_at + (run * tl.num_programs(0) + block) * nodes + rows, sums, rows < nodes)
+        tl.store(partial_ptr + (run * tl.num_programs(0) + block) * nodes + rows, sums, rows < nodes)
 
     return step

@@ -1,6 +1,7 @@
-/* The compiled parts of fused.py, randomness.py and problems/least_squares.py.
+/* The extension module dnasa.compiled: kernels for fused.py, randomness.py and problems/least_squares.py.
 
-   Arrays come as buffers, in one piece; that they have the sizes named is the care of whoever hands them over. */
+   Arrays are passed as buffers. One that is not contiguous, of another type or of another length than the sizes say raises
+   ValueError. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <math.h>
@@ -10,33 +11,34 @@
 #include <omp.h>
 #include <pthread.h>
 #define THREAD omp_get_thread_num()
-#define MOST_THREADS (forked ? 1 : omp_get_max_threads())
+#define MAX_THREADS (forked ? 1 : omp_get_max_threads())
 #else
 #define THREAD 0
-#define MOST_THREADS 1
+#define MAX_THREADS 1
 #endif
 
-static int forked = 0; /* OpenMP's threads do not follow into a forked process, and it would wait for them */
+static int forked = 0; /* OpenMP's threads do not exist in a forked process, which would wait for them forever */
 
 enum {
-    WORTH_THREADS = 1 << 15, /* numbers in an array from which on more than one core is worth waking */
-    NARROW = 32              /* columns of a tile up to which starting a loop costs more than running it */
+    MIN_PARALLEL_SIZE = 1 << 15, /* numbers below which one thread is faster than several */
+    NARROW_TILE = 32             /* columns up to which the overhead of a loop exceeds its work */
 };
 
-static int threads_for(Py_ssize_t numbers) { return numbers < WORTH_THREADS ? 1 : MOST_THREADS; }
+static int threads_for(double numbers) { return numbers < MIN_PARALLEL_SIZE ? 1 : MAX_THREADS; }
 
 typedef struct {
-    void *x, *u, *z;                      /* (runs, nodes, dim) */
-    const void *v, *g;                    /* the last gradient and this one */
-    const double *eta, *alpha;            /* of each run */
-    double *lengths;                      /* |z| of each node, before and after */
-    const int *starts, *neighbours;       /* W row by row, its neighbours in threes */
+    void *x, *u, *z, *v;            /* (runs, nodes, dim) */
+    const double *eta, *alpha;      /* (runs,) */
+    double *norms;                  /* |z|, (runs, nodes) */
+    const int *starts, *neighbours; /* W in CSR form, rows padded to multiples of three entries */
     const void *weights;
-    void *drafts;                         /* room for three arrays of (nodes, width) for each thread */
-    double *squares;                      /* room for (runs, tiles, nodes) */
+    void *scratch;                  /* (threads, 3, nodes, width) */
+    double *squares;                /* (runs, tiles, nodes) */
     Py_ssize_t runs, nodes, dim, width, threads;
-    int normalised, wide;
-} Job;
+    int normalised, is_double;
+} Step;
+
+static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->width - 1) / step->width; }
 
 #define REAL float
 #define NAME(what) what##_float
@@ -47,110 +49,217 @@ typedef struct {
 #define NAME(what) what##_double
 #include "kernels.h"
 
-static int all_zero(const char *bytes, size_t count) {
-    return count == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0);
-}
+/* ---------------------------------------------------------------- checked arguments */
 
-/* Whether all lengths are to be trusted: none so small or large that its square leaves the range of the numbers. */
-static int add_up(const Job *job) {
-    long tiles = (job->dim + job->width - 1) / job->width;
-    double low = job->wide ? 1e-140 : 1e-12, high = job->wide ? 1e140 : 1e15;
-    int ordinary = 1;
-    for (long run = 0; run < job->runs; run++)
-        for (long i = 0; i < job->nodes; i++) {
-            double sum = 0;
-            for (long tile = 0; tile < tiles; tile++) sum += job->squares[(run * tiles + tile) * job->nodes + i];
-            double length = job->lengths[run * job->nodes + i] = sqrt(sum);
-            size_t size = job->dim * (job->wide ? sizeof(double) : sizeof(float));
-            int zero = length == 0 && all_zero((const char *)job->z + (run * job->nodes + i) * size, size);
-            ordinary &= zero || !(length < low || length > high);
-        }
-    return ordinary;
+/* The product of two sizes, or -1 where one is not positive or the arrays of such a size would not fit in memory. */
+static Py_ssize_t product(Py_ssize_t a, Py_ssize_t b) {
+    return a > 0 && b > 0 && a <= PY_SSIZE_T_MAX / 16 / b ? a * b : -1;
 }
-
-enum { ARRAYS = 11 };
 
 typedef struct {
-    Job job;
-    Py_buffer held[ARRAYS];
-} Work;
+    const char *name, *letters; /* the letters that the buffer protocol may give this type */
+    Py_ssize_t size;
+} Type;
 
-static void release(PyObject *capsule) {
-    Work *work = PyCapsule_GetPointer(capsule, NULL);
-    for (int i = 0; i < ARRAYS; i++) PyBuffer_Release(work->held + i); /* those never taken are NULL, and left alone */
-    PyMem_Free(work);
+static const Type FLOAT = {"float32", "f", sizeof(float)}, DOUBLE = {"float64", "d", sizeof(double)};
+static const Type INT = {"int32", "il", sizeof(int)}, WORD = {"uint64", "LQ", sizeof(uint64_t)};
+
+static const Type *real(int is_double) { return is_double ? &DOUBLE : &FLOAT; }
+
+/* A contiguous buffer of numbers of this type; `flags` is 0 or PyBUF_WRITABLE. On failure the view is empty. */
+static int get_array(PyObject *object, Py_buffer *view, const char *name, const Type *type, int flags) {
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | flags) != 0) {
+        PyErr_Format(PyExc_ValueError, "%s is not a contiguous%s array", name, flags ? " writable" : "");
+        return 0;
+    }
+    const char *format = view->format;
+    if (format && format[0] && !format[1] && strchr(type->letters, format[0]) && view->itemsize == type->size) return 1;
+    PyErr_Format(PyExc_ValueError, "%s is not an array of %s", name, type->name);
+    PyBuffer_Release(view);
+    return 0;
+}
+
+/* The same, of exactly `count` numbers. */
+static int get_sized(PyObject *object, Py_buffer *view, const char *name, const Type *type, int flags, Py_ssize_t count) {
+    if (count < 0) {
+        PyErr_Format(PyExc_ValueError, "the sizes of %s are not positive, or too large", name);
+        return 0;
+    }
+    if (!get_array(object, view, name, type, flags)) return 0;
+    if (view->len / type->size == count) return 1;
+    PyErr_Format(PyExc_ValueError, "%s has %zd numbers instead of %zd", name, view->len / type->size, count);
+    PyBuffer_Release(view);
+    return 0;
+}
+
+static void release_all(Py_buffer *views, int count) {
+    for (int i = 0; i < count; i++) PyBuffer_Release(views + i); /* does nothing for views that were never filled */
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static int all_zero(const char *bytes, size_t count) { return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0; }
+
+/* Norms from the sums of squares; whether all are exact: no square of theirs overflowed or underflowed. */
+static int update_norms(const Step *step) {
+    Py_ssize_t tiles = tiles_per_run(step);
+    size_t row = step->dim * (step->is_double ? sizeof(double) : sizeof(float));
+    double low = step->is_double ? 1e-140 : 1e-12, high = step->is_double ? 1e140 : 1e15;
+    int safe = 1;
+    for (Py_ssize_t run = 0; run < step->runs; run++)
+        for (Py_ssize_t i = 0; i < step->nodes; i++) {
+            double sum = 0;
+            for (Py_ssize_t tile = 0; tile < tiles; tile++) sum += step->squares[(run * tiles + tile) * step->nodes + i];
+            double norm = step->norms[run * step->nodes + i] = sqrt(sum);
+            int zero = norm == 0 && all_zero((const char *)step->z + (run * step->nodes + i) * row, row);
+            safe &= zero || !(norm < low || norm > high);
+        }
+    return safe;
+}
+
+enum { X, U, Z, V, ETA, ALPHA, NORMS, STARTS, NEIGHBOURS, WEIGHTS, SCRATCH, SQUARES, ARRAYS };
+
+typedef struct {
+    Step step;
+    Py_buffer views[ARRAYS];
+} Prepared;
+
+static const char *PREPARED = "dnasa.compiled.prepared";
+
+static void release_prepared(PyObject *capsule) {
+    Prepared *prepared = PyCapsule_GetPointer(capsule, PREPARED);
+    release_all(prepared->views, ARRAYS);
+    PyMem_Free(prepared);
+}
+
+/* Whether the rows of W are complete, padded, and name existing nodes only. */
+static int check_rows(const Step *step, Py_ssize_t entries) {
+    const int *starts = step->starts;
+    int good = starts[0] == 0;
+    for (Py_ssize_t i = 0; good && i < step->nodes; i++)
+        good = starts[i] < starts[i + 1] && (starts[i + 1] - starts[i]) % 3 == 0;
+    for (Py_ssize_t j = 0; good && j < entries; j++) good = step->neighbours[j] >= 0 && step->neighbours[j] < step->nodes;
+    if (!good) PyErr_SetString(PyExc_ValueError, "starts and neighbours are not the padded rows of a matrix of all nodes");
+    return good;
+}
+
+static int get_state(Step *step, Py_buffer *views, PyObject **objects) {
+    static const char *names[] = {"x", "u", "z", "v"};
+    Py_ssize_t size = product(product(step->runs, step->nodes), step->dim);
+    for (int i = X; i <= V; i++)
+        if (!get_sized(objects[i], views + i, names[i], real(step->is_double), PyBUF_WRITABLE, size)) return 0;
+    if (!get_sized(objects[ETA], views + ETA, "eta", &DOUBLE, 0, step->runs) ||
+        !get_sized(objects[ALPHA], views + ALPHA, "alpha", &DOUBLE, 0, step->runs))
+        return 0;
+    step->x = views[X].buf, step->u = views[U].buf, step->z = views[Z].buf, step->v = views[V].buf;
+    step->eta = views[ETA].buf, step->alpha = views[ALPHA].buf;
+    return 1;
+}
+
+static int get_weights(Step *step, Py_buffer *views, PyObject **objects) {
+    if (!get_sized(objects[STARTS], views + STARTS, "starts", &INT, 0, step->nodes + 1)) return 0;
+    step->starts = views[STARTS].buf;
+    Py_ssize_t entries = step->starts[step->nodes];
+    if (!get_sized(objects[NEIGHBOURS], views + NEIGHBOURS, "neighbours", &INT, 0, entries) ||
+        !get_sized(objects[WEIGHTS], views + WEIGHTS, "weights", real(step->is_double), 0, entries))
+        return 0;
+    step->neighbours = views[NEIGHBOURS].buf, step->weights = views[WEIGHTS].buf;
+    return check_rows(step, entries);
+}
+
+static int get_workspace(Step *step, Py_buffer *views, PyObject **objects) {
+    if (step->width < 1 || step->width > step->dim) {
+        PyErr_SetString(PyExc_ValueError, "the width of a tile must be from 1 to dim");
+        return 0;
+    }
+    Py_ssize_t rows = product(step->runs, step->nodes), share = product(product(step->nodes, step->width), 3);
+    if (!get_sized(objects[NORMS], views + NORMS, "norms", &DOUBLE, PyBUF_WRITABLE, rows) ||
+        !get_sized(objects[SQUARES], views + SQUARES, "squares", &DOUBLE, PyBUF_WRITABLE, product(rows, tiles_per_run(step))) ||
+        !get_array(objects[SCRATCH], views + SCRATCH, "scratch", real(step->is_double), PyBUF_WRITABLE))
+        return 0;
+    step->norms = views[NORMS].buf, step->squares = views[SQUARES].buf, step->scratch = views[SCRATCH].buf;
+    step->threads = share < 0 ? 0 : views[SCRATCH].len / real(step->is_double)->size / share;
+    if (step->threads < 1) PyErr_SetString(PyExc_ValueError, "scratch is too small for one thread");
+    return step->threads >= 1;
 }
 
 static PyObject *prepare(PyObject *self, PyObject *args) {
-    Work *work = PyMem_Calloc(1, sizeof(Work));
-    if (work == NULL) return PyErr_NoMemory();
-    Job *job = &work->job;
-    Py_buffer *at = work->held;
-    PyObject *capsule = PyCapsule_New(work, NULL, release);
-    if (capsule == NULL || !PyArg_ParseTuple(args, "w*w*w*w*w*w*y*y*y*w*w*nnnnpp", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6,
-                                             at + 7, at + 8, at + 9, at + 10, &job->runs, &job->nodes, &job->dim, &job->width,
-                                             &job->normalised, &job->wide)) {
-        memset(at, 0, sizeof work->held); /* what was taken of a bad list has been given back already */
-        Py_XDECREF(capsule);
+    Prepared *prepared = PyMem_Calloc(1, sizeof(Prepared));
+    if (prepared == NULL) return PyErr_NoMemory();
+    PyObject *capsule = PyCapsule_New(prepared, PREPARED, release_prepared);
+    if (capsule == NULL) {
+        PyMem_Free(prepared);
         return NULL;
     }
-    job->x = at[0].buf, job->u = at[1].buf, job->z = at[2].buf;
-    job->eta = at[3].buf, job->alpha = at[4].buf, job->lengths = at[5].buf;
-    job->starts = at[6].buf, job->neighbours = at[7].buf, job->weights = at[8].buf;
-    job->drafts = at[9].buf, job->squares = at[10].buf;
-    job->threads = at[9].len / (3 * job->nodes * job->width * (job->wide ? sizeof(double) : sizeof(float)));
-    return capsule;
+    Step *step = &prepared->step;
+    PyObject *o[ARRAYS];
+    if (PyArg_ParseTuple(args, "OOOOOOOOOOOOnnnnpp", o + X, o + U, o + Z, o + V, o + ETA, o + ALPHA, o + NORMS, o + STARTS,
+                         o + NEIGHBOURS, o + WEIGHTS, o + SCRATCH, o + SQUARES, &step->runs, &step->nodes, &step->dim,
+                         &step->width, &step->normalised, &step->is_double) &&
+        get_state(step, prepared->views, o) && get_weights(step, prepared->views, o) && get_workspace(step, prepared->views, o))
+        return capsule;
+    Py_DECREF(capsule);
+    return NULL;
 }
 
-static PyObject *run(Job *job, int stepping) {
-    int ordinary;
+static PyObject *run(const Step *step, const void *gradients) {
+    int safe;
     Py_BEGIN_ALLOW_THREADS
-    (job->wide ? run_double : run_float)(job, stepping);
-    ordinary = add_up(job);
+    if (step->is_double) all_tiles_double(step, gradients);
+    else all_tiles_float(step, gradients);
+    safe = update_norms(step);
     Py_END_ALLOW_THREADS
-    return PyBool_FromLong(ordinary);
+    return PyBool_FromLong(safe);
 }
 
 static PyObject *step(PyObject *self, PyObject *args) {
-    PyObject *capsule;
-    Py_buffer v, g;
-    if (!PyArg_ParseTuple(args, "Oy*y*", &capsule, &v, &g)) return NULL;
-    Work *work = PyCapsule_GetPointer(capsule, NULL);
-    PyObject *ordinary = NULL;
-    if (work != NULL) {
-        work->job.v = v.buf, work->job.g = g.buf;
-        ordinary = run(&work->job, 1);
-    }
-    PyBuffer_Release(&v);
+    PyObject *capsule, *gradients;
+    if (!PyArg_ParseTuple(args, "OO", &capsule, &gradients)) return NULL;
+    Prepared *prepared = PyCapsule_GetPointer(capsule, PREPARED);
+    if (prepared == NULL) return NULL;
+    const Step *step = &prepared->step;
+    Py_buffer g;
+    if (!get_sized(gradients, &g, "g", real(step->is_double), 0, step->runs * step->nodes * step->dim)) return NULL;
+    PyObject *safe = run(step, g.buf);
     PyBuffer_Release(&g);
-    return ordinary;
+    return safe;
 }
 
 static PyObject *measure(PyObject *self, PyObject *capsule) {
-    Work *work = PyCapsule_GetPointer(capsule, NULL);
-    return work == NULL ? NULL : run(&work->job, 0);
+    Prepared *prepared = PyCapsule_GetPointer(capsule, PREPARED);
+    return prepared == NULL ? NULL : run(&prepared->step, NULL);
 }
 
+/* ---------------------------------------------------------------- least squares */
+
 static PyObject *least_squares(PyObject *self, PyObject *args) {
-    Py_buffer pairs, x, g;
+    PyObject *pairs, *x, *g;
+    Py_buffer views[3] = {{0}};
     Py_ssize_t runs, nodes, batch, dim;
-    int wide;
-    if (!PyArg_ParseTuple(args, "y*y*w*nnnnp", &pairs, &x, &g, &runs, &nodes, &batch, &dim, &wide)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    if (wide) least_squares_double(pairs.buf, x.buf, g.buf, runs, nodes, batch, dim);
-    else least_squares_float(pairs.buf, x.buf, g.buf, runs, nodes, batch, dim);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&pairs);
-    PyBuffer_Release(&x);
-    PyBuffer_Release(&g);
+    int is_double;
+    if (!PyArg_ParseTuple(args, "OOOnnnnp", &pairs, &x, &g, &runs, &nodes, &batch, &dim, &is_double)) return NULL;
+    const Type *type = real(is_double);
+    Py_ssize_t size = product(product(runs, nodes), dim);
+    int good = get_sized(g, views, "g", type, PyBUF_WRITABLE, size) && get_sized(x, views + 1, "x", type, 0, size) &&
+               get_sized(pairs, views + 2, "pairs", type, 0, product(product(nodes, batch), dim + 1));
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_double) least_squares_double(views[2].buf, views[1].buf, views[0].buf, runs, nodes, batch, dim);
+        else least_squares_float(views[2].buf, views[1].buf, views[0].buf, runs, nodes, batch, dim);
+        Py_END_ALLOW_THREADS
+    }
+    release_all(views, 3);
+    if (!good) return NULL;
     Py_RETURN_NONE;
 }
 
-/* NumPy's SFC64, many streams of it: each from its own four words, as randomness.py makes them. */
+/* ---------------------------------------------------------------- random numbers */
+
+/* NumPy's SFC64: many streams, each started from the four words that randomness.py derives. */
 typedef struct {
     uint64_t a, b, c, counter;
-    int has_half;
-    uint32_t half;
+    int has_uint32;
+    uint32_t uinteger;
 } Stream;
 
 static uint64_t next_64(void *state) {
@@ -164,39 +273,57 @@ static uint64_t next_64(void *state) {
 
 static uint32_t next_32(void *state) {
     Stream *s = state;
-    if ((s->has_half = !s->has_half)) {
+    if ((s->has_uint32 = !s->has_uint32)) {
         uint64_t both = next_64(state);
-        s->half = both >> 32;
+        s->uinteger = both >> 32;
         return (uint32_t)both;
     }
-    return s->half;
+    return s->uinteger;
 }
 
-static double next_unit(void *state) { return (next_64(state) >> 11) * (1.0 / 9007199254740992.0); }
+static double next_uniform(void *state) { return (next_64(state) >> 11) * (1.0 / 9007199254740992.0); }
 
-static PyObject *normals(PyObject *self, PyObject *args) {
-    Py_buffer words, out;
-    Py_ssize_t streams, length;
-    int wide;
-    if (!PyArg_ParseTuple(args, "y*w*nnp", &words, &out, &streams, &length, &wide)) return NULL;
-    Py_ssize_t size = out.len ? out.len / (streams * length) : 0;
-    Py_BEGIN_ALLOW_THREADS
-#pragma omp parallel for schedule(static) num_threads(threads_for(streams * length * size / 8))
+/* `out` is (length, streams, size). */
+static void draw_normals(const uint64_t *words, void *out, Py_ssize_t streams, Py_ssize_t length, Py_ssize_t size,
+                         int is_double) {
+#pragma omp parallel for schedule(static) num_threads(threads_for((double)streams * length * size))
     for (Py_ssize_t i = 0; i < streams; i++) {
-        const uint64_t *word = (const uint64_t *)words.buf + 4 * i;
+        const uint64_t *word = words + 4 * i;
         Stream stream = {word[0], word[1], word[2], word[3], 0, 0};
-        bitgen_t bits = {&stream, next_64, next_32, next_unit, next_64};
+        bitgen_t bits = {&stream, next_64, next_32, next_uniform, next_64};
         for (Py_ssize_t t = 0; t < length; t++) {
-            void *to = (char *)out.buf + (t * streams + i) * size;
-            if (wide) random_standard_normal_fill(&bits, size / sizeof(double), to);
-            else random_standard_normal_fill_f(&bits, size / sizeof(float), to);
+            Py_ssize_t offset = (t * streams + i) * size;
+            if (is_double) random_standard_normal_fill(&bits, size, (double *)out + offset);
+            else random_standard_normal_fill_f(&bits, size, (float *)out + offset);
         }
     }
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&words);
-    PyBuffer_Release(&out);
+}
+
+static PyObject *normals(PyObject *self, PyObject *args) {
+    PyObject *words, *out;
+    Py_buffer views[2] = {{0}};
+    Py_ssize_t streams, length;
+    int is_double;
+    if (!PyArg_ParseTuple(args, "OOnnp", &words, &out, &streams, &length, &is_double)) return NULL;
+    Py_ssize_t samples = product(streams, length);
+    int good = get_sized(words, views, "words", &WORD, 0, product(streams, 4)) &&
+               get_array(out, views + 1, "out", real(is_double), PyBUF_WRITABLE);
+    Py_ssize_t numbers = good ? views[1].len / real(is_double)->size : 0;
+    if (good && (samples < 0 || numbers % samples != 0)) {
+        PyErr_Format(PyExc_ValueError, "out has %zd numbers, not a multiple of streams x length", numbers);
+        good = 0;
+    }
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        draw_normals(views[0].buf, views[1].buf, streams, length, numbers / samples, is_double);
+        Py_END_ALLOW_THREADS
+    }
+    release_all(views, 2);
+    if (!good) return NULL;
     Py_RETURN_NONE;
 }
+
+/* ---------------------------------------------------------------- module */
 
 static PyObject *threads(PyObject *self, PyObject *numbers) {
     Py_ssize_t count = PyLong_AsSsize_t(numbers);
@@ -204,22 +331,22 @@ static PyObject *threads(PyObject *self, PyObject *numbers) {
 }
 
 #ifdef _OPENMP
-static void in_child(void) { forked = 1; }
+static void after_fork_in_child(void) { forked = 1; }
 #endif
 
 static PyMethodDef methods[] = {
-    {"prepare", prepare, METH_VARARGS, "All that stays the same from step to step."},
-    {"step", step, METH_VARARGS, "Take a step in place; whether the next can divide by |z|."},
-    {"measure", measure, METH_O, "Measure |z| exactly as a step does, no more."},
+    {"prepare", prepare, METH_VARARGS, "Check the arrays of a state and hold them for the steps to come."},
+    {"step", step, METH_VARARGS, "Take a step in place; whether the next one can divide by |z|."},
+    {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
-    {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with what each stream draws, step by step."},
-    {"threads", threads, METH_O, "How many threads arrays of so many numbers are worth."},
+    {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},
+    {"threads", threads, METH_O, "The number of threads used for arrays of so many numbers."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "compiled", NULL, -1, methods};
 PyMODINIT_FUNC PyInit_compiled(void) {
 #ifdef _OPENMP
-    pthread_atfork(NULL, NULL, in_child);
+    pthread_atfork(NULL, NULL, after_fork_in_child);
 #endif
     return PyModule_Create(&module);
 }

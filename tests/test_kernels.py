@@ -1,0 +1,265 @@
+"""The extension module reads and writes no memory outside its arguments: wrong ones raise ValueError."""
+
+import numpy as np
+import pytest
+
+from dnasa import problems
+from dnasa.arrays import compiled
+from dnasa.problems.least_squares import LeastSquares
+
+pytestmark = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
+RUNS, NODES, DIM, WIDTH = 2, 4, 50, 16
+STATE = ("x", "u", "z", "v")
+
+
+def step_arguments(threads=1, dtype=np.float64):
+    """Valid arguments of `prepare`, in order."""
+    generator, index = np.random.default_rng(0), np.arange(NODES)
+    neighbours = np.stack([index, (index + 1) % NODES, (index - 1) % NODES], axis=1)
+    return {
+        **{name: generator.standard_normal((RUNS, NODES, DIM)).astype(dtype) for name in STATE},
+        "eta": np.full(RUNS, 0.1),
+        "alpha": np.full(RUNS, 0.5),
+        "norms": np.empty((RUNS, NODES)),
+        "starts": np.arange(0, 3 * NODES + 1, 3, dtype=np.int32),
+        "neighbours": neighbours.ravel().astype(np.int32),
+        "weights": np.full(3 * NODES, 1 / 3, dtype),
+        "scratch": np.empty((threads, 3, NODES, WIDTH), dtype),
+        "squares": np.empty((RUNS, -(-DIM // WIDTH), NODES)),
+        "runs": RUNS,
+        "nodes": NODES,
+        "dim": DIM,
+        "width": WIDTH,
+        "normalised": True,
+        "is_double": dtype == np.float64,
+    }
+
+
+ARRAYS = [name for name, value in step_arguments().items() if isinstance(value, np.ndarray)]
+HUGE = 2**62
+
+
+def prepare(**changes):
+    return compiled.prepare(*(step_arguments() | changes).values())
+
+
+def test_valid_arguments_are_accepted():
+    prepared = prepare()
+    assert compiled.measure(prepared)
+    assert compiled.step(prepared, np.ones((RUNS, NODES, DIM)))
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_prepare_refuses_an_array_that_is_too_short(name):
+    short = step_arguments()[name].ravel()[:-1]
+    with pytest.raises(ValueError, match=name):
+        prepare(**{name: short})
+
+
+@pytest.mark.parametrize("name", [name for name in ARRAYS if name != "scratch"])
+def test_prepare_refuses_an_array_that_is_too_long(name):
+    array = step_arguments()[name].ravel()
+    with pytest.raises(ValueError, match=name):
+        prepare(**{name: np.concatenate([array, array])})
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_prepare_refuses_another_item_size(name):
+    array = step_arguments()[name]
+    narrower = np.int16 if array.dtype == np.int32 else np.float32
+    with pytest.raises(ValueError, match=name):
+        prepare(**{name: array.astype(narrower)})
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_prepare_refuses_another_type_of_the_same_item_size(name):
+    array = step_arguments()[name]
+    other = np.float32 if array.dtype == np.int32 else np.int64
+    with pytest.raises(ValueError, match=name):
+        prepare(**{name: array.view(other)})
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_prepare_refuses_what_is_not_a_contiguous_array(name):
+    array = step_arguments()[name].ravel()
+    for wrong in (np.repeat(array, 2)[::2], None, 3, b"text"):
+        with pytest.raises(ValueError, match=name):
+            prepare(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", [*STATE, "norms", "scratch", "squares"])
+def test_prepare_refuses_a_read_only_array_that_it_would_write(name):
+    array = step_arguments()[name]
+    array.flags.writeable = False
+    with pytest.raises(ValueError, match=name):
+        prepare(**{name: array})
+
+
+@pytest.mark.parametrize("size", [0, -1, -HUGE, HUGE, 2**63 - 1])
+@pytest.mark.parametrize("name", ["runs", "nodes", "dim", "width"])
+def test_prepare_refuses_sizes_out_of_range(name, size):
+    with pytest.raises(ValueError, match=r"size|width"):
+        prepare(**{name: size})
+
+
+@pytest.mark.parametrize(("runs", "nodes", "dim"), [(2**32, 2**31, 2), (-2, -4, 50), (2**31, 2**31, 4), (0, 0, 0)])
+def test_prepare_refuses_sizes_whose_product_overflows(runs, nodes, dim):
+    with pytest.raises(ValueError, match="size"):
+        prepare(runs=runs, nodes=nodes, dim=dim)
+
+
+@pytest.mark.parametrize("node", [-1, NODES, 2**31 - 1, -(2**31)])
+def test_prepare_refuses_neighbours_that_do_not_exist(node):
+    neighbours = step_arguments()["neighbours"]
+    neighbours[5] = node
+    with pytest.raises(ValueError, match="neighbours"):
+        prepare(neighbours=neighbours)
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        [3, 3, 6, 9, 12],
+        [0, 6, 3, 9, 12],
+        [0, 3, 3, 9, 12],
+        [0, 4, 6, 9, 12],
+        [0, 3, 6, 9, 15],
+        [0, 3, 6, 9, 9],
+        [0, 3, 6, 9, -12],
+        [0, -(2**31), 6, 9, 12],
+        [0, 2**31 - 2, 6, 9, 12],
+    ],
+)
+def test_prepare_refuses_rows_that_do_not_partition_the_entries(starts):
+    with pytest.raises(ValueError, match=r"starts|neighbours"):
+        prepare(starts=np.array(starts, dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        np.ones((RUNS, NODES, DIM - 1)),
+        np.ones((1, NODES, DIM)),
+        np.ones((RUNS + 1, NODES, DIM)),
+        np.ones((RUNS, NODES, DIM), np.float32),
+        np.ones((RUNS, NODES, 2 * DIM), np.float32),
+        np.ones((RUNS, NODES, 2 * DIM))[:, :, ::2],
+        np.empty(0),
+        None,
+    ],
+)
+def test_a_step_refuses_a_gradient_of_another_size_or_type(g):
+    arguments = step_arguments()
+    prepared, before = compiled.prepare(*arguments.values()), arguments["x"].copy()
+    with pytest.raises(ValueError, match="g "):
+        compiled.step(prepared, g)
+    np.testing.assert_array_equal(arguments["x"], before)
+
+
+def test_a_step_refuses_what_was_not_prepared():
+    for wrong in (None, np.ones(3), np.ones(3).__array_struct__):
+        with pytest.raises(ValueError, match="PyCapsule"):
+            compiled.step(wrong, np.ones((RUNS, NODES, DIM)))
+        with pytest.raises(ValueError, match="PyCapsule"):
+            compiled.measure(wrong)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_steps_do_not_depend_on_the_number_of_threads(dtype):
+    one, three = step_arguments(1, dtype), step_arguments(3, dtype)
+    g = np.random.default_rng(1).standard_normal((6, RUNS, NODES, DIM)).astype(dtype)
+    for arguments in (one, three):
+        prepared = compiled.prepare(*arguments.values())
+        compiled.measure(prepared)
+        for t in range(len(g)):
+            compiled.step(prepared, g[t])
+    for name in (*STATE, "norms"):
+        np.testing.assert_array_equal(one[name], three[name])
+
+
+# ---------------------------------------------------------------- least squares
+
+
+def least_squares_arguments():
+    return {
+        "pairs": np.ones((4, 3, 6)),
+        "x": np.ones((2, 4, 5)),
+        "g": np.empty((2, 4, 5)),
+        "runs": 2,
+        "nodes": 4,
+        "batch": 3,
+        "dim": 5,
+        "is_double": True,
+    }
+
+
+def test_least_squares_fills_the_gradients():
+    arguments = least_squares_arguments()
+    compiled.least_squares(*arguments.values())
+    np.testing.assert_allclose(arguments["g"], 2 * (5 - 1))
+
+
+@pytest.mark.parametrize("name", ["pairs", "x", "g"])
+def test_least_squares_refuses_an_array_of_another_size_or_type(name):
+    array = least_squares_arguments()[name]
+    wrong = (array.ravel()[:-1], array.astype(np.float32), array.view(np.int64), np.repeat(array, 2, axis=0), None)
+    for each in wrong:
+        with pytest.raises(ValueError, match=name):
+            compiled.least_squares(*(least_squares_arguments() | {name: each}).values())
+
+
+@pytest.mark.parametrize("size", [0, -1, -HUGE, HUGE, 2**63 - 1])
+@pytest.mark.parametrize("name", ["runs", "nodes", "batch", "dim"])
+def test_least_squares_refuses_sizes_out_of_range(name, size):
+    with pytest.raises(ValueError, match="size"):
+        compiled.least_squares(*(least_squares_arguments() | {name: size}).values())
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("spike", [False, True])
+def test_least_squares_is_the_same_without_a_compiler(batch, spike, monkeypatch):
+    x = np.random.default_rng(0).standard_normal((3, 2, 6, 30))
+
+    def gradients():
+        problem = LeastSquares(dim=30, batch=batch, spike=spike)
+        return np.stack([problem.gradient(x, range(6), [0, 5], t) for t in (0, 1, 150)])
+
+    fast = gradients()
+    monkeypatch.setattr(problems.least_squares, "compiled", None)
+    np.testing.assert_allclose(gradients(), fast, rtol=1e-9, atol=1e-12)
+
+
+def test_least_squares_broadcasts_one_point_to_all_nodes():
+    problem = LeastSquares(dim=3)
+    one = problem.gradient(np.ones((1, 1, 1, 3)), range(4), [0, 1], 0)
+    np.testing.assert_array_equal(one, problem.gradient(np.ones((1, 2, 4, 3)), range(4), [0, 1], 0))
+    assert one.shape == (1, 2, 4, 3)
+
+
+# ---------------------------------------------------------------- random numbers
+
+WORDS = np.arange(12, dtype=np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "streams", "length", "is_double"),
+    [
+        (WORDS[:-1], np.empty((5, 3, 2)), 3, 5, True),
+        (WORDS.astype(np.uint32), np.empty((5, 3, 2)), 3, 5, True),
+        (WORDS, np.empty((5, 3, 2), np.float32), 3, 5, True),
+        (WORDS, np.empty((5, 3, 2)), 3, 5, False),
+        (WORDS, np.empty(29), 3, 5, True),
+        (WORDS, np.empty((5, 3, 4))[:, :, ::2], 3, 5, True),
+        (WORDS, bytes(240), 3, 5, True),
+        (WORDS, np.empty((5, 3, 2)), 4, 5, True),
+        (WORDS, np.empty((5, 3, 2)), 0, 5, True),
+        (WORDS, np.empty((5, 3, 2)), 3, 0, True),
+        (WORDS, np.empty((5, 3, 2)), 3, -5, True),
+        (WORDS, np.empty((5, 3, 2)), -3, -5, True),
+        (WORDS, np.empty((5, 3, 2)), 3, HUGE, True),
+        (WORDS, np.empty((5, 3, 2)), HUGE, 5, True),
+    ],
+)
+def test_normals_refuses_arrays_of_another_size_or_type(words, out, streams, length, is_double):
+    with pytest.raises(ValueError, match=r"words|out"):
+        compiled.normals(words, out, streams, length, is_double)
