@@ -1,4 +1,4 @@
-"""Gradients of many models at once are the gradients of each, by whatever route."""
+"""Gradients of many models at once are the gradients of each, layer by layer and by vmap."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ import dnasa
 from dnasa import topology
 from dnasa.core import InputError
 from dnasa.problems import Classification
-from dnasa.problems.classification import Models, cross_entropy
+from dnasa.problems.batched import Models, cross_entropy
 from dnasa.problems.models import lenet, perceptron
 
 
 class Residual(nn.Module):
-    """Not sequential: takes the way through vmap."""
+    """Not sequential: computed by vmap."""
 
     def __init__(self):
         super().__init__()
@@ -71,17 +71,17 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients_of_many_models_are_those_of_each(name):
-    make, shape, by_hand = NETWORKS[name]
+    make, shape, layered = NETWORKS[name]
     torch.manual_seed(1)
     networks = [make().double() for _ in range(4)]
     models = Models(make().double())
-    assert (models.stack is not None) == by_hand
+    assert (models.stack is not None) == layered
     flat = torch.stack([torch.cat([p.detach().reshape(-1) for p in net.parameters()]) for net in networks])
     x = torch.randint(0, 9, (4, 5, *shape)) if name == "embedding" else torch.randn(4, 5, *shape, dtype=torch.double)
     y, weight = torch.randint(0, 3, (4, 5)), torch.rand(5, dtype=torch.double)
-    kept: list = []
-    g = models.gradient(flat, x, y, weight, kept)
-    (losses,) = kept
+    recorded: list = []
+    g = models.gradient(flat, x, y, weight, recorded)
+    (losses,) = recorded
     for i, net in enumerate(networks):
         each = nn.functional.cross_entropy(net(x[i]), y[i], reduction="none")
         (each * weight).sum().backward()
@@ -129,11 +129,11 @@ def test_small_memory_changes_nothing(monkeypatch):
     from dnasa.problems import classification
 
     task, x = problem(), torch.randn(2, 3, 4, 53, dtype=torch.double)
-    whole, seen = task.gradient(x, range(4), [0, 1, 2], 5), task.evaluate(x[:, :, 0], range(4))
+    whole, evaluated = task.gradient(x, range(4), [0, 1, 2], 5), task.evaluate(x[:, :, 0], range(4))
     monkeypatch.setitem(classification.BUDGET, "cpu", 5 * task.footprint * task.batch)
     torch.testing.assert_close(task.gradient(x, range(4), [0, 1, 2], 5), whole)
     for name, value in task.evaluate(x[:, :, 0], range(4)).items():
-        torch.testing.assert_close(value, seen[name])
+        torch.testing.assert_close(value, evaluated[name])
 
 
 def test_loss_scale_scales_the_gradient_and_nothing_reported():
@@ -162,7 +162,7 @@ def test_training_learns_and_every_node_can_be_tested():
     assert float(task.accuracies(result.x).min()) > 0.7
 
 
-def test_without_train_metrics_only_the_test_rows_are_looked_at():
+def test_without_train_metrics_only_the_test_rows_are_evaluated():
     assert set(problem(train_metrics=False).evaluate(problem().start(0)[None, None], range(4))) == {
         "test_loss",
         "test_accuracy",
@@ -208,9 +208,9 @@ def test_a_network_that_cannot_work_is_refused_by_name(network, words):
         problem(how=lambda *a: network())
 
 
-def test_batch_norm_and_dropout_are_welcome_when_switched_off():
-    quiet = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)).eval()
-    assert dnasa.solve(problem(how=lambda *a: quiet), topology.ring(4), steps=5).x.shape[0] == 4
+def test_batch_norm_and_dropout_in_eval_mode_are_accepted():
+    inactive = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)).eval()
+    assert dnasa.solve(problem(how=lambda *a: inactive), topology.ring(4), steps=5).x.shape[0] == 4
 
 
 @pytest.mark.parametrize(
@@ -226,8 +226,8 @@ def test_wrong_options_are_refused(change, words):
         problem(**change)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
-def test_a_missing_gpu_is_said():
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_gpu_is_an_input_error():
     with pytest.raises(InputError, match="no CUDA device"):
         problem(device="cuda")
 
@@ -239,7 +239,7 @@ def test_more_nodes_than_test_rows_are_fine():
     assert 0 <= result.final().test_accuracy.item() <= 1
 
 
-def test_tracking_does_not_notice_the_loss_scale():
+def test_tracking_does_not_depend_on_the_loss_scale():
     a, b = (dnasa.solve(problem(loss_scale=c), topology.ring(4), steps=30).final().tracking.item() for c in (1.0, 64.0))
     assert a == pytest.approx(b)
 
@@ -248,7 +248,7 @@ def test_tracking_does_not_notice_the_loss_scale():
     ("shards", "words"),
     [([[0, 1], [99]], "row numbers from 0 to 3"), ([[], []], "not all be empty"), ([[0, 1], []], "Node 1 has no rows")],
 )
-def test_shards_without_sense_are_refused(shards, words):
+def test_unusable_shards_are_refused(shards, words):
     x = np.ones((4, 6), np.float32)
     with pytest.raises(InputError, match=words):
         dnasa.solve(

@@ -1,4 +1,4 @@
-"""Data of every format is read right, wherever it lies, and divided so that every row is used exactly once."""
+"""Data of every format is read correctly and divided so that every row is used exactly once."""
 
 import gzip
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from archives import ENORMOUS, X, Y, archive, npy, npz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-def put(path, content, zipped):
+def write(path, content, zipped):
     path.parent.mkdir(parents=True, exist_ok=True)
     content = content if isinstance(content, bytes) else content.encode()
     target = path.with_name(path.name + ".gz") if zipped else path
@@ -49,7 +50,7 @@ def idx(array):
 def test_mnist_is_read_from_idx_files(home, zipped):
     images, labels = np.arange(3 * 784).reshape(3, 28, 28) % 256, np.array([7, 0, 9])
     for name, array in zip(datasets.MNIST_FILES, (images, labels, images[:2], labels[:2]), strict=True):
-        put(home / "mnist" / name, idx(array), zipped)
+        write(home / "mnist" / name, idx(array), zipped)
     rows = data.load("mnist")
     assert rows.inputs.shape == (3, 1, 28, 28)
     np.testing.assert_allclose(rows.inputs[0, 0], (images[0] / 255 - 0.1307) / 0.3081, rtol=1e-5, atol=1e-6)
@@ -59,8 +60,8 @@ def test_mnist_is_read_from_idx_files(home, zipped):
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a9a_is_read_from_libsvm_text(home, zipped):
-    put(home / "a9a" / "a9a", "+1 1:1 123:1\n-1 2:1\n-1 3:1\n", zipped)
-    put(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1 122:1\n", zipped)
+    write(home / "a9a" / "a9a", "+1 1:1 123:1\n-1 2:1\n-1 3:1\n", zipped)
+    write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1 122:1\n", zipped)
     rows = data.load("a9a")
     assert rows.inputs.shape == (3, 123)
     assert rows.test_inputs.shape == (2, 123)
@@ -70,19 +71,19 @@ def test_a9a_is_read_from_libsvm_text(home, zipped):
 
 def test_covertype_is_class_two_against_the_rest(home):
     lines = ["a,b,cover"] + [f"{i},{i % 3},{1 + i % 7}" for i in range(70)]
-    put(home / "covertype" / "covertype-sample.csv", "\n".join(lines) + "\n", True)
+    write(home / "covertype" / "covertype-sample.csv", "\n".join(lines) + "\n", True)
     rows = data.load("covertype")
     assert rows.classes == 2
     assert rows.labels.sum() + rows.test_labels.sum() == 10
     np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-5)
-    put(home / "covertype" / "covertype-sample.csv", "\n".join(lines[1:]) + "\n", True)
+    write(home / "covertype" / "covertype-sample.csv", "\n".join(lines[1:]) + "\n", True)
     assert data.load("covertype").inputs.shape == rows.inputs.shape
 
 
 def test_miniboone_has_its_signal_first(home):
     text = " 30 100\n" + "\n".join(" ".join(str(i + j / 7) for j in range(50)) for i in range(130)) + "\n"
-    put(home / "miniboone" / "MiniBooNE_PID.txt", text, False)
+    write(home / "miniboone" / "MiniBooNE_PID.txt", text, False)
     rows = data.load("miniboone")
     assert rows.labels.sum() + rows.test_labels.sum() == 30
     assert (len(rows.labels), len(rows.test_labels)) == (100, 30)
@@ -92,40 +93,40 @@ def test_miniboone_has_its_signal_first(home):
     assert inputs.shape == (130, 50)
 
 
-def test_parsed_data_is_kept_and_read_again_when_the_file_changes(home, monkeypatch):
-    put(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
-    put(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
+def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(home, monkeypatch):
+    write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
+    write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
     first = data.load("a9a")
     reader = files.read_libsvm
     monkeypatch.setattr(files, "read_libsvm", lambda *a: pytest.fail("parsed twice"))
     np.testing.assert_array_equal(data.load("a9a").inputs, first.inputs)
     monkeypatch.setattr(files, "read_libsvm", reader)
-    put(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n-1 3:1\n", False)
+    write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n-1 3:1\n", False)
     assert len(data.load("a9a").inputs) == 3
 
 
-def test_a_broken_cache_is_parsed_anew(home):
-    put(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
-    put(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
+def test_data_with_a_damaged_cache_is_parsed_again(home):
+    write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
+    write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
     data.load("a9a")
-    (kept,) = datasets.cache_folder().glob("a9a-*")
-    kept.write_bytes(b"rubbish")
+    (cached,) = datasets.cache_folder().glob("a9a-*")
+    cached.write_bytes(b"damaged")
     assert data.load("a9a").inputs.shape == (2, 123)
 
 
-def test_openml_is_asked_when_the_folder_has_nothing(home, monkeypatch):
-    asked = []
+def test_data_missing_in_the_folder_is_fetched_from_openml_once(home, monkeypatch):
+    fetched = []
 
     def fetch(number):
-        asked.append(number)
+        fetched.append(number)
         return np.random.default_rng(0).random((130_064, 3), np.float32), np.arange(130_064) % 2
 
     monkeypatch.setattr(datasets, "fetch_openml", fetch)
     rows = data.load("miniboone")
-    assert asked == [41150]
+    assert fetched == [41150]
     assert (len(rows.labels), len(rows.test_labels)) == (100_000, 30_064)
     data.load("miniboone")
-    assert asked == [41150]
+    assert fetched == [41150]
 
 
 def test_without_network_the_remedy_is_named(home, monkeypatch):
@@ -148,7 +149,7 @@ def test_openml_labels_become_numbers(monkeypatch):
     assert inputs.dtype == np.float32
 
 
-def test_ones_own_arrays_files_and_torch_datasets(tmp_path):
+def test_a_users_arrays_files_and_torch_datasets_are_read(tmp_path):
     x, y = np.arange(20.0).reshape(10, 2), np.array(list("abababbaab"))
     rows = data.from_arrays(x, y)
     assert (len(rows.labels), len(rows.test_labels), rows.classes) == (8, 2, 2)
@@ -172,9 +173,23 @@ def test_ones_own_arrays_files_and_torch_datasets(tmp_path):
         ("x.csv", b"a,kind\n1,x\n2,y\n", "too few"),
         ("x.csv", b"\xff\xfe\x00", "not a table"),
         ("x.csv", b"", "not a table"),
+        ("x.csv", b"kind\n" + b"x\ny\n" * 5, "has one column"),
+        ("x.csv", b"a,kind\n", "no rows below its header"),
+        ("x.csv", b"a,kind\n" + b"0,1,x\n1,2,y\n" * 5, "more values than its header"),
+        ("x.csv", b"a,kind\n" + b"1,x,\n2,y,\n" * 5, "more values than its header"),
+        ("x.npz", npy(np.ones(3)), "not an archive of plain arrays"),
+        ("x.npz", b"", "not an archive of plain arrays"),
+        ("x.npz", bytes(range(256)), "not an archive of plain arrays"),
+        ("x.npz", npz(inputs=X, labels=np.array([None] * 10)), "not an archive of plain arrays"),
+        ("x.npz", archive({"inputs.npy": ENORMOUS, "labels.npy": npy(Y)}), "not an archive of plain arrays"),
+        ("x.npz", archive({"inputs": b"text", "labels.npy": npy(Y)}), "must be numbers"),
+        ("x.npz", npz(inputs=1.0, labels=Y), r"must be numbers .* shape \(\)"),
+        ("x.npz", npz(inputs=X, labels=1), "10 rows of inputs but 1 labels"),
+        ("x.npz", npz(inputs=X, labels=Y, test_labels=Y), "no array 'test_inputs'"),
+        ("x.npy", npy(X), r"must be a \.npz or \.csv file"),
     ],
 )
-def test_broken_own_data_is_refused(tmp_path, name, content, words):
+def test_a_users_damaged_file_is_refused(tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=words):
@@ -184,19 +199,50 @@ def test_broken_own_data_is_refused(tmp_path, name, content, words):
 @pytest.mark.parametrize(
     ("reader", "content", "words"),
     [
-        (files.read_idx, b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "promises 5 bytes and holds 3"),
-        (files.read_idx, b"rubbish", "not an IDX file"),
+        (files.read_idx, b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "declares 5 bytes but has 3"),
+        (files.read_idx, b"text", "not an IDX file"),
+        (files.read_idx, b"\x00\x00\x08\x00x", "has no axes"),
         (files.read_idx, gzip.compress(b"\x00\x00\x08\x01", mtime=0)[:-4], "Cannot read"),
         (lambda p: files.read_libsvm(p, 3), b"+1 9:1\n", "not LIBSVM"),
         (lambda p: files.read_libsvm(p, 3), b"hello world\n", "not LIBSVM"),
-        (files.read_miniboone, b"2 2\n1 2\n3 4\n", r"promises 2 \+ 2 rows and holds 2"),
+        (files.read_miniboone, b"2 2\n1 2\n3 4\n", r"declares 2 \+ 2 rows but has 2"),
         (files.read_miniboone, b"a b\n", "not MiniBooNE"),
+        (lambda p: files.read_libsvm(p, 3), gzip.compress(b"+1 1:1\n", mtime=0)[:-4], "^Cannot read"),
     ],
 )
-def test_broken_files_are_refused(tmp_path, reader, content, words):
+def test_damaged_files_are_refused(tmp_path, reader, content, words):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(InputError, match=words):
         reader(tmp_path / "file")
+
+
+@pytest.mark.parametrize("parts", ["images", "labels", "both", "planes"])
+def test_images_and_labels_that_do_not_belong_together_are_refused(home, parts):
+    images, labels = np.zeros((3, 28, 28)), np.arange(3)
+    first = {
+        "images": (images[:2], labels),
+        "labels": (images, labels[:2]),
+        "both": (images[:0], labels[:0]),
+        "planes": (images, images),
+    }[parts]
+    for name, array in zip(datasets.MNIST_FILES, (*first, images, labels), strict=True):
+        write(home / "mnist" / name, idx(array), False)
+    with pytest.raises(InputError, match="one label per row"):
+        data.load("mnist")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_table(tmp_path):
+    (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbf1,2,0\n" + b"3,4,1\n5,6,0\n")
+    assert files.read_csv(tmp_path / "x.csv", None)[0].shape == (3, 2)
+
+
+def test_labels_may_mix_numbers_and_words():
+    assert files.numbered(np.array([2, "b", 2, "a"], dtype=object)).tolist() == [0, 2, 0, 1]
+
+
+def test_arrays_that_are_not_needed_are_not_read(tmp_path):
+    (tmp_path / "x.npz").write_bytes(npz(inputs=X, labels=Y, notes=np.array([None])))
+    assert data.load(str(tmp_path / "x.npz")).inputs.shape == (8, 2)
 
 
 @pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="needs $DNASA_DATA")

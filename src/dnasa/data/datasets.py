@@ -1,7 +1,7 @@
-"""Labelled data, ready for training: from a local folder, from OpenML, or your own.
+"""Labelled data for training: from a local folder, from OpenML, or the user's own.
 
-A dataset NAME is looked for in `$DNASA_DATA/NAME/` first, then in scikit-learn's OpenML cache and, last, downloaded there.
-What has been parsed once is kept as a safetensors file beside that cache, so that the next start is immediate.
+A dataset NAME is read from `$DNASA_DATA/NAME/` if it is there, otherwise from scikit-learn's OpenML cache, and downloaded
+to that cache if necessary. Parsed data is cached as a safetensors file, so that the next start is immediate.
 """
 
 import hashlib
@@ -21,6 +21,8 @@ Parts = dict[str, np.ndarray]  # inputs, labels, test_inputs, test_labels
 
 
 class Dataset(NamedTuple):
+    """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder."""
+
     name: str
     inputs: np.ndarray
     labels: np.ndarray
@@ -34,32 +36,44 @@ class Dataset(NamedTuple):
 
 
 class Known(NamedTuple):
-    """How a dataset is found in a folder (`local`: the files it needs), or on OpenML, and what a person must do to get it."""
+    """Where the files of a dataset are in a folder, how they are parsed, its number on OpenML, and how to get it by hand."""
 
     local: Callable[[Path], list[Path]]
     parse: Callable[[list[Path]], Parts]
-    finish: Callable[[Parts], Parts]
+    prepare: Callable[[Parts], Parts]
     openml: int
     remedy: str
 
 
 def load(name: str, target: str | None = None) -> Dataset:
-    """A known dataset by its name, or your own .npz or .csv file by its path."""
+    """A known dataset by its name, or a .npz or .csv file by its path."""
     if Path(name).suffix in (".npz", ".csv") or name.endswith(".csv.gz"):
         return from_file(Path(name), target)
     if name == "digits":
         return digits()
+    if Path(name).suffix:
+        raise InputError(f"Cannot read {name}: data must be a .npz or .csv file or one of: {', '.join(DATASETS)}.")
     known: Any = choose("data", name, {"digits": None, **KNOWN})
     found = local_files(name)
     if found:
         parts, source = _cached(name, found, lambda: known.parse(found)), str(found[0].parent)
     else:
         parts, source = _from_openml(name, known), f"OpenML {known.openml}"
-    return Dataset(name, **known.finish(parts), source=source)
+    return _complete(Dataset(name, **known.prepare(parts), source=source))
+
+
+def _complete(data: Dataset) -> Dataset:
+    """Refuse files that do not belong together."""
+    for inputs, labels in ((data.inputs, data.labels), (data.test_inputs, data.test_labels)):
+        if labels.ndim != 1 or len(inputs) != len(labels) or not len(labels):
+            raise InputError(
+                f"The files of {data.name} in {data.source} must have one label per row, and rows for training and testing."
+            )
+    return data
 
 
 def local_files(name: str) -> list[Path]:
-    """The files of a known dataset under `$DNASA_DATA`, or nothing when it is not complete there."""
+    """The files of a known dataset under `$DNASA_DATA`, or none if some are missing."""
     home = os.environ.get("DNASA_DATA")
     return KNOWN[name].local(Path(home).expanduser() / name) if home else []
 
@@ -68,32 +82,32 @@ def local_files(name: str) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """Where scikit-learn keeps its data, as its documentation says; known without importing it."""
+    """In scikit-learn's data folder, found as documented there, without importing it."""
     return Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser() / "dnasa"
 
 
 def _cached(name: str, sources: list[Path], parse: Callable[[], Parts]) -> Parts:
     stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in sources)
-    return _kept(f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}", parse)
+    return _load_or_parse(f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}", parse)
 
 
-def _kept(name: str, parse: Callable[[], Parts]) -> Parts:
-    """What is kept under that name; parsed, and kept where the disk allows it, the first time."""
+def _load_or_parse(name: str, parse: Callable[[], Parts]) -> Parts:
+    """The cached parts of that name; the first time they are parsed, and cached if the disk allows it."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file, save_file
 
-    kept = cache_folder() / f"{name}.safetensors"
+    cached = cache_folder() / f"{name}.safetensors"
     try:
-        return load_file(kept)
+        return load_file(cached)
     except (OSError, SafetensorError):
         parts = {key: np.ascontiguousarray(value) for key, value in parse().items()}
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        partial = cached.with_suffix(f".{os.getpid()}")
         save_file(parts, partial)
-        partial.replace(kept)
+        partial.replace(cached)
     except (OSError, SafetensorError):
-        pass  # a full or read-only disk costs time at the next start, nothing else
+        pass  # on a full or read-only disk the data is parsed again at the next start
     return parts
 
 
@@ -101,27 +115,26 @@ def _from_openml(name: str, known: Known) -> Parts:
     def fetch() -> Parts:
         print(f"Fetching {name} (OpenML {known.openml}); this happens once ...", file=sys.stderr)
         try:
-            inputs, labels = fetch_openml(known.openml)
-        except Exception as error:  # whatever went wrong out there, the remedy is the same
+            return _table(*fetch_openml(known.openml))
+        except Exception as error:  # whatever the cause, the remedy is the same
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"Cannot fetch {name} from OpenML ({reason}). {known.remedy}") from error
-        return {"inputs": inputs, "labels": labels}
 
-    return _kept(f"{name}-openml-{known.openml}", fetch)
+    return _load_or_parse(f"{name}-openml-{known.openml}", fetch)
 
 
 def fetch_openml(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels, labels as numbers 0, 1, ... in sorted order."""
     from sklearn.datasets import fetch_openml as fetch
 
-    with warnings.catch_warnings():  # about retries and parsers
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about retries and parsers
         inputs, labels = fetch(data_id=number, as_frame=False, return_X_y=True, parser="liac-arff")
     inputs = inputs.toarray() if hasattr(inputs, "toarray") else inputs
     return np.asarray(inputs, np.float32), files.numbered(labels)
 
 
-# ---------------------------------------------------------------- the known ones
+# ---------------------------------------------------------------- known datasets
 
 
 def digits() -> Dataset:
@@ -135,7 +148,7 @@ def digits() -> Dataset:
 def every_fifth(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     test = np.arange(len(labels)) % 5 == 4
     if len(labels) < 5:
-        raise InputError(f"{len(labels)} rows are too few to keep every fifth for testing: give at least 5.")
+        raise InputError(f"{len(labels)} rows are too few to use every fifth for testing: give at least 5.")
     return {
         "inputs": inputs[~test],
         "labels": labels[~test],
@@ -173,7 +186,7 @@ def standardised(parts: Parts) -> Parts:
 def _pixels(parts: Parts) -> Parts:
     parts = split_at(parts, 60_000)
     for key in ("inputs", "test_inputs"):
-        if parts[key][0].size != 784:
+        if np.prod(parts[key].shape[1:]) != 784:
             raise InputError(
                 f"MNIST's images have 28 x 28 pixels; these have {' x '.join(map(str, parts[key].shape[1:]))}."
             )
@@ -204,13 +217,7 @@ def _parse_a9a(paths: list[Path]) -> Parts:
     return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
 
 
-def _parse_covertype(paths: list[Path]) -> Parts:
-    inputs, labels = files.read_csv(paths[0], None)
-    return {"inputs": inputs, "labels": labels}
-
-
-def _parse_miniboone(paths: list[Path]) -> Parts:
-    inputs, labels = files.read_miniboone(paths[0])
+def _table(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     return {"inputs": inputs, "labels": labels}
 
 
@@ -232,14 +239,14 @@ KNOWN = {
     ),
     "miniboone": Known(
         lambda folder: _one_of(folder, "MiniBooNE_PID.txt"),
-        _parse_miniboone,
+        lambda paths: _table(*files.read_miniboone(paths[0])),
         lambda parts: standardised(split_at(shuffled(parts), round(len(parts["labels"]) * 100_000 / 130_064))),
         41150,
         "Put the UCI file MiniBooNE_PID.txt (.gz or not) into $DNASA_DATA/miniboone.",
     ),
     "covertype": Known(
         lambda folder: _one_of(folder, "covertype.csv", "covertype-sample.csv", "covtype.data"),
-        _parse_covertype,
+        lambda paths: _table(*files.read_csv(paths[0], None)),
         lambda parts: standardised(
             every_fifth(**shuffled(parts | {"labels": (parts["labels"] == 1).astype(np.int64)}))
         ),
@@ -250,13 +257,13 @@ KNOWN = {
 DATASETS = ("digits", *KNOWN)
 
 
-# ---------------------------------------------------------------- your own
+# ---------------------------------------------------------------- the user's own data
 
 
 def from_arrays(
     inputs: Any, labels: Any, test_inputs: Any = None, test_labels: Any = None, name: str = "own"
 ) -> Dataset:
-    """Your own arrays; without a test part, every fifth row is kept for testing. Labels may be numbers or words."""
+    """Arrays; without a test part, every fifth row is used for testing. Labels may be numbers or words."""
     inputs, words = files.checked_inputs(inputs), np.atleast_1d(np.asarray(labels))
     if len(inputs) != len(words):
         raise InputError(f"There are {len(inputs)} rows of inputs but {len(words)} labels: give one label per row.")
@@ -266,8 +273,8 @@ def from_arrays(
     tests, test_words = files.checked_inputs(test_inputs), np.atleast_1d(np.asarray(test_labels))
     if inputs.shape[1:] != tests.shape[1:] or len(tests) != len(test_words):
         raise InputError(
-            f"The test part ({len(test_words)} labels, rows of shape {tests.shape[1:]}) does not fit: it needs one label per "
-            f"row, and rows of shape {inputs.shape[1:]} as in training."
+            f"The test part has {len(test_words)} labels and inputs of shape {tests.shape}: it needs one label per row, and "
+            f"rows of shape {inputs.shape[1:]} as in training."
         )
     both = files.numbered(np.concatenate([words, test_words]))
     return Dataset(name, inputs, both[: len(words)], tests, both[len(words) :])
@@ -285,36 +292,39 @@ def from_torch(train: Any, test: Any = None) -> Dataset:
 
 
 def from_file(path: Path, target: str | None) -> Dataset:
-    """An .npz with `inputs` and `labels` (and perhaps `test_inputs` and `test_labels`), or a .csv with its target column."""
+    """An .npz with `inputs` and `labels` (optionally `test_inputs` and `test_labels`), or a .csv with its target column."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     if path.suffix == ".npz":
-        return from_arrays(name=path.stem, **files.read_npz(path))._replace(source=str(path))
+        return from_arrays(name=path.name, **files.read_npz(path))._replace(source=str(path))
     if target is None:
-        raise InputError(f"Which column of {path.name} is the label? Say --target NAME.")
-    inputs, labels = files.read_csv(path, target)
-    return Dataset(
-        path.stem, **standardised(every_fifth(**shuffled({"inputs": inputs, "labels": labels}))), source=str(path)
-    )
+        raise InputError(f"{path.name} needs the name of its label column: give --target NAME.")
+    table = shuffled(_table(*files.read_csv(path, target)))
+    return Dataset(path.name, **standardised(every_fifth(**table)), source=str(path))
 
 
-def from_shards(folder: Path, here: range, nodes: int, target: str | None = None) -> tuple[Dataset, list[np.ndarray]]:
-    """Only the files of the nodes `here`, `node-0.npz` (or .csv), `node-1.npz`, ..., and the common `test.npz` (or .csv).
+def from_shards(
+    folder: Path, local_nodes: range, nodes: int, target: str | None = None
+) -> tuple[Dataset, list[np.ndarray]]:
+    """Only the files of `local_nodes`, `node-0.npz` (or .csv), `node-1.npz`, ..., and the common `test.npz` (or .csv).
 
-    Labels must be 0, 1, 2, ... alike at all nodes, since no node sees the others' data. Shards of other nodes are empty.
+    Labels must be 0, 1, 2, ... with the same meaning at all nodes, since no node reads the others' data. Shards of other
+    nodes are empty.
     """
-    pieces = [_shard(folder, f"node-{node}", target) for node in here]
+    pieces = [_shard(folder, f"node-{node}", target) for node in local_nodes]
     test_inputs, test_labels = _shard(folder, "test", target)
-    for node, (inputs, labels) in zip(here, pieces, strict=True):
+    for node, (inputs, labels) in zip(local_nodes, pieces, strict=True):
         if inputs.shape[1:] != test_inputs.shape[1:] or labels.max() > test_labels.max():
             raise InputError(
                 f"The data of node {node} and the test data differ in their inputs' shape or their classes."
             )
     ends = np.cumsum([len(labels) for _, labels in pieces])
-    own = [np.arange(end - len(labels), end) for end, (_, labels) in zip(ends, pieces, strict=True)]
-    shards = [own[node - here.start] if node in here else np.empty(0, np.int64) for node in range(nodes)]
+    shards = [np.empty(0, np.int64)] * nodes
+    for node, end, (_, labels) in zip(local_nodes, ends, pieces, strict=True):
+        shards[node] = np.arange(end - len(labels), end)
     inputs, labels = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return Dataset(folder.name, inputs, labels, test_inputs, test_labels, str(folder)), shards
+    name = folder.resolve().name or str(folder)
+    return Dataset(name, inputs, labels, test_inputs, test_labels, str(folder)), shards
 
 
 def _shard(folder: Path, name: str, target: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -325,9 +335,10 @@ def _shard(folder: Path, name: str, target: str | None) -> tuple[np.ndarray, np.
         raise InputError(f"There is no {name}.npz or {name}.csv in {folder}.")
     if path.suffix == ".npz":
         parts = files.read_npz(path)
-        inputs, labels = files.checked_inputs(parts["inputs"]), parts["labels"]
+        inputs, labels = files.checked_inputs(parts["inputs"], path), parts["labels"]
     else:
         inputs, labels = files.read_csv(path, target, keep_labels=True)
-    if labels.dtype.kind not in "iu" or labels.ndim != 1 or len(labels) != len(inputs) or labels.min() < 0:
+    numbers = labels.astype(np.int64) if labels.dtype.kind in "iu" else np.full(1, -1)
+    if numbers.shape != (len(inputs),) or numbers.min() < 0:
         raise InputError(f"The labels of {path.name} must be whole numbers 0, 1, 2, ..., one per row.")
-    return inputs, labels.astype(np.int64)
+    return inputs, numbers

@@ -1,25 +1,29 @@
-"""File formats: IDX, LIBSVM, CSV, MiniBooNE's text, npz; gzipped or not. A broken file gets one clear line."""
+"""File formats: IDX, LIBSVM, CSV, MiniBooNE's text, npz; gzipped or not. A damaged file is refused with one line."""
 
 import gzip
 import io
 import warnings
-import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnasa.core import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
+
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file, unpacked if it is gzipped (its first bytes tell)."""
+    """The whole file, unpacked if its first bytes are those of gzip."""
     try:
         raw = path.read_bytes()
         return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"Cannot read {path}: {str(error) or 'it is cut short'}. Fetch the file again.") from error
+        raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}. Download the file again.") from error
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -28,13 +32,13 @@ def read_idx(path: Path) -> np.ndarray:
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise InputError(f"{path} is not an IDX file of bytes.")
     axes = raw[3]
-    if len(raw) < 4 + 4 * axes:
-        raise InputError(f"{path} is cut short. Fetch the file again.")
+    if not axes or len(raw) < 4 + 4 * axes:
+        raise InputError(f"{path} is truncated or has no axes. Download the file again.")
     sizes = np.frombuffer(raw[4 : 4 + 4 * axes], ">u4").tolist()
     data = np.frombuffer(raw[4 + 4 * axes :], np.uint8)
     if data.size != np.prod(sizes, dtype=object):
         raise InputError(
-            f"{path} promises {' x '.join(map(str, sizes))} bytes and holds {data.size}. Fetch the file again."
+            f"{path} declares {' x '.join(map(str, sizes))} bytes but has {data.size}. Download the file again."
         )
     return data.reshape(sizes)
 
@@ -43,21 +47,22 @@ def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     """`label index:value ...` per line, indices from 1."""
     from sklearn.datasets import load_svmlight_file
 
+    text = io.BytesIO(read_bytes(path))
     try:
-        rows, labels = load_svmlight_file(io.BytesIO(read_bytes(path)), n_features=features, dtype=np.float32)
+        rows, labels = load_svmlight_file(text, n_features=features, dtype=np.float32)
     except (ValueError, OverflowError) as error:
         raise InputError(f"{path} is not LIBSVM text of {features} features: {error}.") from error
-    return checked_inputs(rows.toarray()), numbered(labels)
+    return checked_inputs(rows.toarray(), path), numbered(labels)
 
 
 def read_csv(path: Path, target: str | None, keep_labels: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """A table of numbers; the label is the column `target`, or the last one. The header is optional without a target.
 
-    Labels become 0, 1, 2, ... in sorted order, unless they are to be kept.
+    Labels become 0, 1, 2, ... in sorted order, unless `keep_labels`.
     """
     import pandas as pd
 
-    text = io.BytesIO(read_bytes(path))
+    text = io.BytesIO(read_bytes(path).removeprefix(BOM))
     try:
         first = text.readline().decode().strip().split(",")
         text.seek(0)
@@ -66,6 +71,7 @@ def read_csv(path: Path, target: str | None, keep_labels: bool = False) -> tuple
         raise InputError(f"{path} is not a table of comma-separated values: {str(error).splitlines()[0]}.") from error
     if target is not None and target not in table:
         raise InputError(f"{path.name} has no column '{target}'. Its columns: {', '.join(map(str, table.columns))}.")
+    _check_table(table, path)
     name = target if target is not None else table.columns[-1]
     inputs = table.drop(columns=name)
     words = [str(column) for column in inputs if inputs[column].dtype.kind not in "fiub"]
@@ -74,7 +80,18 @@ def read_csv(path: Path, target: str | None, keep_labels: bool = False) -> tuple
     if table[name].isna().any():
         raise InputError(f"Column '{name}' of {path.name} has rows without a label: fill or drop them.")
     labels = table[name].to_numpy()
-    return checked_inputs(inputs.to_numpy(np.float32)), labels if keep_labels else numbered(labels)
+    return checked_inputs(inputs.to_numpy(np.float32), path), labels if keep_labels else numbered(labels)
+
+
+def _check_table(table: "pd.DataFrame", path: Path) -> None:
+    import pandas as pd
+
+    if table.shape[1] < 2:
+        raise InputError(f"{path.name} has one column: it needs the label and at least one column of inputs.")
+    if not len(table):
+        raise InputError(f"{path.name} has no rows below its header.")
+    if not isinstance(table.index, pd.RangeIndex):  # pandas makes surplus columns the index
+        raise InputError(f"The rows of {path.name} have more values than its header has names: remove or name them.")
 
 
 def _is_number(text: str) -> bool:
@@ -91,37 +108,42 @@ def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         signal, background = (int(count) for count in text.readline().split())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about no rows at all: said below
+            warnings.simplefilter("ignore")  # about no rows at all, which is checked below
             inputs = np.loadtxt(text, dtype=np.float32, ndmin=2)
     except ValueError as error:
         raise InputError(f"{path} is not MiniBooNE's text (two counts, then rows of numbers): {error}.") from error
     if min(signal, background) < 0 or len(inputs) != signal + background:
-        raise InputError(f"{path} promises {signal} + {background} rows and holds {len(inputs)}. Fetch the file again.")
-    return checked_inputs(inputs), np.repeat([1, 0], [signal, background])
+        raise InputError(
+            f"{path} declares {signal} + {background} rows but has {len(inputs)}. Download the file again."
+        )
+    return checked_inputs(inputs, path), np.repeat([1, 0], [signal, background])
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """`inputs`, `labels` and, if they are there, `test_inputs`, `test_labels`; never a pickle."""
+    """`inputs`, `labels` and, if present, `test_inputs`, `test_labels`; never a pickle."""
+    keys = ("inputs", "labels", "test_inputs", "test_labels")
     try:
-        with np.load(path, allow_pickle=False) as parts:
-            held = {key: parts[key] for key in parts.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        with np.load(path, allow_pickle=False) as archive:
+            names = archive.files
+            parts = {key: np.asarray(archive[key]) for key in keys if key in names}
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
         raise InputError(
-            f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else 'it is cut short'}."
+            f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
         ) from error
-    wanted = ("inputs", "labels", "test_inputs", "test_labels")
-    missing = [key for key in wanted[: 4 if "test_inputs" in held else 2] if key not in held]
+    missing = [key for key in (keys if len(parts) > 2 else keys[:2]) if key not in parts]
     if missing:
-        raise InputError(f"{path.name} has no array '{missing[0]}'; it holds: {', '.join(held) or 'nothing'}.")
-    return {key: held[key] for key in wanted if key in held}
+        raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(names) or 'nothing'}.")
+    return parts
 
 
-def checked_inputs(inputs: Any) -> np.ndarray:
+def checked_inputs(inputs: Any, path: Path | None = None) -> np.ndarray:
     """Finite numbers, one row per sample: signed whole numbers are tokens and stay so, all others become float32."""
-    rows = np.asarray(inputs)
+    rows, name = np.asarray(inputs), f"inputs of {path.name}" if path else "inputs"
     if rows.dtype.kind not in "fiub" or rows.ndim < 2 or not rows.size:
         raise InputError(
-            f"Inputs must be numbers with one row per sample; these are {rows.dtype} of shape {rows.shape}."
+            f"The {name} must be numbers with one row per sample; these are {rows.dtype} of shape {rows.shape}."
         )
     if rows.dtype.kind == "i":
         return rows.astype(np.int64)
@@ -129,7 +151,7 @@ def checked_inputs(inputs: Any) -> np.ndarray:
         rows = rows.astype(np.float32)
     if not np.isfinite(rows).all():
         bad = int(np.argwhere(~np.isfinite(rows.reshape(len(rows), -1)).all(1))[0, 0])
-        raise InputError(f"Row {bad} of the inputs has a missing, infinite or enormous value: fill, scale or drop it.")
+        raise InputError(f"Row {bad} of the {name} has a missing, infinite or enormous value: fill, scale or drop it.")
     return rows
 
 
@@ -140,9 +162,12 @@ def numbered(labels: Any) -> np.ndarray:
         raise InputError(f"Labels must be one per row; these have shape {words.shape}.")
     if words.dtype.kind == "f" and not np.isfinite(words).all():
         raise InputError("Some labels are missing or infinite: fill or drop those rows.")
-    names, numbers = np.unique(words, return_inverse=True)
+    try:
+        names, numbers = np.unique(words, return_inverse=True)
+    except TypeError:  # numbers and words mixed
+        names, numbers = np.unique(words.astype(str), return_inverse=True)
     if len(names) < 2:
         raise InputError("All labels are the same: there is nothing to learn.")
     if words.dtype.kind == "f" and len(names) > 1000:
-        raise InputError(f"The labels have {len(names):,} different values: this looks like regression, not classes.")
+        raise InputError(f"The labels have {len(names):,} different values: this is regression, not classification.")
     return numbers.astype(np.int64)

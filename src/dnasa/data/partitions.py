@@ -10,26 +10,26 @@ Shards = list[np.ndarray]
 
 
 def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Shuffle, then deal out evenly: shares differ by at most one row."""
-    _enough(labels, nodes)
+    """Shuffle, then split evenly: shards differ by at most one row."""
+    _check_nodes(labels, nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
 def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Sort by label, then cut into even pieces: most nodes see one or two classes only."""
-    _enough(labels, nodes)
+    """Sort by label, then split evenly: most nodes have one or two classes only."""
+    _check_nodes(labels, nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
 def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = 0.5) -> Shards:
-    """Each class is shared out in proportions drawn from Dirichlet(alpha): small alpha, very different nodes.
+    """Each class is divided in proportions drawn from Dirichlet(alpha): the smaller alpha, the more different the nodes.
 
-    Drawn again until every node has a row; a node still without one gets a row from the largest share.
+    Drawn again until every node has a row; a node still without one gets a row of the largest shard.
     """
-    _enough(labels, nodes)
+    _check_nodes(labels, nodes)
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"Dirichlet's alpha must be a positive number, not {alpha}.")
     generator = np.random.default_rng(seed)
@@ -48,14 +48,14 @@ def _draw(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Gen
     pieces: list[list[np.ndarray]] = [[] for _ in range(nodes)]
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
-        shares = generator.dirichlet(np.full(nodes, alpha))
-        cuts = np.round(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+        proportions = generator.dirichlet(np.full(nodes, alpha))
+        cuts = np.round(np.cumsum(proportions)[:-1] * len(rows)).astype(int)
         for node, piece in enumerate(np.split(rows, cuts)):
             pieces[node].append(piece)
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _enough(labels: np.ndarray, nodes: int) -> None:
+def _check_nodes(labels: np.ndarray, nodes: int) -> None:
     if nodes < 1:
         raise InputError(f"A network needs at least one node, not {nodes}.")
     if nodes > len(labels):

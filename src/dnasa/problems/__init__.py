@@ -1,51 +1,82 @@
-"""What is minimised. A problem knows its nodes' losses and gradients, and nothing of rules, graphs or processes."""
+"""What is minimised. A problem defines its nodes' losses and gradients and does not depend on rules, graphs or processes."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dnasa.core import Array
+from dnasa.core import Array, Layout
+
+if TYPE_CHECKING:
+    from dnasa.problems.classification import Classification
+    from dnasa.problems.custom import Custom
+    from dnasa.problems.least_squares import LeastSquares
+    from dnasa.problems.robust_regression import RobustRegression
+
+__all__ = ["Classification", "Custom", "LeastSquares", "Problem", "RobustRegression"]
 
 
 class Problem(Protocol):
-    """What `solve` asks of a problem.
+    """What `solve` uses of a problem. Subclass it to inherit the defaults; `start` and `gradient` are required."""
 
-    `start(seed)` is the common starting point `(d,)`; its library, dtype and device are those of the whole run.
-    `gradient(x, nodes, seeds, t)` gives the stochastic gradients at `x` of shape `(variants, seeds, k, d)`, row k
-    belonging to `nodes[k]`; what is sampled depends on (seed, node, t) alone. `x` may change with the next step: copy it to
-    keep it.
-    `evaluate(mean, nodes)` gives, at the mean iterates `(variants, seeds, d)`, averages over `nodes`: numbers of shape
-    `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`.
-    """
+    nodes: int | None = None  # number of nodes it has data for; None: any number
+    batch: int = 1  # samples per node and step
+    loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
 
-    @property
-    def nodes(self) -> int | None:
-        """How many nodes it has data for; None if any number."""
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies what all processes share of the problem: a resumed run must have the same."""
+        return type(self).__name__
 
-    @property
-    def batch(self) -> int:
-        """Samples per node and step."""
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of the parts of x, in order."""
+        return (("x", tuple(self.start(0).shape)),)
 
-    @property
-    def epoch(self) -> float | None:
-        """Samples per node in one pass over the data; None if the data never ends."""
+    @abstractmethod
+    def start(self, seed: int) -> Array:
+        """The common starting point `(d,)`; the run has its library, dtype and device."""
 
-    def start(self, seed: int) -> Array: ...
+    @abstractmethod
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        """Stochastic gradients at `x` of shape `(variants, seeds, k, d)`, where row k belongs to `nodes[k]`.
 
-    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array: ...
+        Samples depend on (seed, node, t) alone. `x` may be overwritten in the next step: copy what is needed longer.
+        """
 
-    def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]: ...
+    def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
+        """Metrics at the mean iterates `(variants, seeds, d)`, averaged over `nodes`.
+
+        Numbers of shape `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`. With
+        `weights`, one for each of `nodes`, averages of f are `sum(w_i f_i) / len(nodes)`; test metrics are not weighted.
+        """
+        return {}
+
+    def node_fingerprint(self, node: int) -> str:
+        """Identifies the data of a node that this process holds: a resumed run must have the same."""
+        return ""
+
+    def rows(self, node: int) -> int | None:
+        """Number of samples of a node that this process holds; None if the data is unlimited."""
+        return None
+
+    def continue_without(self, lost: Sequence[int]) -> None:
+        """Called when nodes were lost."""
+        return None
 
 
-WHERE = {
+MODULES = {
+    "Classification": "classification",
+    "Custom": "custom",
     "LeastSquares": "least_squares",
     "RobustRegression": "robust_regression",
-    "Custom": "custom",
-    "Classification": "classification",
 }
 
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    if name in WHERE:
-        return getattr(import_module(f"dnasa.problems.{WHERE[name]}"), name)
-    raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")
+    def __getattr__(name: str) -> Any:
+        """Import a problem when it is first used, since some need torch."""
+        if name in MODULES:
+            return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)
+        raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")

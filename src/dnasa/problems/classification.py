@@ -1,34 +1,33 @@
 """A neural network trained on labelled data that is divided among the nodes."""
 
 import copy
-import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
-from dnasa.core import Array, InputError, choose, positive, whole
-from dnasa.problems.batched import Stack, stack
+from dnasa.core import Array, InputError, Layout, choose, positive, whole
+from dnasa.cuda_graphs import CudaGraphs
+from dnasa.problems import Problem
+from dnasa.problems.batched import Models, cross_entropy
+from dnasa.problems.checksums import checksum
 from dnasa.randomness import Samples
-from dnasa.replay import Replayed
 
-BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations held at a time
+BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
-MOST_ROWS = 4096  # evaluated at a time
+MAX_ROWS = 4096  # evaluated at a time
 
 
-class Classification:
+class Classification(Problem):
     """min (1/n) sum_i mean over node i's rows of the cross-entropy of `model`.
 
-    `model` makes the network, each seed from its own initialisation, the same at all nodes; or it is a network, whose
+    `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
     parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
-    holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules see
-    (the paper's framework has 1/n); what is reported is not scaled. All models of all nodes and runs go through
-    the network together. Without `train_metrics`, an evaluation looks at the test rows only and costs no pass over the
-    training data.
+    holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules use
+    (the paper's framework has 1/n); reported losses are not scaled. All models of all nodes and runs are computed together.
+    Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data.
     """
 
     def __init__(
@@ -54,16 +53,14 @@ class Classification:
         self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
         self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
         self.batch, self.loss_scale, self.nodes = batch, loss_scale, len(shards)
-        self.members: Sequence[int] = range(self.nodes)  # that are still there
+        self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
         self.train_metrics = train_metrics
         self.inputs, self.labels = self._tensors(inputs, labels)
         self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
         self._check_rows()
-        self.epoch = float(np.mean([len(shard) for shard in self.shards if len(shard)]))
         self.samples = Samples("batch", self._draw, batch)
-        self.fingerprint = self._fingerprint()
         self.models = Models(self._seeded(0))
-        self.replayed = Replayed(self._gradient_of)
+        self.replayed = CudaGraphs(self._gradient_of)
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
         self._check_labels()
 
@@ -79,16 +76,29 @@ class Classification:
         x = x.to(self.device, self.dtype if x.is_floating_point() else torch.long)
         return x, y.to(self.device, torch.long)
 
-    def _fingerprint(self) -> str:
-        """Of all data, or of the test labels alone where the nodes' rows are elsewhere: alike in all processes."""
-        parts: list[Any] = [self.test_labels]
-        if all(len(shard) for shard in self.shards):
-            parts += [self.inputs, self.labels, self.test_inputs, *self.shards]
-        checksum = 0
-        for part in parts:
-            data: Any = np.ascontiguousarray(part.cpu() if isinstance(part, Tensor) else part)
-            checksum = zlib.crc32(data, checksum)
-        return f"{self.nodes} shards, {len(self.labels):,} rows, checksum {checksum:08x}"
+    @cached_property
+    def layout(self) -> Layout:
+        return self.models.layout
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the test data and the network: the nodes' rows may be in other processes."""
+        kinds = [type(part).__name__ for part in self.models.module.modules()]
+        common = checksum(self.test_inputs, self.test_labels, self.layout, kinds)
+        return f"classification, {self.nodes} shards, {len(self.test_labels):,} test rows, checksum {common}"
+
+    @cached_property
+    def _node_fingerprints(self) -> list[str]:
+        return [
+            f"{len(rows):,} rows, checksum {checksum(self.inputs[rows], self.labels[rows])}" if len(rows) else ""
+            for rows in self.shards
+        ]
+
+    def node_fingerprint(self, node: int) -> str:
+        return self._node_fingerprints[node]
+
+    def rows(self, node: int) -> int:
+        return len(self.shards[node])
 
     def _check_rows(self) -> None:
         rows = np.concatenate(self.shards) if self.shards else np.empty(0)
@@ -99,7 +109,7 @@ class Classification:
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise InputError(
                 f"Training rows have shape {tuple(self.inputs.shape[1:])}, test rows {tuple(self.test_inputs.shape[1:])}: "
-                "they must be alike."
+                "give both the same shape."
             )
 
     def _check_labels(self) -> None:
@@ -132,8 +142,8 @@ class Classification:
         rows = self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
         rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
         flat = x.reshape(-1, x.shape[-1])
-        at_once = self._at_once(self.batch)
-        parts = [self._gradient(*part) for part in zip(flat.split(at_once), rows.split(at_once), strict=True)]
+        chunk = self._models_in_budget(self.batch)
+        parts = [self._gradient(*part) for part in zip(flat.split(chunk), rows.split(chunk), strict=True)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(x)
 
     def _gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
@@ -145,169 +155,70 @@ class Classification:
     def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
         return self.models.gradient(flat, self.inputs[rows], self.labels[rows], self.loss_scale / self.batch)
 
-    def _at_once(self, rows: int) -> int:
+    def _models_in_budget(self, rows: int) -> int:
         """How many models with so many rows each fit into the budget."""
         return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
-    def evaluate(self, mean: Tensor, nodes: range) -> dict[str, Tensor]:
-        """Over the rows of these nodes, each weighted so that all nodes count alike, and over their share of the test set."""
+    def evaluate(self, mean: Tensor, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Tensor]:
+        """Nodes count the same, however many rows they have; test metrics are those on the nodes' part of the test rows."""
         flat = mean.reshape(-1, mean.shape[-1])
         test_loss, accuracy = self._test(flat, nodes)
         out = {"test_loss": test_loss.view(mean.shape[:-1]), "test_accuracy": accuracy.view(mean.shape[:-1])}
         if not self.train_metrics:
             return out
-        loss, gradient = self._train(flat, nodes)
+        loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights)
         return {"train_loss": loss.view(mean.shape[:-1])} | out | {"gradient": gradient.view_as(mean)}
 
     def _chunks(self, rows: Tensor, models: int) -> Sequence[Tensor]:
-        most = BUDGET[self.device.type] // (self.footprint * models)
-        return rows.split(max(1, min(MOST_ROWS, most)))
+        limit = BUDGET[self.device.type] // (self.footprint * models)
+        return rows.split(max(1, min(MAX_ROWS, limit)))
 
-    def _train(self, flat: Tensor, nodes: range) -> tuple[Tensor, Tensor]:
-        rows = torch.as_tensor(np.concatenate([self.shards[node] for node in nodes])).to(self.device)
-        sizes = [len(self._own(node)) for node in nodes]
-        each = torch.as_tensor(np.repeat([1 / (size * len(nodes)) for size in sizes], sizes)).to(
-            self.device, self.dtype
-        )
+    def _train(self, flat: Tensor, nodes: range, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+        shards = [self._own(node) for node in nodes]
+        rows = torch.as_tensor(np.concatenate(shards)).to(self.device)
+        factors = [w / (len(shard) * len(nodes)) for shard, w in zip(shards, weights, strict=True)]
+        each = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(self.device, self.dtype)
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
             x, y, weight = self.inputs[rows[part]], self.labels[rows[part]], each[part]
             losses: list[Tensor] = []
-            gradient += self.models.gradient(flat, self._everyone(flat, x), self._everyone(flat, y), weight, losses)
+            gradient += self.models.gradient(flat, _for_each(flat, x), _for_each(flat, y), weight, losses)
             loss += (losses[0] * weight).sum(1)
         return loss, gradient
 
-    @staticmethod
-    def _everyone(flat: Tensor, rows: Tensor) -> Tensor:
-        return rows.expand(len(flat), *rows.shape)
-
     def _test(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The test rows are shared out to the nodes as well, so that real processes divide the work."""
+        """The test rows are divided among the nodes as well, so that real processes divide the work."""
         total = len(self.test_labels)
-        places = [self.members.index(node) for node in nodes]
-        rows = torch.cat([torch.arange(total)[place :: len(self.members)] for place in places]).to(self.device)
-        loss, right = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        positions = [self.remaining.index(node) for node in nodes]
+        rows = torch.cat([torch.arange(total)[first :: len(self.remaining)] for first in positions]).to(self.device)
+        loss, correct = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
         for part in self._chunks(rows, len(flat)):
-            logits = self.models.logits(flat, self._everyone(flat, self.test_inputs[part]))
-            labels = self._everyone(flat, self.test_labels[part])
+            logits = self.models.logits(flat, _for_each(flat, self.test_inputs[part]))
+            labels = _for_each(flat, self.test_labels[part])
             loss += cross_entropy(logits, labels).sum(1)
-            right += (logits.argmax(-1) == labels).sum(1)
-        share = len(self.members) / (len(nodes) * total)
-        return loss * share, right * share
+            correct += (logits.argmax(-1) == labels).sum(1)
+        scale = len(self.remaining) / (len(nodes) * total)
+        return loss * scale, correct * scale
 
     def continue_without(self, lost: Sequence[int]) -> None:
-        """Nodes and their rows are gone; the others test on all test rows still."""
-        self.members = [node for node in self.members if node not in set(lost)]
+        """The remaining nodes evaluate all test rows."""
+        self.remaining = [node for node in self.remaining if node not in set(lost)]
 
     def accuracies(self, x: Tensor) -> Tensor:
-        """The test accuracy of every model in `x` of shape (..., d): of each node by itself, say."""
-        flat = x.reshape(-1, x.shape[-1])
-        everyone = self.members
-        return torch.cat([self._test(some, everyone)[1] for some in flat.split(self._at_once(64))]).view(x.shape[:-1])
+        """The test accuracy of every model in `x` of shape (..., d), such as that of each node."""
+        parts = x.reshape(-1, x.shape[-1]).split(self._models_in_budget(64))
+        return torch.cat([self._test(part, self.remaining)[1] for part in parts]).view(x.shape[:-1])
+
+
+def _for_each(flat: Tensor, rows: Tensor) -> Tensor:
+    """The same rows for each model, as a view."""
+    return rows.expand(len(flat), *rows.shape)
 
 
 def find_device(name: str) -> torch.device:
-    """The device, or a clear word that it is not there."""
+    """The device, or an error if it does not exist."""
     if name not in ("cpu", "cuda"):
         raise InputError(f"Unknown device '{name}'. Choose from: cpu, cuda.")
     if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("There is no CUDA device here: use --device cpu.")
+        raise InputError("There is no CUDA device: use --device cpu.")
     return torch.device(name)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """(R, b): the loss of every row of every model."""
-    return logits.logsumexp(-1) - logits.gather(-1, labels[..., None])[..., 0]
-
-
-class Models:
-    """Many copies of one network, by hand where its layers are known and by torch's vmap where they are not."""
-
-    def __init__(self, module: nn.Module):
-        check(module)
-        self.module = module
-        self.stack: Stack | None = stack(module)
-        self.names = [name for name, _ in module.named_parameters()]
-        self.shapes = [parameter.shape for parameter in module.parameters()]
-        self.sizes = [parameter.numel() for parameter in module.parameters()]
-        self.mapped = vmap(grad(self._loss, has_aux=True))
-
-    def _call(self, flat: Tensor, x: Tensor) -> Tensor:
-        pieces = [piece.view(shape) for piece, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
-        return functional_call(self.module, dict(zip(self.names, pieces, strict=True)), (x,))
-
-    def _loss(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        each = cross_entropy(self._call(flat, x), y)
-        return (each * weight).sum(), each
-
-    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """(R, b, classes)"""
-        if self.stack:
-            return self.stack.logits(flat, x)
-        with torch.no_grad():
-            return vmap(self._call)(flat, x)
-
-    def gradient(
-        self, flat: Tensor, x: Tensor, y: Tensor, weight: float | Tensor, losses: list[Tensor] | None = None
-    ) -> Tensor:
-        """The gradients (R, d) of the weighted sums of all rows' losses; the losses (R, b) are appended to `losses`."""
-        if not self.stack:
-            g, each = self.mapped(flat, x, y, flat.new_ones(y.shape) * weight)
-            if losses is not None:
-                losses.append(each)
-            return g
-
-        def at_logits(logits: Tensor) -> Tensor:
-            if losses is not None:
-                losses.append(cross_entropy(logits, y))
-            slope = torch.softmax(logits, -1)
-            slope.scatter_add_(-1, y[..., None], slope.new_full((*y.shape, 1), -1.0))
-            return slope * (weight if isinstance(weight, float) else weight[..., None])
-
-        return self.stack.gradient(flat, x, at_logits)
-
-    def footprint(self, point: Tensor, x: Tensor) -> int:
-        """Bytes that the gradient of one model at one row keeps, roughly; also a first try whether the network works."""
-        try:
-            self.gradient(point[None], x[None], torch.zeros(1, 1, dtype=torch.long, device=x.device), 1.0)
-            numbers = self.stack.footprint(point[None], x[None]) if self.stack else self._saved(point, x)
-        except RuntimeError as error:
-            line = str(error).splitlines()[0]
-            raise InputError(f"This network does not take rows of shape {tuple(x.shape[1:])}: {line}") from error
-        return numbers * point.element_size()
-
-    def _saved(self, point: Tensor, x: Tensor) -> int:
-        """How many numbers autograd keeps."""
-        kept = [x.numel()]
-
-        def keep(saved: Tensor) -> Tensor:
-            kept.append(saved.numel())
-            return saved
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved), torch.enable_grad():
-            self._call(point.detach().clone().requires_grad_(), x)
-        return sum(kept)
-
-
-NORMS, DROPOUT = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
-REFUSED = {
-    NORMS: "keeps statistics of its batches: use nn.GroupNorm or nn.LayerNorm, or call .eval() on it",
-    DROPOUT: "draws random numbers of its own: leave it out, or call .eval() on it",
-    nn.RNNBase: "cannot be run for many models at once: write the recurrence with nn.Linear",
-}
-
-
-def check(module: nn.Module) -> None:
-    """Refuse by name what cannot work for many models at once."""
-    for name, part in module.named_modules():
-        harmless = isinstance(part, (NORMS, DROPOUT)) and (not part.training or getattr(part, "p", 1) == 0)
-        for kind, why in REFUSED.items():
-            if isinstance(part, kind) and not harmless:
-                raise InputError(f"Layer '{name or 'network'}' ({type(part).__name__}) {why}.")
-    frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
-    if frozen:
-        raise InputError(
-            f"Parameter '{frozen[0]}' is frozen; all parameters are trained here: make it a buffer instead."
-        )
-    if not any(True for _ in module.parameters()):
-        raise InputError("The network has no parameters to train.")

@@ -1,24 +1,26 @@
-"""The paper's streaming regression: every step, every node sees fresh samples of Y = X'theta + noise."""
+"""The paper's streaming regression: in every step, every node draws fresh samples of Y = X'theta + noise."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from dnasa.core import Array, InputError, choose, compiled, whole
+from dnasa.arrays import compiled
+from dnasa.core import Array, InputError, choose, whole
+from dnasa.problems import Problem
 from dnasa.randomness import Normals, Streams
 
 TEST_SAMPLES = 10_000  # per node
+TEST_DIM = 2_000  # largest dimension with a test loss: its d x d matrix costs d^3 operations per node
+AT_ONCE = 1 << 24  # numbers in the factors of a product
 
 
-class LeastSquares:
+class LeastSquares(Problem):
     """min E (Y - X'theta)^2 with X ~ N(0, I) or, with `spike`, N(0, diag(100, 1, ..., 1)): a large smoothness constant.
 
-    The gradient norm is that of the true expectation; the test loss is that on 10,000 fresh samples per node, of
-    which only the second moments matter: these are drawn, and evaluating costs a product with a d x d matrix.
+    The training loss and the gradient norm are the exact expectations. The test loss is that on 10,000 fresh samples per
+    node, of which only the second moments matter: these are drawn, and evaluating costs a product with a d x d matrix. It is
+    left out for `dim` above 2,000.
     """
-
-    nodes = None
-    epoch = None
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class LeastSquares:
         rows = drawn.reshape(-1, self.dim + 1)
         rows[:, 0] *= self.scale[0]
         rows[:, -1] *= self.noise
-        rows[:, -1] += np.einsum("rd,d->r", rows[:, :-1], self.theta)  # not BLAS: its threads would go on spinning
+        # einsum and not BLAS, whose threads keep spinning after the call
+        rows[:, -1] += np.einsum("rd,d->r", rows[:, :-1], self.theta)
         return drawn
 
     def start(self, seed: int) -> Array:
@@ -72,25 +75,27 @@ class LeastSquares:
         residual = np.einsum("...bd,...d->...b", inputs, x) - targets
         return np.einsum("...b,...bd->...d", 2 / self.batch * residual, inputs)
 
-    def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]:
+    def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
         error = (mean - self.theta).astype(np.float64)
-        gradient = 2 * self.scale**2 * error
-        moments = self._test_moments(nodes)
+        weight = 1.0 if weights is None else sum(weights) / len(nodes)  # all nodes have the same expected loss
+        out = {"train_loss": weight * ((self.scale**2 * error**2).sum(-1) + self.noise**2)}
+        if self.dim <= TEST_DIM:
+            out["test_loss"] = self._test_loss(error, nodes)
+        return out | {"gradient": weight * 2 * self.scale**2 * error}
+
+    def _test_loss(self, error: np.ndarray, nodes: range) -> np.ndarray:
         residual = np.concatenate([error, np.full((*error.shape[:-1], 1), -self.noise)], axis=-1)
-        return {
-            "train_loss": (self.scale**2 * error**2).sum(-1) + self.noise**2,
-            "test_loss": ((residual @ moments) * residual).sum(-1),
-            "gradient": gradient,
-        }
+        return ((residual @ self._test_moments(nodes)) * residual).sum(-1)
 
     def _test_moments(self, nodes: range) -> np.ndarray:
         """The mean of (X, noise)(X, noise)' over the test samples of these nodes."""
         if nodes not in self.moments:
             streams, size = Streams("test"), self.dim + 1
             total = np.zeros((size, size))
-            for first in range(0, len(nodes), 64):
-                streamed = streams.each(self.seed, nodes[first : first + 64], 0)
-                roots = np.hstack([wishart_root(generator, size, TEST_SAMPLES) for generator in streamed])
+            many = max(1, min(64, AT_ONCE // size**2))
+            for first in range(0, len(nodes), many):
+                generators = streams.each(self.seed, nodes[first : first + many], 0)
+                roots = np.hstack([wishart_root(generator, size, TEST_SAMPLES) for generator in generators])
                 total += roots @ roots.T
             scale = np.append(self.scale, 1).astype(np.float64)
             self.moments[nodes] = scale[:, None] * total / (TEST_SAMPLES * len(nodes)) * scale

@@ -27,8 +27,6 @@ def classification(
 ) -> Classification:
     """LeNet for 28 x 28 images, a perceptron d-64-classes for everything else (d-32-10 for the digits)."""
     rows = load(data, target) if isinstance(data, str) else data
-    if rows.inputs.dtype.kind == "i":  # whole numbers are features here; tokens need a network of one's own
-        rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
     shards = partition(how, rows.labels, nodes)
     return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
 
@@ -42,13 +40,13 @@ def on_shards(
     device: str = "cpu",
     train_metrics: bool = True,
 ) -> Classification:
-    """The same with the rows divided already."""
+    """The same for rows that are already divided. Whole numbers are features: tokens need `Classification` itself."""
     return Classification(
         network(rows),
-        rows.inputs,
+        rows.inputs.astype(np.float32, copy=False),
         rows.labels,
         shards,
-        rows.test_inputs,
+        rows.test_inputs.astype(np.float32, copy=False),
         rows.test_labels,
         batch=batch,
         loss_scale=scale(loss_scale, len(shards)),
@@ -63,9 +61,10 @@ def network(rows: Dataset) -> Callable[[], nn.Module]:
         return lenet
     if rows.inputs.ndim != 2:
         raise InputError(
-            f"No network here fits inputs of shape {rows.inputs.shape[1:]}: use Classification with your own."
+            f"There is no default network for inputs of shape {rows.inputs.shape[1:]}: use Classification with your own."
         )
-    return partial(perceptron, rows.inputs.shape[1], 32 if rows.name == "digits" else 64, rows.classes)
+    hidden = 32 if (rows.name, rows.source) == ("digits", "scikit-learn") else 64
+    return partial(perceptron, rows.inputs.shape[1], hidden, rows.classes)
 
 
 def scale(text: str | float, nodes: int) -> float:

@@ -1,0 +1,129 @@
+"""The fingerprint of a problem identifies its gradient function and the data that this refers to."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dnasa.problems import Custom
+from dnasa.problems.checksums import checksum
+
+CURVATURE = np.array([1.0, 2.0, 3.0])
+
+
+def scaled(factor, data, x, node, rng):
+    return factor * data[node] * x
+
+
+def by_closure(data, factor):
+    return lambda x, node, rng: factor * data[node] * x
+
+
+class Method:
+    def __init__(self, data):
+        self.data, self.calls = data, 0
+
+    def gradient(self, x, node, rng):
+        self.calls += 1
+        return self.data[node] * x
+
+    def __call__(self, x, node, rng):
+        return self.gradient(x, node, rng)
+
+
+DATA, CHANGED = np.arange(4.0), np.arange(4.0) + 1
+PAIRS = {
+    "closure": lambda data: by_closure(data, 2.0),
+    "list in a closure": lambda data: by_closure(data.tolist(), 2.0),
+    "arrays in a list": lambda data: by_closure([data, data], 2.0),
+    "torch tensor": lambda data: by_closure(torch.from_numpy(data), 2.0),
+    "bfloat16 tensor": lambda data: by_closure(torch.from_numpy(data).bfloat16(), 2.0),
+    "object": lambda data: by_closure(SimpleNamespace(data=data), 2.0),
+    "partial": lambda data: partial(scaled, 2.0, data),
+    "default": lambda data: lambda x, node, rng, data=data: data[node] * x,
+    "method": lambda data: Method(data).gradient,
+    "callable object": lambda data: Method(data),
+    "nested function": lambda data: by_closure(by_closure(data, 1.0), 2.0),
+    "number": lambda data: by_closure(DATA, float(data.sum())),
+}
+
+
+def prints(problem):
+    return problem.fingerprint, problem.node_fingerprint(0)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_gradient_function_on_other_data_has_another_fingerprint(name):
+    make = PAIRS[name]
+    one, same, other = (prints(Custom(make(data), np.zeros(2))) for data in (DATA, DATA.copy(), CHANGED))
+    assert one == same
+    assert one != other
+
+
+def test_other_code_another_global_and_another_start_change_the_fingerprint(monkeypatch):
+    def quadratic(x, node, rng):
+        return CURVATURE * x
+
+    def cubic(x, node, rng):
+        return CURVATURE * x * x
+
+    start = np.zeros(3)
+    one = prints(Custom(quadratic, start))
+    assert one != prints(Custom(cubic, start))
+    assert one != prints(Custom(quadratic, start + 1))
+    monkeypatch.setitem(quadratic.__globals__, "CURVATURE", CURVATURE + 1)
+    assert one != prints(Custom(quadratic, start))
+
+
+def test_processes_with_different_data_of_their_own_agree_on_the_common_fingerprint():
+    one, other = (Custom(by_closure(data, 2.0), np.zeros(2)) for data in (DATA, CHANGED))
+    assert one.fingerprint == other.fingerprint
+
+
+def test_counters_do_not_change_the_fingerprint():
+    method = Method(DATA)
+    before = prints(Custom(method.gradient, np.zeros(2)))
+    method.calls = 7
+    assert before == prints(Custom(method.gradient, np.zeros(2)))
+
+
+def test_callables_without_code_and_functions_that_call_themselves_have_fingerprints():
+    def recursive(x, node, rng):
+        return recursive(x, node - 1, rng) if node else x
+
+    recursive_list: list = []
+    recursive_list.append(recursive_list)
+    assert prints(Custom(np.sin, np.zeros(2))) != prints(Custom(np.cos, np.zeros(2)))  # type: ignore[arg-type]
+    assert prints(Custom(recursive, np.zeros(2)))[1]
+    assert checksum(recursive_list) == checksum(recursive_list)
+
+
+def test_the_users_fingerprint_replaces_the_computed_one():
+    one, other = (Custom(by_closure(data, 2.0), np.zeros(2), fingerprint="set 7") for data in (DATA, CHANGED))
+    assert prints(one) == prints(other) == ("set 7", "")
+
+
+def test_checksums_are_the_same_in_every_process():
+    script = (
+        "import numpy as np, torch; from dnasa.problems.checksums import checksum\n"
+        "def helper(x): return x in {'a', 'b', 'c', 'd'}\n"
+        "def gradient(x, node, rng, *, data=np.arange(3)): return helper(x) or [DATA for _ in x if x in ((1, 2), 'e')]\n"
+        "DATA = {'w': torch.ones(2), 's': {'p', 'q', 'r'}}\n"
+        "print(checksum(gradient))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(outputs) == 1

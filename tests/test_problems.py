@@ -1,0 +1,274 @@
+"""Problems follow their protocol, identify their data, and refuse what cannot work with one clear line."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from dnasa.core import InputError
+from dnasa.problems import Classification, Custom, LeastSquares, Problem, RobustRegression
+from dnasa.problems.models import perceptron
+
+
+def classification(nodes=4, held=None, change=None, model=perceptron):
+    """60 rows in shards of different sizes; only the rows of the nodes `held` are here, as with shard files."""
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((90, 6)).astype(np.float32)
+    y = np.arange(90) % 3
+    if change is not None:
+        x[change] += 1
+    pieces = np.split(np.arange(60), np.cumsum([10, 15, 5])[: nodes - 1])
+    rows = np.concatenate([pieces[node] for node in held or range(nodes)])
+    places = {int(row): place for place, row in enumerate(rows)}
+    shards = [np.array([places[row] for row in piece.tolist() if row in places], dtype=int) for piece in pieces]
+    return Classification(lambda: model(6, 5, 3), x[rows], y[rows], shards, x[60:], y[60:], batch=8, dtype="float64")
+
+
+def custom():
+    return Custom(
+        lambda x, node, rng: x - node,
+        start=np.zeros(3),
+        loss=lambda x, node: float(((x - node) ** 2).sum() / 2),
+        full_gradient=lambda x, node: x - node,
+    )
+
+
+PROBLEMS = {
+    "least squares": lambda: LeastSquares(dim=3),
+    "robust regression": lambda: RobustRegression(4, dim=3, rows=5),
+    "custom": custom,
+    "classification": classification,
+}
+
+
+# ---------------------------------------------------------------- the protocol
+
+
+def test_a_subclass_inherits_the_defaults():
+    class Bowl(Problem):
+        def start(self, seed):
+            return np.ones(2)
+
+        def gradient(self, x, nodes, seeds, t):
+            return x
+
+    bowl = Bowl()
+    assert (bowl.nodes, bowl.batch, bowl.loss_scale, bowl.fingerprint) == (None, 1, 1.0, "Bowl")
+    assert bowl.layout == (("x", (2,)),)
+    assert (bowl.rows(0), bowl.node_fingerprint(0)) == (None, "")
+    assert bowl.evaluate(np.ones((1, 1, 2)), range(3)) == {}
+    bowl.fingerprint = "own"
+    assert bowl.fingerprint == "own"
+
+
+def test_a_problem_without_a_gradient_cannot_be_made():
+    class Incomplete(Problem):
+        def start(self, seed):
+            return np.ones(2)
+
+    with pytest.raises(TypeError, match="gradient"):
+        Incomplete()  # type: ignore[abstract]
+
+
+def test_the_layout_of_a_network_is_that_of_its_parameters():
+    problem = classification()
+    assert problem.layout == (("0.weight", (5, 6)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
+    assert sum(int(np.prod(shape)) for _, shape in problem.layout) == len(problem.start(0))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_weights_weigh_the_nodes_and_not_the_test(name):
+    problem = PROBLEMS[name]()
+    start = problem.start(0)
+    mean = 0.3 + (start[None, None] if isinstance(start, np.ndarray) else start[None, None].clone())
+    weights = [0.5, 2.0, 0.0, 1.5]
+    apart = [problem.evaluate(mean, range(node, node + 1)) for node in range(4)]
+    weighted = problem.evaluate(mean, range(4), weights)
+    plain = problem.evaluate(mean, range(4))
+    assert {"train_loss", "gradient"} <= weighted.keys()
+    for key, value in weighted.items():
+        if key.startswith("test"):
+            np.testing.assert_allclose(value, plain[key], rtol=1e-12)
+        else:
+            expected = sum(w * part[key] for w, part in zip(weights, apart, strict=True)) / 4
+            np.testing.assert_allclose(value, expected, rtol=1e-10)
+    for key, value in problem.evaluate(mean, range(4), [1.0] * 4).items():
+        np.testing.assert_allclose(value, plain[key], rtol=1e-12)
+
+
+def test_the_remaining_nodes_evaluate_all_test_rows():
+    problem = classification()
+    mean = problem.start(0)[None, None]
+    before = problem.evaluate(mean, range(4))
+    problem.continue_without([0, 2])
+    first, second = (problem.evaluate(mean, range(node, node + 1)) for node in (1, 3))
+    for key in ("test_loss", "test_accuracy"):
+        np.testing.assert_allclose((first[key] + second[key]) / 2, before[key], rtol=1e-10)
+
+
+# ---------------------------------------------------------------- fingerprints
+
+
+def test_processes_with_different_shards_agree_on_the_fingerprint():
+    whole = classification()
+    first, rest = classification(held=[0]), classification(held=[1, 2, 3])
+    assert first.fingerprint == rest.fingerprint == whole.fingerprint
+    gathered = [first.node_fingerprint(0), *(rest.node_fingerprint(node) for node in (1, 2, 3))]
+    assert gathered == [whole.node_fingerprint(node) for node in range(4)]
+    assert len(set(gathered)) == 4
+    assert [first.rows(0), *(rest.rows(node) for node in (1, 2, 3))] == [10, 15, 5, 30]
+
+
+def test_other_data_of_a_node_changes_its_fingerprint_alone():
+    one, other = classification(), classification(change=12)
+    assert one.fingerprint == other.fingerprint
+    assert [one.node_fingerprint(i) == other.node_fingerprint(i) for i in range(4)] == [True, False, True, True]
+
+
+def test_other_test_data_or_another_network_changes_the_fingerprint():
+    def relu(*sizes):
+        network: Any = perceptron(*sizes)
+        network[1] = torch.nn.ReLU()
+        return network
+
+    assert classification().fingerprint != classification(change=70).fingerprint
+    assert classification().fingerprint != classification(model=relu).fingerprint
+    assert classification().fingerprint != classification(nodes=3).fingerprint
+
+
+def test_robust_regressions_on_other_data_have_other_fingerprints():
+    prints = {RobustRegression(*given).fingerprint for given in [(4,), (8,), (4, 5), (4, 10, 50), (4, 10, 100, 1)]}
+    assert len(prints) == 5
+    assert RobustRegression(4).fingerprint == RobustRegression(4).fingerprint
+
+
+# ---------------------------------------------------------------- a user's mistakes
+
+
+def gradient_of(returned, start=None):
+    """The gradients of two nodes at step 5 where node 1 returns this."""
+    problem = Custom(lambda x, node, rng: returned if node else x, np.ones(3) if start is None else start)
+    point = problem.start(0)
+    x = point[None, None, None] * (np.ones((1, 1, 2, 1)) if isinstance(point, np.ndarray) else torch.ones(1, 1, 2, 1))
+    return problem.gradient(x, range(2), [0], 5)
+
+
+@pytest.mark.parametrize("start", [np.ones(3), torch.ones(3)], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (1.0, r"has shape \(\) at step 5; it must have that of start, \(3,\)"),
+        (np.float64(1), r"has shape \(\) at step 5"),
+        ([1.0, 2.0], r"has shape \(2,\) at step 5"),
+        (np.ones((3, 1)), r"has shape \(3, 1\) at step 5"),
+        (torch.ones(2), r"has shape \(2,\) at step 5"),
+        (None, "at step 5 is NoneType: return an array of 3 real numbers"),
+        ([[1.0], [2.0, 3.0], 1.0], "at step 5 is list: return"),
+        (np.ones(3) * 1j, "at step 5 is complex128: return"),
+        (torch.ones(3) * 1j, r"at step 5 is torch\.complex64: return"),
+        (["a", "b", "c"], "at step 5 is list: return"),
+        ([1.0, np.nan, 0.0], "at step 5 is not finite although x is"),
+        (torch.tensor([1.0, torch.inf, 0.0]), "at step 5 is not finite although x is"),
+    ],
+)
+def test_an_unusable_gradient_is_refused_with_its_node_and_step(start, returned, words):
+    with pytest.raises(InputError, match=f"The gradient of node 1 {words}") as caught:
+        gradient_of(returned, start)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [np.ones(3), torch.ones(3)], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    "returned",
+    [
+        [1, 2, 3],
+        np.array([1, 2, 3]),
+        np.array([3.0, 2.0, 1.0])[::-1],
+        torch.tensor([1, 2, 3]),
+        torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16, requires_grad=True),
+    ],
+)
+def test_gradients_of_another_library_or_dtype_are_converted(start, returned):
+    g = gradient_of(returned, start)
+    assert (type(g), g.dtype) == (type(start), start.dtype)
+    np.testing.assert_array_equal(g[0, 0], [[1, 1, 1], [1, 2, 3]])
+
+
+def test_a_gradient_function_may_reuse_its_output():
+    out = np.zeros(2)
+
+    def gradient(x, node, rng):
+        out[:] = node
+        return out
+
+    g = Custom(gradient, np.ones(2)).gradient(np.ones((1, 1, 3, 2)), range(3), [0], 0)
+    np.testing.assert_array_equal(g[0, 0, :, 0], [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (np.zeros(0), "start is empty"),
+        (torch.zeros(0), "start is empty"),
+        (np.zeros(2, np.float16), "start has dtype float16: convert it to float32 or float64"),
+        (torch.zeros(2, dtype=torch.bfloat16), "start has dtype bfloat16: convert"),
+        (np.zeros(2, complex), "start has dtype complex128: convert"),
+        (np.array([None, None]), "start has dtype object: convert"),
+        ([0.0, 0.0], "one-dimensional"),
+        (pd.Series([0.0, 0.0]), "one-dimensional"),
+        (np.zeros((2, 2)), "one-dimensional"),
+    ],
+)
+def test_an_unusable_start_is_refused(start, words):
+    with pytest.raises(InputError, match=words):
+        Custom(lambda x, node, rng: x, start)
+
+
+def test_a_start_of_whole_numbers_becomes_float64():
+    assert Custom(lambda x, node, rng: x, np.arange(3)).start(0).dtype == np.float64
+    assert Custom(lambda x, node, rng: x, torch.arange(3)).start(0).dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "x"), [(np.float32, 1e13), (np.float64, 1e110)])
+def test_a_diverging_run_is_not_a_mistake_in_the_gradient(dtype, x):
+    problem = Custom(lambda x, node, rng: 4 * x**3, np.ones(2, dtype))
+    with np.errstate(over="ignore"):
+        g = problem.gradient(np.full((1, 1, 1, 2), x, dtype), range(1), [0], 9)
+    assert np.isinf(g).all()
+
+
+def test_a_loss_that_is_no_number_is_refused():
+    problem = Custom(lambda x, node, rng: x, np.ones(2), loss=lambda x, node: None)  # type: ignore[arg-type,return-value]
+    with pytest.raises(InputError, match="loss of node 0 is of type NoneType"):
+        problem.evaluate(np.ones((1, 1, 2)), range(2))
+    problem = Custom(lambda x, node, rng: x, np.ones(2), full_gradient=lambda x, node: x[:1])
+    with pytest.raises(InputError, match=r"full gradient of node 0 has shape \(1,\); it must"):
+        problem.evaluate(np.ones((1, 1, 2)), range(2))
+
+
+@pytest.mark.parametrize("given", [{"nodes": 5}, {"nodes": 64}, {"nodes": 0}, {"nodes": 4, "dim": 0}])
+def test_robust_regression_refuses_what_it_cannot_divide(given):
+    with pytest.raises(InputError, match=r"power of two|positive whole number"):
+        RobustRegression(**given)
+
+
+# ---------------------------------------------------------------- least squares
+
+
+def test_least_squares_has_no_test_loss_in_large_dimensions():
+    problem = LeastSquares(dim=10_000)
+    x = np.zeros((1, 1, 2, 10_000))
+    assert np.isfinite(problem.gradient(x, range(2), [0], 0)).all()
+    assert problem.evaluate(x[:, :, 0], range(2)).keys() == {"train_loss", "gradient"}
+    assert LeastSquares(dim=50).evaluate(x[:, :, 0, :50], range(2)).keys() == {"train_loss", "test_loss", "gradient"}
+
+
+def test_the_test_loss_does_not_depend_on_how_many_nodes_are_computed_at_once(monkeypatch):
+    from dnasa.problems import least_squares
+
+    mean = np.ones((1, 1, 4))
+    together = LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"]
+    monkeypatch.setattr(least_squares, "AT_ONCE", 50)
+    np.testing.assert_allclose(LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"], together, rtol=1e-12)
