@@ -1,10 +1,15 @@
 """The command line, end to end, as processes of their own where exit codes matter."""
 
+import json
+import re
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from launching import PATIENCE
 from safetensors.numpy import load_file
 
 from dnasa import cli
@@ -12,8 +17,19 @@ from dnasa import cli
 
 def run(*words, cwd=None):
     return subprocess.run(
-        [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=120, cwd=cwd
+        [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd
     )
+
+
+def refused(words, monkeypatch, capfd):
+    """The one line that a command of this process ends with, and exit code 2."""
+    monkeypatch.setattr(sys, "argv", ["dnasa", *map(str, words)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    errors = capfd.readouterr().err
+    assert stopped.value.code == 2
+    assert errors.count("\n") == 1
+    return errors
 
 
 def test_train_trains_and_writes_its_files(tmp_path):
@@ -67,7 +83,7 @@ def test_data_lists_and_shows_the_division(tmp_path):
     assert (tmp_path / "d.png").exists()
 
 
-def test_ones_own_csv_can_be_trained_on(tmp_path):
+def test_train_reads_a_csv_file(tmp_path):
     rows = "\n".join(f"{i % 7},{i % 3},{'even' if i % 2 else 'odd'}" for i in range(80))
     (tmp_path / "own.csv").write_text("a,b,kind\n" + rows + "\n")
     done = run(*"train --data own.csv --target kind --nodes 4 --steps 20 --local-accuracy".split(), cwd=tmp_path)
@@ -76,11 +92,59 @@ def test_ones_own_csv_can_be_trained_on(tmp_path):
 
 
 def test_every_option_has_help():
-    for command in ("train", "compare", "reproduce", "topology", "data"):
-        done = run(command, "--help")
-        assert done.returncode == 0
-        options = [line for line in done.stdout.splitlines() if "--" in line]
-        assert len(options) > 1
+    from typer.main import get_command
+
+    root: Any = get_command(cli.app)
+    for name, command in root.commands.items():
+        for param in command.params:
+            assert param.help, f"{name} {param.name}"
+
+
+def test_messages_in_16_bits_have_a_new_and_an_old_option():
+    for option in ("--message-dtype", "--wire"):
+        done = run(*"train --problem spike --nodes 4 --steps 3".split(), option, "bfloat16")
+        assert done.returncode == 0, done.stderr
+
+
+def test_train_stops_at_a_threshold(tmp_path):
+    words = "train --problem least_squares --nodes 4 --steps 300 --evaluate 10 --stop test_loss=60 --stop grad_norm=1e9"
+    done = run(*words.split(), "--out", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    history = pd.read_csv(tmp_path / "a" / "history.csv")
+    assert history.step.iloc[-1] < 300
+    assert history.test_loss.iloc[-1] <= 60 < history.test_loss.iloc[-2]
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_shards_are_labelled_by_their_folder(command, tmp_path):
+    rng = np.random.default_rng(0)
+    shards = tmp_path / "clinics"
+    shards.mkdir()
+    for name in ("node-0", "node-1", "node-2", "test"):
+        np.savez(shards / f"{name}.npz", inputs=rng.standard_normal((12, 3)), labels=np.arange(12) % 2)
+    done = run(command, "--nodes", 3, "--steps", 4, "--shard-dir", shards, "--out", tmp_path / "runs" / "a")
+    assert done.returncode == 0, done.stderr
+    assert "clinics: 3 nodes" in done.stdout
+    for shown in (run("runs", tmp_path / "runs"), run("report", tmp_path / "runs" / "a")):
+        assert shown.returncode == 0, shown.stderr
+        assert "clinics" in shown.stdout
+        assert "digits" not in shown.stdout
+
+
+def test_a_problem_is_labelled_by_its_name(tmp_path):
+    done = run(*"train --problem spike --nodes 3 --steps 4 --out".split(), tmp_path / "runs" / "a")
+    assert done.returncode == 0, done.stderr
+    for shown in (run("runs", tmp_path / "runs"), run("report", tmp_path / "runs" / "a")):
+        assert "spike" in shown.stdout
+        assert "digits" not in shown.stdout
+
+
+def test_report_shows_the_rules_without_a_stepsize_too(tmp_path):
+    words = "compare --problem spike --nodes 3 --steps 4 --rules dsgd,dnasa --etas 0.1 --out".split()
+    assert run(*words, tmp_path / "a").returncode == 0
+    shown = run("report", tmp_path / "a").stdout
+    assert "dsgd diminishing 0.1" in shown
+    assert "dnasa diminishing" in shown
 
 
 @pytest.mark.parametrize(
@@ -102,6 +166,18 @@ def test_every_option_has_help():
         ("train --data nowhere.csv --target y", "no file"),
         ("data wat", "Unknown data 'wat'"),
         ("train --local-accuracy --problem spike --steps 3", "needs a classification problem"),
+        ("train --problem spike --data digits", "--data and --problem cannot be combined"),
+        ("train --shard-dir . --data digits", "--data and --shard-dir cannot be combined"),
+        ("train --timeout inf", "The timeout must be a number of seconds"),
+        ("train --timeout nan", "The timeout must be a number of seconds"),
+        ("train --stop grad_norm", "--stop takes METRIC=NUMBER"),
+        ("train --stop grad_norm=nan", "--stop takes METRIC=NUMBER"),
+        ("train --stop =1", "--stop takes METRIC=NUMBER"),
+        ("train --stop grad_norm=1 --stop grad_norm=2", "give each metric once"),
+        ("train --problem spike --stop accuracy=1 --steps 3", "There is no metric 'accuracy'"),
+        ("compare --problem spike --etas 0.1,1,0.1", "The eta 0.1 is given twice"),
+        ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa is given twice"),
+        ("train --drop 0.1 --rounds 2", "one exchange per step"),
         ("train --problem spike --partition by_label", "--partition belongs to --data"),
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),
@@ -123,13 +199,7 @@ def test_every_option_has_help():
 )
 def test_wrong_input_gets_one_clear_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["dnasa", *words.split()])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    errors = capfd.readouterr().err
-    assert stopped.value.code == 2
-    assert message in errors
-    assert errors.count("\n") == 1
+    assert message in refused(words.split(), monkeypatch, capfd)
 
 
 def test_a_mistake_ends_the_process_with_exit_code_2(tmp_path):
@@ -147,6 +217,15 @@ def test_a_comparison_in_which_everything_diverged_fails():
 
 
 def test_a_diverged_run_fails_with_exit_code_1():
-    done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20".split())
+    done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20 --evaluate 20".split())
     assert done.returncode == 1
-    assert "diverged at step" in done.stderr
+    assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
+
+
+def test_faults_can_be_simulated(tmp_path):
+    words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --wire float16 --out"
+    done = run(*words.split(), tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    expected = {"drop": 0.2, "away": 0.1, "stale": 2, "seed": 0, "message_dtype": "float16"}
+    assert config["run"]["the channel"] == expected

@@ -5,17 +5,22 @@ import io
 import json
 import shutil
 import sys
+import zlib
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_checkpoints import ARRAYS, NOTES
+from test_resume import fail_at, small
 
-from dnasa import checkpoints, cli
-from dnasa.checkpoints import Checkpoint, Damaged
+from dnasa import cli
 from dnasa.core import InputError
 from dnasa.data import files
-from dnasa.records import Result, RunFolder
+from dnasa.runs import checkpoints
+from dnasa.runs.checkpoints import Checkpoint, Damaged
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.result import Result
 
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -46,7 +51,7 @@ READERS = {
 
 @st.composite
 def damaged(draw, good):
-    """Cut short, changed, with something inserted, or something else altogether; gzipped now and then."""
+    """Truncated, changed, with bytes inserted, or replaced; sometimes gzipped."""
     data = bytearray(good)
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data)))
@@ -62,23 +67,23 @@ def damaged(draw, good):
     return gzip.compress(bytes(data))[: draw(st.integers(5, 200))] if draw(st.integers(0, 9)) == 0 else bytes(data)
 
 
-def sound(read):
-    """What is read, or None if it is refused, with one line."""
+def read_or_refused(read):
+    """What is read, or None if it is refused with one line."""
     try:
         return read()
     except InputError as error:
-        refusal = str(error)
-    assert len(refusal.splitlines()) == 1
+        message = str(error)
+    assert len(message.splitlines()) == 1
     return None
 
 
 @pytest.mark.parametrize("kind", GOOD)
 @quick
 @given(data=st.data())
-def test_a_damaged_file_is_refused_or_read_as_sound_data(kind, data, tmp_path):
+def test_a_damaged_file_is_refused_or_read_as_valid_data(kind, data, tmp_path):
     path = tmp_path / f"file.{kind}"
     path.write_bytes(data.draw(damaged(GOOD[kind])))
-    read = sound(lambda: READERS[kind](path))
+    read = read_or_refused(lambda: READERS[kind](path))
     if read is None:
         return
     inputs, labels = read[:2]
@@ -93,12 +98,13 @@ WORDS = st.sampled_from(
 )
 OPTIONS = st.sampled_from(
     "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop away stale problem "
-    "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense".split()
+    "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense message-dtype "
+    "plugin stop data".split()
 )
 
 
 def called(words, monkeypatch, capsys):
-    """The exit code and what was said, in this process."""
+    """The exit code and the output of a command in this process."""
     monkeypatch.setattr(sys, "argv", ["dnasa", *words])
     cli.running.engine = "simulated"
     with pytest.raises(SystemExit) as end:
@@ -108,17 +114,17 @@ def called(words, monkeypatch, capsys):
 
 @quick
 @given(pairs=st.lists(st.tuples(OPTIONS, WORDS), min_size=1, max_size=4))
-def test_any_command_line_ends_with_a_clear_word(pairs, monkeypatch, capsys):
+def test_any_command_line_ends_with_success_or_one_clear_line(pairs, monkeypatch, capsys):
     base = ["train", "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
     words = [
         f"--{name}={value}" for name, value in pairs if not (name in ("nodes", "batch", "seeds") and value == "1e9")
     ]
-    code, said = called([*base, *words], monkeypatch, capsys)
-    assert code in (0, 1, 2), said.err
+    code, output = called([*base, *words], monkeypatch, capsys)
+    assert code in (0, 1, 2), output.err
     if code:
-        assert said.err.startswith("Error: ")
-        assert len(said.err.strip().splitlines()) == 1
-        assert "Traceback" not in said.err
+        assert output.err.startswith("Error: ")
+        assert len(output.err.strip().splitlines()) == 1
+        assert "Traceback" not in output.err
 
 
 JSON = st.recursive(
@@ -131,26 +137,26 @@ OPTION_VALUES = st.dictionaries(OPTIONS.map(lambda name: name.replace("-", "_"))
 
 @quick
 @given(config=JSON | st.fixed_dictionaries({"command": st.sampled_from(["train", "x", 3]), "options": OPTION_VALUES}))
-def test_any_config_ends_with_a_clear_word(config, tmp_path, monkeypatch, capsys):
+def test_any_config_ends_with_success_or_one_clear_line(config, tmp_path, monkeypatch, capsys):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     words = ["train", "--config", str(path), "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
-    code, said = called(words, monkeypatch, capsys)
-    assert code in (0, 1, 2), said.err
+    code, output = called(words, monkeypatch, capsys)
+    assert code in (0, 1, 2), output.err
     if code:
-        assert said.err.startswith("Error: ")
-        assert len(said.err.strip().splitlines()) == 1
+        assert output.err.startswith("Error: ")
+        assert len(output.err.strip().splitlines()) == 1
 
 
 @quick
 @given(data=st.data())
 def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data, tmp_path):
     folder = tmp_path / "checkpoints"
-    path = checkpoints.save(folder, Checkpoint(7, {"x": np.arange(6.0)}, {"history": [0, 0]}))
-    whole = path.read_bytes()
-    path.write_bytes(data.draw(damaged(whole)))
-    if path.read_bytes() == whole:
-        np.testing.assert_array_equal(checkpoints.load(path).arrays["x"], np.arange(6.0))
+    path = checkpoints.save(folder, Checkpoint(7, ARRAYS, NOTES))
+    good = path.read_bytes()
+    path.write_bytes(data.draw(damaged(good)))
+    if path.read_bytes() == good:
+        np.testing.assert_array_equal(checkpoints.load(path).arrays["0.state.x"], ARRAYS["0.state.x"])
     else:
         with pytest.raises(Damaged):
             checkpoints.load(path)
@@ -158,22 +164,51 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data, tmp_path):
 
 
 @quick
+@given(data=st.data())
+def test_a_changed_checkpoint_with_a_matching_checksum_is_refused_or_well_formed(data, tmp_path):
+    """A changed checkpoint may have a name with the matching checksum."""
+    good = checkpoints.save(tmp_path / "good", Checkpoint(7, ARRAYS, NOTES)).read_bytes()
+    changed = data.draw(damaged(good))
+    path = tmp_path / f"step-{7:012d}-{zlib.crc32(changed):08x}.safetensors"
+    path.write_bytes(changed)
+    loaded = read_or_refused(lambda: checkpoints.load(path))
+    if loaded is not None:
+        assert loaded.notes.keys() >= NOTES.keys()
+        assert all(a.ndim >= 2 for a in loaded.arrays.values())
+
+
+@quick
+@given(notes=st.dictionaries(st.sampled_from([*NOTES]), JSON))
+def test_any_notes_of_a_checkpoint_are_refused_or_used(notes, tmp_path):
+    """A resumed run refuses them with one line, or ends."""
+    folder = tmp_path / "run"
+    if not (tmp_path / "begun").exists():
+        fail_at(25, tmp_path / "begun")
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(tmp_path / "begun", folder)
+    newest, *others = checkpoints.found(folder / "checkpoints")
+    found = checkpoints.load(newest)
+    for path in (newest, *others):
+        path.unlink()
+    checkpoints.save(folder / "checkpoints", found._replace(notes=found.notes | notes))
+    read_or_refused(lambda: small(folder, resume=True))
+
+
+@quick
 @given(data=st.data(), name=st.sampled_from(["history.csv", "runs.csv", "x.safetensors", "settings.json"]))
 def test_a_damaged_result_is_refused_or_read(data, name, tmp_path):
     folder = tmp_path / "run"
     if not folder.exists():
-        from test_resume import small
-
         small(folder, steps=5)
         shutil.copytree(folder, tmp_path / "good")
     shutil.copytree(tmp_path / "good", folder, dirs_exist_ok=True)
     (folder / name).write_bytes(data.draw(damaged((folder / name).read_bytes())))
-    sound(lambda: Result.load(folder))
+    read_or_refused(lambda: Result.load(folder))
 
 
 def test_nothing_is_ever_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", inputs=np.array([{}], dtype=object), labels=np.array([0]))
-    with pytest.raises(InputError, match="Object arrays cannot be loaded"):
+    with pytest.raises(InputError, match="not an archive of plain arrays"):
         files.read_npz(tmp_path / "a.npz")
     folder = RunFolder(tmp_path / "run")
     (tmp_path / "run").mkdir()

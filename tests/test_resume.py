@@ -1,4 +1,4 @@
-"""Runs that last: folders, locks, exact resume, and the right words when something is wrong."""
+"""Interrupted, killed and damaged runs: exact resume, and clear errors."""
 
 import io
 import json
@@ -10,38 +10,42 @@ import sys
 import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
-from launching import BIN, ENVIRONMENT, MPIRUN, free_port
+from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port
 from test_distributed import needs_mpi
 
-from dnasa import checkpoints, cli, topology
+from dnasa import cli, topology
+from dnasa.channels import faulty
 from dnasa.core import InputError, RunError
-from dnasa.networks import faulty
+from dnasa.engine.loop import solve
+from dnasa.networks.simulated import connect
 from dnasa.problems import LeastSquares
-from dnasa.records import Result, RunFolder
-from dnasa.solve import solve
+from dnasa.runs import checkpoints
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.result import Result
 
 
 def run(*words, cwd="."):
-    """The command line in this process, which is quicker than one of its own."""
-    said = io.StringIO(), io.StringIO()
+    """The command line in this process, which is faster than a subprocess."""
+    out, errors = io.StringIO(), io.StringIO()
     cli.running.engine, cli.console.quiet = "simulated", False
     with (
-        redirect_stdout(said[0]),
-        redirect_stderr(said[1]),
+        redirect_stdout(out),
+        redirect_stderr(errors),
         chdir(cwd),
         mock.patch("sys.argv", ["dnasa", *map(str, words)]),
     ):
+        code: Any = 0
         try:
             cli.main()
-            code = 0
         except SystemExit as end:
             code = end.code or 0
-    return SimpleNamespace(returncode=code, stdout=said[0].getvalue(), stderr=said[1].getvalue())
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=errors.getvalue())
 
 
 TRAIN = "train --problem least_squares --nodes 4 --steps 400 --evaluate 50".split()
@@ -52,8 +56,8 @@ def history(folder):
 
 
 def small(folder=None, steps=60, **more):
-    keep = {"folder": folder, "checkpoint_every": 10} if folder else {}
-    return solve(LeastSquares(dim=4), topology.ring(4), **{"steps": steps, "evaluate": 15} | keep | more)
+    saved = {"folder": folder, "checkpoint_every": 10} if folder else {}
+    return solve(LeastSquares(dim=4), topology.ring(4), **{"steps": steps, "evaluate": 15} | saved | more)
 
 
 def test_a_refused_resume_changes_nothing(tmp_path):
@@ -74,28 +78,12 @@ def test_other_settings_are_noticed_without_a_checkpoint_too(tmp_path):
         small(tmp_path / "a", resume=True, seed=4)
 
 
-def test_rejected_checkpoints_do_not_push_out_new_ones(tmp_path):
+def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path):
     fail_at(45, tmp_path / "a")
-    (tmp_path / "a" / "history.csv").write_text("spoilt")
+    (tmp_path / "a" / "history.csv").write_text("damaged")
     fail_at(25, tmp_path / "a", resume=True)
     assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [20, 10]
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
-
-
-def test_options_named_like_a_file_stay_options(tmp_path):
-    (tmp_path / "ring").touch()
-    assert run(*TRAIN, "--out", "a", cwd=tmp_path).returncode == 0
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "ring"
-
-
-def test_what_is_given_wins_over_a_config(tmp_path):
-    words = "train --problem least_squares --nodes 4 --rule dsgd --eta 0.01 --steps 20 --checkpoint-every 5".split()
-    assert run(*words, "--out", tmp_path / "a").returncode == 0
-    config = tmp_path / "a" / "config.json"
-    for more in (["--rule", "dnasa"], ["--data", "digits", "--rule", "dnasa"]):
-        done = run("train", "--config", config, *more)
-        assert done.returncode == 0, done.stderr
-        assert ("digits" if "--data" in more else "least_squares") in done.stdout
 
 
 class Stop(Exception):
@@ -120,88 +108,24 @@ def fail_at(t, folder, **more):
         solve(Stopping(t), topology.ring(4), steps=60, evaluate=15, folder=folder, checkpoint_every=10, **more)
 
 
-# ---------------------------------------------------------------- the folder
-
-
-def test_a_config_repeats_its_run(tmp_path):
-    first = run(*TRAIN, "--out", tmp_path / "a", "--seed", "3")
-    assert first.returncode == 0, first.stderr
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    assert config["options"]["seed"] == 3
-    assert config["options"]["topology"] == "ring"
-    assert set(config["versions"]) >= {"dnasa", "python", "numpy", "torch"}
-    assert "the data" in config["run"]
-    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")
-    assert again.returncode == 0, again.stderr
-    assert history(tmp_path / "a").equals(history(tmp_path / "b"))
-    other = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "c", "--steps", "50")
-    assert other.returncode == 0, other.stderr
-    assert history(tmp_path / "c").step.tolist() == [0, 50]
-
-
-def test_a_run_that_is_there_is_not_replaced_unless_forced(tmp_path):
-    small(tmp_path / "a", steps=20)
-    done = run(*TRAIN, "--out", tmp_path / "a")
-    assert done.returncode == 2
-    assert "holds a run already" in done.stderr
-    assert history(tmp_path / "a").step.tolist() == [0, 15, 20]
-    forced = run(*TRAIN, "--out", tmp_path / "a", "--force")
-    assert forced.returncode == 0, forced.stderr
-    assert history(tmp_path / "a").step.iloc[-1] == 400
-
-
-def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path):
-    folder = RunFolder(tmp_path / "a", {"command": "train", "options": {}})
-    folder.open()
-    folder.begin({}, 10)
-    with pytest.raises(InputError, match="in use by another run"):
-        RunFolder(tmp_path / "a", resume=True).open()
-    assert RunFolder(tmp_path / "a", resume=True).state == "running"
-    folder.close()
-    assert RunFolder(tmp_path / "a", resume=True).state == "killed"
-
-
-def test_runs_and_report_show_what_there_is(tmp_path):
-    for name, seed in (("a", 0), ("b", 1)):
-        assert run(*TRAIN, "--seed", seed, "--out", tmp_path / "runs" / name).returncode == 0
-    fail_at(33, tmp_path / "runs" / "c")
-    (tmp_path / "runs" / "d").mkdir()
-    (tmp_path / "runs" / "d" / "config.json").write_text("{")
-    table = run("runs", cwd=tmp_path)
-    assert table.returncode == 0, table.stderr
-    for word in ("dnasa", "least_squares", "done", "failed", "damaged", "400 / 400"):
-        assert word in table.stdout
-    report = run("report", "runs/a", cwd=tmp_path)
-    assert report.returncode == 0, report.stderr
-    assert "gradient norm" in report.stdout.replace("\n", " ") or "gradient" in report.stdout
-    assert run("report", "runs/c", cwd=tmp_path).returncode == 2
-    assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
-
-
-def test_history_is_on_disk_as_it_happens(tmp_path):
-    fail_at(40, tmp_path / "a")
-    assert history(tmp_path / "a").step.tolist() == [0, 15, 30]
-    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [40, 30, 20]
-
-
 # ---------------------------------------------------------------- resume
 
 
 @pytest.mark.parametrize("at", [1, 10, 11, 29, 59])
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at, tmp_path):
     fail_at(at, tmp_path / "a")
-    resumed, whole = small(tmp_path / "a", resume=True), small()
-    np.testing.assert_array_equal(resumed.x, whole.x)
-    columns = [name for name in whole.history if name != "seconds"]
-    pd.testing.assert_frame_equal(resumed.history[columns], whole.history[columns], check_exact=True)
-    assert Result.load(tmp_path / "a").history[columns].equals(whole.history[columns])
+    resumed, uninterrupted = small(tmp_path / "a", resume=True), small()
+    np.testing.assert_array_equal(resumed.x, uninterrupted.x)
+    columns = [name for name in uninterrupted.history if name != "seconds"]
+    pd.testing.assert_frame_equal(resumed.history[columns], uninterrupted.history[columns], check_exact=True)
+    assert Result.load(tmp_path / "a").history[columns].equals(uninterrupted.history[columns])
 
 
 def test_a_network_resumes_exactly_too(tmp_path):
     """torch arrays, several rules, seeds and stepsizes side by side."""
     words = "compare --rules dsgt,d2,dnasa --etas 0.1,0.3 --seeds 2 --weights lazy --steps 60 --evaluate 20".split()
-    whole = run(*words, "--out", tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
+    complete = run(*words, "--out", tmp_path / "uninterrupted")
+    assert complete.returncode == 0, complete.stderr
     script = (
         "import os, signal, sys; from dnasa.problems import classification as c; from dnasa import cli\n"
         "original = c.Classification.gradient\n"
@@ -213,17 +137,17 @@ def test_a_network_resumes_exactly_too(tmp_path):
     killed = subprocess.run(
         [sys.executable, "-c", script, *words, "--out", str(tmp_path / "a"), "--checkpoint-every", "10"],
         capture_output=True,
-        timeout=100,
+        timeout=PATIENCE,
     )
     assert killed.returncode == -signal.SIGKILL
     done = run("resume", tmp_path / "a")
     assert done.returncode == 0, done.stderr
-    assert history(tmp_path / "a").equals(history(tmp_path / "whole"))
-    np.testing.assert_array_equal(Result.load(tmp_path / "a").x, Result.load(tmp_path / "whole").x)
+    assert history(tmp_path / "a").equals(history(tmp_path / "uninterrupted"))
+    np.testing.assert_array_equal(Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x)
     assert "Resumed from the checkpoint of step 40." in (tmp_path / "a" / "log.txt").read_text()
 
 
-def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path):
     words = [*TRAIN[:-4], "--steps", "200000", "--evaluate", "100000", "--out", str(tmp_path / "a")]
     process = subprocess.Popen(
         [sys.executable, "-m", "dnasa", *words],
@@ -237,9 +161,9 @@ def test_ctrl_c_finishes_the_step_and_says_how_to_go_on(tmp_path):
             break
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    step = int(re.search(r"Interrupted at step (\d+); continue with: dnasa resume", errors)[1])
+    (step,) = map(int, re.findall(r"Interrupted at step (\d+); continue with: dnasa resume", errors))
     assert RunFolder(tmp_path / "a", resume=True).state == "interrupted"
     (found,) = checkpoints.found(tmp_path / "a" / "checkpoints")
     assert checkpoints.step_of(found) == step > 0
@@ -261,7 +185,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(how, tmp_path,
     assert "Resumed from the checkpoint of step 30." in (tmp_path / "a" / "log.txt").read_text()
 
 
-def test_a_full_disk_ends_the_run_with_a_clear_word_and_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
     fsync, left = os.fsync, [12]
 
     def full(number):
@@ -272,48 +196,26 @@ def test_a_full_disk_ends_the_run_with_a_clear_word_and_leaves_the_last_good_che
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        RunError, match=r"No space left on device; the last good one is of step [1-4]0\. Make room, then resume"
+        RunError, match=r"No space left on device; the last good one is of step [1-4]0\. Free some space, then resume"
     ):
         small(tmp_path / "a")
     monkeypatch.undo()
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
 
 
-def test_another_run_is_not_taken_for_the_kept_one(tmp_path):
+def test_another_run_is_not_taken_for_the_saved_one(tmp_path):
     fail_at(33, tmp_path / "a")
-    for more, words in (
+    for more, message in (
         ({"seed": 9}, r"seed was \[0\] and is \[9\]"),
         ({"steps": 70}, "steps was 60 and is 70"),
         ({"evaluate": 14}, "the evaluation steps was"),
         ({"start": np.ones(4)}, "the starting point was"),
-        ({"network": faulty.connect(topology.ring(4), drop=0.1)}, "the faults was None"),
+        ({"metrics": {"first": lambda x: float(x[0])}}, r"the own metrics was \[\] and is \['first'\]"),
+        ({"network": connect(topology.ring(4), channel=faulty(drop=0.1))}, "the channel was None"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=message):
             small(tmp_path / "a", resume=True, **more)
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
-
-
-def test_wrong_words_to_resume_are_answered(tmp_path):
-    for words, answer in (
-        (["resume", tmp_path / "nowhere"], "holds no run to continue"),
-        (["train", "--checkpoint-every", "5", "--steps", "5"], "Checkpoints need a folder"),
-        (
-            ["train", "--checkpoint-every", "0", "--out", tmp_path / "z"],
-            "checkpoint_every must be a positive whole number",
-        ),
-        (["train", "--config", tmp_path / "none.json"], "cannot read"),
-        (["train", "--survive"], "Only MPI can go on"),
-        (["train", "--drop", "1.5"], "drop must be a probability"),
-        (["train", "--stale", "-1"], "stale must be"),
-    ):
-        done = run(*words)
-        assert done.returncode == 2, done.stderr
-        assert answer in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    (tmp_path / "bad.json").write_text('{"command": "train", "options": {"steps": [1]}}')
-    assert "steps must be a text, a number" in run("train", "--config", tmp_path / "bad.json").stderr
-    (tmp_path / "odd.json").write_text('{"command": "train", "options": {"stepps": 5}}')
-    assert "No such option" in run("train", "--config", tmp_path / "odd.json").stderr
 
 
 # ---------------------------------------------------------------- other processes
@@ -324,19 +226,19 @@ def test_wrong_words_to_resume_are_answered(tmp_path):
 def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path):
     fail_at(33, tmp_path / "a")
     config = tmp_path / "a" / "config.json"
-    kept = json.loads(config.read_text())
+    before = json.loads(config.read_text())
     steps = (
         "import sys; sys.path.insert(0, sys.argv[1]); from test_resume import *; from dnasa.networks import connect\n"
     )
-    steps += "network = connect(topology.ring(4), timeout=20)\n"
+    steps += "network = connect(topology.ring(4), timeout=120)\n"
     steps += "try: solve(Stopping(int(sys.argv[3])), topology.ring(4), steps=60, evaluate=15, network=network, "
     steps += "folder=sys.argv[2], checkpoint_every=10, resume=True)\n"
     steps += "except Stop: pass"
     here = os.path.dirname(__file__)
     mpi = [*MPIRUN, "-n", "2", sys.executable, "-c", steps, here, str(tmp_path / "a"), "47"]
-    done = subprocess.run(mpi, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    done = subprocess.run(mpi, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-1500:]
-    script = tmp_path / "go_on.py"
+    script = tmp_path / "resume.py"
     script.write_text(steps)
     torchrun = [
         sys.executable,
@@ -351,30 +253,30 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path):
         [*torchrun, str(script), here, str(tmp_path / "a"), "57"],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=PATIENCE,
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-1500:]
     np.testing.assert_allclose(small(tmp_path / "a", resume=True).x, small().x, rtol=0, atol=1e-12)
     log = (tmp_path / "a" / "log.txt").read_text()
     assert re.findall(r"Resumed from the checkpoint of step (\d+)", log) == ["30", "40", "50"]
-    assert json.loads(config.read_text()) == kept
+    assert json.loads(config.read_text()) == before
 
 
 @needs_mpi
 @pytest.mark.xdist_group("processes")
-def test_the_others_go_on_when_processes_are_killed(tmp_path):
+def test_the_other_processes_continue_when_some_are_killed(tmp_path):
     words = "train --problem least_squares --nodes 8 --steps 1500 --evaluate 100 --survive --out".split()
-    command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", str(BIN / "dnasa"), *words, str(tmp_path / "a")]
+    command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, "-m", "dnasa", *words, str(tmp_path / "a")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     file = tmp_path / "a" / "history.csv"
-    for lines, victim in ((4, 0), (9, 2)):  # the first to die is the one who writes
+    for lines, victim in ((4, 0), (9, 2)):  # the first to die is the writer
         while not (file.exists() and len(file.read_text().splitlines()) > lines):
             time.sleep(0.02)
             assert process.poll() is None, process.communicate()
         os.kill(worker(process.pid, victim), signal.SIGKILL)
         time.sleep(0.3)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors[-2000:]
     result = Result.load(tmp_path / "a")
     assert [loss["nodes"] for loss in result.settings["lost"]] == [[0, 1], [4, 5]]
@@ -402,8 +304,8 @@ def worker(parent, rank):
 
 
 @pytest.mark.xdist_group("processes")
-def test_torchrun_restarts_from_the_newest_checkpoint_by_itself(tmp_path):
-    script = tmp_path / "go.py"
+def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path):
+    script = tmp_path / "job.py"
     script.write_text(
         "import os, signal, sys; from dnasa.problems import LeastSquares; from dnasa import cli\n"
         "original = LeastSquares.gradient\n"
@@ -414,15 +316,17 @@ def test_torchrun_restarts_from_the_newest_checkpoint_by_itself(tmp_path):
         "LeastSquares.gradient = gradient; cli.main()"
     )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2"]
-    words = [*TRAIN, "--timeout", "10", "--checkpoint-every", "50", "--out", str(tmp_path / "a")]
+    words = [*TRAIN, "--timeout", "60", "--checkpoint-every", "50", "--out", str(tmp_path / "a")]
     done = subprocess.run(
         [*torchrun, "--master-port", str(free_port()), str(script), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Resumed from the checkpoint of step 150." in (tmp_path / "a" / "log.txt").read_text()
-    assert run(*TRAIN, "--out", tmp_path / "whole").returncode == 0
-    np.testing.assert_allclose(Result.load(tmp_path / "a").x, Result.load(tmp_path / "whole").x, rtol=0, atol=1e-12)
+    assert run(*TRAIN, "--out", tmp_path / "uninterrupted").returncode == 0
+    np.testing.assert_allclose(
+        Result.load(tmp_path / "a").x, Result.load(tmp_path / "uninterrupted").x, rtol=0, atol=1e-12
+    )

@@ -1,11 +1,12 @@
-"""Checkpoints: everything a run needs to go on, in one safetensors file that is either complete or not there.
+"""Checkpoints: everything a run needs to continue, in one safetensors file that is either complete or absent.
 
 A file is written under another name, synced, then renamed; its name holds the checksum of its contents. So whatever happens
-while it is written, a file with a checkpoint's name and a matching checksum is whole.
+while it is written, a file with a checkpoint's name and a matching checksum is complete. What it says is checked too:
+somebody else may have written it.
 """
 
 import json
-import os
+import math
 import re
 import zlib
 from collections.abc import Callable
@@ -14,11 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import Array, InputError, RunError
-from dnasa.metrics import to_numpy
+from dnasa.core import InputError, RunError
+from dnasa.files import read_bytes, write_durably
 
-KEPT = 3
+FORMAT = 2  # of checkpoints and of run folders
+RETAINED = 3
 NAME = re.compile(r"step-(\d{12})-([0-9a-f]{8})\.safetensors")
+ARRAY_NAME = re.compile(r"\d{1,4}\.(state\..+|memory\.\d{1,4}\.\d{1,4}\.\d{1,4})")
 
 
 class Damaged(InputError):
@@ -26,22 +29,24 @@ class Damaged(InputError):
 
 
 class Checkpoint(NamedTuple):
+    """`arrays` hold rows of all nodes, named `{group}.state.{leaf}` and `{group}.memory.{exchange}.{message}.{array}`."""
+
     step: int
-    arrays: dict[str, np.ndarray]  # of all nodes
+    arrays: dict[str, np.ndarray]
     notes: dict[str, Any]
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write it, then drop all but the newest few."""
+    """Write it, then remove all but the newest few."""
     from safetensors.numpy import save as serialised
 
     arrays = {name: np.ascontiguousarray(a) for name, a in checkpoint.arrays.items()}
-    data = serialised(arrays, metadata={"notes": json.dumps(checkpoint.notes)})
+    data = serialised(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
     path = folder / f"step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors"
     try:
         folder.mkdir(exist_ok=True)
         write_durably(path, data)
-        for old in found(folder)[KEPT:]:
+        for old in found(folder)[RETAINED:]:
             old.unlink()
     except OSError as error:
         raise not_written(folder, checkpoint.step, error) from error
@@ -50,27 +55,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 def not_written(folder: Path, step: int, error: OSError) -> RunError:
     good = found(folder)
-    kept = f"the last good one is of step {step_of(good[0])}" if good else "there is none yet"
-    return RunError(f"Cannot write the checkpoint of step {step}: {error.strerror}; {kept}. Make room, then resume.")
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """The file appears whole or not at all, and stays after a power cut."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(draft, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    last = f"the last good one is of step {step_of(good[0])}" if good else "there is none yet"
+    return RunError(
+        f"Cannot write the checkpoint of step {step}: {error.strerror}; {last}. Free some space, then resume."
+    )
 
 
 def found(folder: Path) -> list[Path]:
@@ -83,23 +71,41 @@ def step_of(path: Path) -> int:
 
 
 def load(path: Path) -> Checkpoint:
-    """Read it back, or say what is wrong with it."""
+    """Read a checkpoint back, checked; `Damaged` if it is not what was written."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load as parsed
 
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
         raise Damaged(f"Cannot read {path}: {error.strerror}.") from error
     if zlib.crc32(data) != int(NAME.fullmatch(path.name)[2], 16):  # type: ignore[index]
         raise Damaged(f"{path} is damaged: its checksum does not match.")
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return Checkpoint(step_of(path), parsed(data), json.loads(header["__metadata__"]["notes"]))
+    try:
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        arrays, notes = parsed(data), json.loads(metadata["notes"])
+        number = notes.pop("format", 1)
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged: it is not a checkpoint ({type(error).__name__}).") from error
+    check_format(path, number)
+    wrong = _wrong_arrays(arrays) or _wrong_notes(notes) or _wrong_shapes(arrays, notes)
+    if wrong:
+        raise Damaged(f"{path} is damaged: {wrong}.")
+    return Checkpoint(step_of(path), arrays, notes)
+
+
+def check_format(path: Path, number: Any) -> None:
+    if number != FORMAT:
+        raise InputError(
+            f"{path} was written by another version of dnasa (format {number!s:.20}, this one reads {FORMAT}): finish the run "
+            "with that version, or start it again in another folder."
+        )
 
 
 def newest(
     folder: Path, report: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda checkpoint: None
 ) -> Path | None:
-    """The newest good checkpoint's file; damaged ones are reported and passed over."""
+    """The newest good checkpoint's file; damaged ones are reported and skipped."""
     for path in found(folder):
         try:
             check(load(path))
@@ -110,24 +116,73 @@ def newest(
     return None
 
 
-# ---------------------------------------------------------------- from states to arrays and back
+# ---------------------------------------------------------------- checks of the contents
+
+Check = Callable[[Any], bool]
 
 
-def flatten(state: Any, gather: Callable[[Array], Array], prefix: str = "") -> dict[str, np.ndarray]:
-    """All arrays of a rule's state under their names, with the rows of all nodes."""
-    names = getattr(state, "_fields", range(len(state)))
-    out: dict[str, np.ndarray] = {}
-    for name, part in zip(names, state, strict=True):
-        key = f"{prefix}{name}"
-        out |= flatten(part, gather, f"{key}.") if isinstance(part, tuple) else {key: to_numpy(gather(part))}
-    return out
+def _integer(value: Any) -> bool:
+    return type(value) is int and abs(value) < 2**62
 
 
-def restore(state: Any, arrays: dict[str, np.ndarray], like: Callable[[np.ndarray], Array], prefix: str = "") -> Any:
-    """A state of the same shape with its arrays from a checkpoint; `like` picks this process' rows and converts them."""
-    names = getattr(state, "_fields", range(len(state)))
-    parts = [
-        restore(part, arrays, like, f"{prefix}{name}.") if isinstance(part, tuple) else like(arrays[f"{prefix}{name}"])
-        for name, part in zip(names, state, strict=True)
-    ]
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+def _count(value: Any) -> bool:
+    return _integer(value) and value >= 0
+
+
+def _number(value: Any) -> bool:
+    return _integer(value) or (type(value) is float and math.isfinite(value))
+
+
+def _list_of(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _pair_of(first: Check, second: Check) -> Check:
+    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
+
+
+def _table(value: Any) -> bool:
+    return _list_of(_list_of(_integer))(value) and len({len(row) for row in value}) == 1
+
+
+def _loss(value: Any) -> bool:
+    return isinstance(value, dict) and _count(value.get("step")) and _list_of(_count)(value.get("nodes"))
+
+
+NOTES: dict[str, Check] = {
+    "diverged": _table,
+    "diverged_node": _table,
+    "agreed": _table,
+    "seconds": _number,
+    "periods": lambda value: _list_of(_pair_of(_count, _count))(value) and len(value) > 0,
+    "lost": _list_of(_loss),
+    "settings": lambda value: isinstance(value, dict),
+    "members": _list_of(_count),
+    "sent": _list_of(_pair_of(_count, _number)),
+    "history": _pair_of(_count, _count),
+}
+
+
+def _wrong_notes(notes: dict[str, Any]) -> str | None:
+    wrong = [name for name, check in NOTES.items() if not check(notes.get(name))]
+    return f"its {wrong[0]} is not as written by a run" if wrong else None
+
+
+def _wrong_arrays(arrays: dict[str, np.ndarray]) -> str | None:
+    for name, a in arrays.items():
+        if not ARRAY_NAME.fullmatch(name) or a.ndim != 4 or a.dtype.kind not in "fiu":
+            return f"its array {name!r:.40} is not one of a run"
+    return None
+
+
+def _wrong_shapes(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str | None:
+    """A group's arrays are of the same variants and seeds; the tables have a row for each variant, a column for each seed."""
+    sizes = {(name.partition(".")[0], a.shape[:2]) for name, a in arrays.items()}
+    groups = [str(number) for number in range(len(notes["sent"]))]
+    rows, columns = sum(size[0] for _, size in sizes), {size[1] for _, size in sizes}
+    tables = [notes[name] for name in ("diverged", "diverged_node", "agreed")]
+    if sorted(group for group, _ in sizes) != sorted(groups):
+        return "its arrays are not of the groups it names"
+    if any(len(table) != rows or {len(row) for row in table} != columns for table in tables):
+        return "its arrays and notes are of different runs"
+    return None

@@ -1,136 +1,31 @@
-"""What a run leaves behind: the result in memory, and its folder."""
+"""A run on disk."""
 
-import contextlib
 import csv
-import fcntl
-import io
-import json
 import os
 import platform
 import shutil
 import time
 import zlib
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa import checkpoints
-from dnasa.checkpoints import Checkpoint, Damaged, write_durably
-from dnasa.core import Array, InputError, RunError
+from dnasa.core import InputError, RunError
+from dnasa.files import make_folder, read_json, to_json, write_durably
+from dnasa.runs import checkpoints, locks
+from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
+from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of `solve`.
-
-    `x` is `(n, d)` for one run and `(runs, n, d)` for several; `history` has one row per evaluation and run, `runs` one
-    row per run: its rule, schedule, stepsize, seed and, where it diverged, the step at which it did.
-    """
-
-    x: Array
-    history: "pd.DataFrame"
-    runs: "pd.DataFrame"
-    settings: dict[str, Any]
-    rank: int = 0  # of this process among those still there
-
-    @property
-    def mean(self) -> Array:
-        """The mean iterate, `(d,)` or `(runs, d)`: the trained model."""
-        return self.x.mean(-2)
-
-    def final(self) -> "pd.DataFrame":
-        """The last evaluation of every run."""
-        return self.history.groupby("run", sort=True).tail(1).set_index("run")
-
-    def plot(self, path: str | Path | None = None) -> "Figure":
-        """The curves of all runs; saved when a path is given."""
-        from dnasa.plots import draw_history, save_figure
-
-        figure = draw_history(self.history)
-        if path:
-            save_figure(figure, path)
-        return figure
-
-    def save(self, path: str | Path) -> Path:
-        """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""
-        from safetensors.numpy import save as serialised
-
-        folder = make_folder(path)
-        x = self.x if isinstance(self.x, np.ndarray) else self.x.detach().cpu().numpy()
-        files = {
-            "history.csv": self.history.to_csv(index=False).encode(),
-            "runs.csv": self.runs.to_csv(index_label="run").encode(),
-            "x.safetensors": serialised({"x": np.ascontiguousarray(x)}),
-            "settings.json": pretty(self.settings),
-        }
-        try:
-            for name, data in files.items():
-                write_durably(folder / name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write to {folder}: {error.strerror}. Make room or choose another folder."
-            ) from error
-        return folder
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Result":
-        """Read back what `save` wrote; `x` comes as a NumPy array."""
-        import pandas as pd
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        folder = Path(path)
-        for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
-            if not (folder / name).is_file():
-                raise InputError(f"{folder} holds no saved result: {name} is missing.")
-        try:
-            runs = pd.read_csv(folder / "runs.csv", index_col="run")
-            runs["diverged"] = runs["diverged"].astype("Int64")
-            x = load_file(folder / "x.safetensors")["x"]
-            settings = json.loads((folder / "settings.json").read_text())
-            return cls(x, pd.DataFrame(parse_rows((folder / "history.csv").read_text())), runs, settings)
-        except (OSError, ValueError, KeyError, TypeError, csv.Error, SafetensorError) as error:
-            raise InputError(f"The result in {folder} is damaged: {str(error).splitlines()[0]}.") from error
-
-
-def make_folder(path: str | Path) -> Path:
-    """The folder, made if it is not there, or a clear word why nothing can be written there."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"Cannot write to {folder}: {error.strerror}. Choose another folder.") from error
-    return folder
-
-
-def parse_rows(text: str) -> list[dict[str, Any]]:
-    """The rows of a history as they were written, to the last bit."""
-    return [{name: _number(value) for name, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text or "nan")
-    return text
-
-
-def pretty(thing: Any) -> bytes:
-    return (json.dumps(thing, indent=2, default=lambda number: number.item()) + "\n").encode()
+STATES = ("running", "done", "interrupted", "failed", "diverged")
 
 
 def versions() -> dict[str, str]:
-    """What this run is made with."""
+    """The software this run uses."""
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for name in ("dnasa", "numpy", "torch"):
         try:
@@ -141,13 +36,15 @@ def versions() -> dict[str, str]:
 
 
 class RunFolder:
-    """A run on disk, written to as it happens and locked while in use.
+    """A run on disk, written as it happens and locked while in use.
 
     `config.json` has everything needed to repeat the run, `history.csv` grows by one row per evaluation and run,
-    `checkpoints/` holds the last few states, `log.txt` says what happened when, and `status.json` how it ended.
+    `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json` how it ended. A process
+    that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that it runs: a reader
+    never touches `.lock`, so it cannot make a start fail.
     """
 
-    OWN = (
+    FILES = (
         *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
         *("history.png", "stepsizes.png"),
     )
@@ -156,13 +53,17 @@ class RunFolder:
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
     ):
         self.path, self.resume, self.force = Path(path), resume, force
-        self.config = config or {}
-        self.bytes = self.checksum = 0  # of history.csv
+        self.config = {"format": FORMAT} | (config or {})
+        self.locks: list[IO[str] | None] = []
+        self.steps: int | None = None
+        self.history_bytes = self.history_checksum = 0
         if resume:
             self.config = self.read_config()
 
     def check(self) -> None:
-        """A run that is there already is not replaced unless asked for, and one that is done is not continued."""
+        """An existing run is replaced only with `force`; one that is done, or of another version, is not continued."""
+        if self.resume:
+            check_format(self.path / "config.json", self.config.get("format", 1))
         if self.resume and self.state == "done":
             raise InputError(f"The run in {self.path} is done: there is nothing to continue.")
         make_folder(self.path)
@@ -172,92 +73,116 @@ class RunFolder:
                 f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
                 "replace it with --force."
             )
+        for name in ("history.csv", "log.txt") if self.resume else ():
+            if (self.path / name).is_symlink():
+                raise InputError(f"{self.path / name} is a symbolic link: replace it with the file to resume the run.")
 
     def open(self) -> None:
-        """Take the folder for this process; whatever a new run would replace goes."""
+        """Lock the folder for this process and remove what a new run replaces."""
         self.check()
-        self.lock = open(self.path / ".lock", "a")  # noqa: SIM115 (held until the process ends, however it ends)
         try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.") from None
-        for draft in (*self.path.glob(".*.safetensors.*"), *(self.path / "checkpoints").glob(".*")):
-            draft.unlink(missing_ok=True)  # what a killed process was writing
-        if not self.resume:
-            for name in self.OWN:
-                (self.path / name).unlink(missing_ok=True)
-            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+            lock = locks.acquire(self.path / ".lock")
+            if lock is None:
+                raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
+            self.locks = [lock, locks.acquire(self.path / ".running", wait=True)]
+            self._remove_leftovers()
+        except OSError as error:
+            raise InputError(f"Cannot use {self.path}: {error}. Choose another folder.") from error
+
+    def _remove_leftovers(self) -> None:
+        """Drafts of a killed process; for a new run also the run that was here."""
+        folder = self.path / "checkpoints"
+        for draft in (*self.path.glob(".*.safetensors.*"), *folder.glob(".*")):
+            draft.unlink(missing_ok=True)
+        if self.resume:
+            return
+        for name in self.FILES:
+            (self.path / name).unlink(missing_ok=True)
+        if folder.is_symlink():  # what it points to is not part of this folder
+            folder.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
-        self.lock.close()
+        for lock in self.locks:
+            if lock is not None:
+                lock.close()
 
     def begin(self, run: dict[str, Any], steps: int) -> None:
-        """Say what is about to happen."""
+        """Write the config and the status before the first step."""
+        self.steps = steps
         if self.resume:
-            made, here = self.config.get("versions", {}), versions()
-            other = [f"{name} {made[name]}, now {here.get(name)}" for name in made if made[name] != here.get(name)]
-            if other:
-                self.log(f"Begun with {'; '.join(other)}: the last digits may differ.")
+            self._log_other_versions(self.config.get("versions"))
         else:
             self.config |= {"versions": versions(), "run": run}
-            self._write("config.json", pretty(self.config))
+            self._write("config.json", to_json(self.config))
         self.status("running", 0, steps)
+
+    def _log_other_versions(self, before: Any) -> None:
+        now = versions()
+        items = before.items() if isinstance(before, dict) else ()
+        other = [f"{name} {made}, now {now.get(name)}" for name, made in items if made != now.get(name)]
+        if other:
+            self.log(f"Begun with {'; '.join(other)}: the last digits may differ.")
 
     def _write(self, name: str, data: bytes) -> None:
         try:
             write_durably(self.path / name, data)
         except OSError as error:
-            raise RunError(f"Cannot write {self.path / name}: {error.strerror}. Make room, then resume.") from error
-
-    def status(self, state: str, step: int, steps: int) -> None:
-        self._write("status.json", pretty({"state": state, "step": step, "steps": steps}))
-
-    def log(self, line: str) -> None:
-        self._append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+            raise self._cannot_write(name, error) from error
 
     def _append(self, name: str, data: bytes) -> None:
         try:
             with open(self.path / name, "ab") as file:
                 file.write(data)
         except OSError as error:
-            raise RunError(f"Cannot write {self.path / name}: {error.strerror}. Make room, then resume.") from error
+            raise self._cannot_write(name, error) from error
+
+    def _cannot_write(self, name: str, error: OSError) -> RunError:
+        return RunError(f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume.")
+
+    def status(self, state: str, step: int, steps: int) -> None:
+        self._write("status.json", to_json({"state": state, "step": step, "steps": steps}))
+
+    def log(self, line: str) -> None:
+        self._append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     # ------------------------------------------------------------ history and checkpoints
 
     def append(self, rows: "pd.DataFrame") -> None:
-        data = rows.to_csv(index=False, header=self.bytes == 0).encode()
+        data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
         self._append("history.csv", data)
-        self.bytes += len(data)
-        self.checksum = zlib.crc32(data, self.checksum)
+        self.history_bytes += len(data)
+        self.history_checksum = zlib.crc32(data, self.history_checksum)
 
-    def take_over(self, rows: "pd.DataFrame", t: int) -> None:
-        """Go on with a history that another process may have written: its rows before step t, and those it could not write."""
+    def repair_history(self, rows: "pd.DataFrame", t: int) -> None:
+        """After the writing process was lost: keep its complete rows before step t and add those it did not write."""
         path = self.path / "history.csv"
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        whole = [line for line in lines if line.endswith(b"\n")]
-        steps = [row["step"] for row in parse_rows(b"".join(whole).decode())]
-        kept = b"".join(whole[:1] + [line for line, step in zip(whole[1:], steps, strict=True) if step < t])
-        self._write("history.csv", kept)
-        self.bytes, self.checksum = len(kept), zlib.crc32(kept)
-        missing = rows[~rows.step.isin(steps) & (rows.step < t)]
-        if len(missing):
-            self.append(missing)
+        complete = [line for line in lines if line.endswith(b"\n")]
+        steps = [row["step"] for row in parse_rows(b"".join(complete).decode())]
+        data = b"".join(complete[:1] + [line for line, step in zip(complete[1:], steps, strict=True) if step < t])
+        self._write("history.csv", data)
+        self.history_bytes, self.history_checksum = len(data), zlib.crc32(data)
+        if len(rows):  # there is none before the first evaluation
+            missing = rows[~rows.step.isin(steps) & (rows.step < t)]
+            if len(missing):
+                self.append(missing)
 
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
-        notes = notes | {"history": [self.bytes, self.checksum]}
+        notes = notes | {"history": [self.history_bytes, self.history_checksum]}
         folder = self.path / "checkpoints"
         try:
             with open(self.path / "history.csv", "ab") as file:
-                os.fsync(file.fileno())  # it must outlast whatever the checkpoint outlasts
+                os.fsync(file.fileno())  # a checkpoint must never be newer than its history
         except OSError as error:
             raise checkpoints.not_written(folder, step, error) from error
         checkpoints.save(folder, Checkpoint(step, arrays, notes))
         self.log(f"Checkpoint of step {step}.")
 
     def newest(self) -> Path | None:
-        """The file of the newest checkpoint that is whole and whose part of the history is; newer ones are put aside."""
+        """The file of the newest checkpoint that is intact and whose history is; newer ones are renamed `rejected-`."""
         folder = self.path / "checkpoints"
-        chosen = checkpoints.newest(folder, self._report, self._matches)
+        chosen = checkpoints.newest(folder, self._report, self._check_history)
         for path in checkpoints.found(folder):
             if path == chosen:
                 break
@@ -268,53 +193,51 @@ class RunFolder:
         self.log(line)
         print(line, flush=True)
 
-    def _matches(self, checkpoint: Checkpoint) -> None:
+    def _check_history(self, checkpoint: Checkpoint) -> None:
+        if self.steps is not None and checkpoint.step > self.steps:
+            raise Damaged(f"The checkpoint of step {checkpoint.step} is beyond the end of the run, step {self.steps}.")
         length, checksum = checkpoint.notes["history"]
         try:
             with open(self.path / "history.csv", "rb") as file:
                 data = file.read(length)
         except OSError:
             data = b""
-        if length and (len(data) != length or zlib.crc32(data) != checksum):
+        if length and (len(data) != length or zlib.crc32(data) != checksum or not _is_history(data)):
             raise Damaged(f"{self.path / 'history.csv'} is not as it was at step {checkpoint.step}.")
 
-    def history_of(self, checkpoint: Checkpoint | None) -> str:
-        """history.csv up to there; what came after is cut off, since it will happen again."""
-        self.bytes, self.checksum = checkpoint.notes["history"] if checkpoint else (0, 0)
-        with open(self.path / "history.csv", "ab") as file:
-            file.truncate(self.bytes)
-        return (self.path / "history.csv").read_text()
+    def truncate_history(self, checkpoint: Checkpoint | None) -> str:
+        """history.csv up to the checkpoint; the rows after it are removed, since these steps are made again."""
+        self.history_bytes, self.history_checksum = checkpoint.notes["history"] if checkpoint else (0, 0)
+        try:
+            with open(self.path / "history.csv", "ab") as file:
+                file.truncate(self.history_bytes)
+            return (self.path / "history.csv").read_text()
+        except OSError as error:
+            raise self._cannot_write("history.csv", error) from error
 
-    # ------------------------------------------------------------ looking at it later
+    # ------------------------------------------------------------ read
 
     def read_config(self) -> dict[str, Any]:
         return read_json(self.path / "config.json", f"{self.path} holds no run to continue")
 
     @property
     def state(self) -> str:
-        """running, done, interrupted, failed, diverged, or killed: begun, not ended, and nobody there."""
-        try:
-            with open(self.path / ".lock") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        """running, done, interrupted, failed, diverged; killed if it says running but no process runs; else unknown."""
+        if locks.is_held(self.path / ".running"):
             return "running"
-        except OSError:
-            pass  # no lock was ever taken
         try:
-            state = str(read_json(self.path / "status.json", "").get("state"))
+            state = read_json(self.path / "status.json", "").get("state")
         except InputError:
             return "unknown"
-        return "killed" if state == "running" else state
+        if state not in STATES:
+            return "unknown"
+        return "killed" if state == "running" else str(state)
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
-    """An object from a file, or a clear word."""
+def _is_history(data: bytes) -> bool:
+    """Whether these are complete rows, each with a run and a step."""
     try:
-        thing = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{what}: cannot read {path} ({error.strerror}).") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {str(error).splitlines()[0]}.") from error
-    if not isinstance(thing, dict):
-        raise InputError(f"{path} must hold one JSON object.")
-    return thing
+        rows = parse_rows(data.decode())
+    except (ValueError, csv.Error):
+        return False
+    return all(None not in row and type(row.get("run")) is type(row.get("step")) is int for row in rows)

@@ -1,19 +1,22 @@
 """All runs of a folder in one table."""
 
+import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
-from dnasa.records import RunFolder, parse_rows
+from dnasa.files import read_bytes
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHOWN = ("test_loss", "test_accuracy")
+METRICS = ("test_loss", "test_accuracy")
 
 
 def table(folder: Path) -> "pd.DataFrame":
-    """One row per run: what, in which state, how far, and its last metrics."""
+    """One row per run: its settings, its state, its step, and its last metrics."""
     import pandas as pd
 
     if not folder.is_dir():
@@ -24,23 +27,41 @@ def table(folder: Path) -> "pd.DataFrame":
     return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
+def source(options: dict[str, Any]) -> str:
+    """What a run is trained on: its problem, its folder of shards, or its data."""
+    if options.get("problem"):
+        return str(options["problem"])
+    if options.get("shard_dir"):
+        return Path(str(options["shard_dir"])).name
+    return str(options.get("data", "-"))
+
+
 def _row(path: Path) -> dict[str, Any]:
     try:
         run = RunFolder(path, resume=True)
-        options = run.config.get("options") or {}
-        if not isinstance(options, dict):
-            return {"run": path.name, "state": "damaged"}
-        last = parse_rows((path / "history.csv").read_text())[-1:] if (path / "history.csv").exists() else []
-    except (InputError, OSError, ValueError):
+        options, last, state = run.config.get("options", {}), _last_row(path / "history.csv"), run.state
+    except (InputError, OSError, ValueError, csv.Error):
+        options, last, state = None, {}, "damaged"
+    if not isinstance(options, dict):
         return {"run": path.name, "state": "damaged"}
-    metrics = last[0] if last else {}
+    numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
     return {
         "run": path.name,
-        "rule": options.get("rule", options.get("rules")),
-        "data": options.get("problem") or options.get("data"),
-        "nodes": options.get("nodes"),
-        "topology": options.get("topology"),
-        "state": run.state,
-        "step": f"{metrics.get('step', 0)} / {options.get('steps')}",
-        **{name.replace("_", " "): metrics.get(name) for name in SHOWN},
+        "rule": _text(options.get("rule", options.get("rules"))),
+        "data": _text(source(options)),
+        "nodes": _text(options.get("nodes")),
+        "topology": _text(options.get("topology")),
+        "state": state,
+        "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
+        **{name: value for name, value in numbers.items() if isinstance(value, float)},
     }
+
+
+def _last_row(path: Path) -> dict[str, Any]:
+    rows = parse_rows(read_bytes(path).decode()) if path.exists() else []
+    return rows[-1] if rows else {}
+
+
+def _text(value: Any) -> str:
+    """Short, whatever a config says."""
+    return "-" if value is None else f"{value!s:.60}"

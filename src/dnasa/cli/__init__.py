@@ -1,0 +1,12 @@
+"""The command line: `dnasa train | compare | resume | runs | report | reproduce | topology | data`."""
+
+from dnasa.cli.commands import app
+from dnasa.cli.exits import fail, run_app, running
+from dnasa.cli.rendering import console
+
+__all__ = ["app", "console", "fail", "main", "running"]
+
+
+def main() -> None:
+    """A user's mistake ends in one line and exit code 2, a run that failed in one line and exit code 1."""
+    run_app(app)

@@ -1,0 +1,154 @@
+"""The options of a run in its `config.json`: written when it begins, read when it is resumed or repeated.
+
+Anybody may have written the file. So only options of the command that a run stores are accepted, each of its own type, and
+none of them names a file to write.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from dnasa import networks
+from dnasa.cli import plugins
+from dnasa.cli.rendering import print_line
+from dnasa.core import InputError
+from dnasa.files import read_json
+from dnasa.rules import RULES
+
+if TYPE_CHECKING:
+    from dnasa.runs.folder import RunFolder
+
+RESUMED = "dnasa.resumed"
+NOT_STORED = ("out", "force", "config", "trace")
+SOURCES = ("data", "problem", "shard_dir")
+OLD_NAMES = {"wire": "message_dtype"}
+TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
+    bool: ("true or false", (bool,)),
+    int: ("a whole number", (int,)),
+    float: ("a number", (int, float)),
+}
+
+
+# ---------------------------------------------------------------- write
+
+
+def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> "RunFolder | None":
+    """The run's folder with all options in its config; checked before the work begins."""
+    from dnasa.runs.folder import RunFolder
+
+    if out is None:
+        return None
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.json").exists()
+    if restarted or (context.obj or {}).get(RESUMED):
+        return RunFolder(out, resume=True)
+    options = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
+    folder = RunFolder(out, {"command": context.info_name, "options": without_unused(options)}, force=force)
+    if networks.launched_rank() == 0:
+        folder.check()
+    return folder
+
+
+def stored(name: str, value: Any) -> Any:
+    """As JSON, with absolute paths for the user's files."""
+    if isinstance(value, (list, tuple)):
+        return [stored(name, part) for part in value]
+    if isinstance(value, Path) or (name == "data" and Path(value).suffix in (".csv", ".npz", ".gz")):
+        return str(Path(value).resolve())
+    return value
+
+
+def without_unused(options: dict[str, Any]) -> dict[str, Any]:
+    """Without the default of --data where a problem or shards take its place."""
+    replaced = options.get("problem") is not None or options.get("shard_dir") is not None
+    return {name: value for name, value in options.items() if name != "data" or not replaced}
+
+
+# ---------------------------------------------------------------- read
+
+
+def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
+    """The command and the options in a config, checked."""
+    command, options = config.get("command"), config.get("options")
+    if command not in ("train", "compare") or not isinstance(options, dict):
+        raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
+    options = {OLD_NAMES.get(name, name): value for name, value in options.items() if value is not None}
+    root: Any = context.find_root().command
+    hints = get_type_hints(root.commands[command].callback)
+    known = {param.name for param in root.commands[command].params} - set(NOT_STORED)
+    for name, value in options.items():
+        if name not in known:
+            raise InputError(f"{path}: '{name:.40}' is not an option that a config of `dnasa {command}` can have.")
+        _check_type(name, value, hints[name], path)
+    return command, without_unused(options)
+
+
+def _check_type(name: str, value: Any, hint: Any, path: Path) -> None:
+    """`hint` is the type of the command's parameter: one type, a list of texts or paths, or either of them or None."""
+    kind = get_args(hint)[0] if get_origin(hint) is UnionType else hint
+    if get_origin(kind) is list:
+        wanted, fits = "a list of texts", isinstance(value, list) and all(isinstance(part, str) for part in value)
+    else:
+        wanted, types = TYPES.get(kind, ("a text", (str,)))
+        fits = type(value) in types
+    if not fits:
+        raise InputError(f"{path}: {name} must be {wanted}, not {value!r:.40}.")
+
+
+def resume(context: typer.Context, folder: Path, config: Mapping[str, Any]) -> None:
+    """Run the command in a folder's config again, in that folder."""
+    command, options = read_options(context, config, folder / "config.json")
+    announce_plugins(options, folder / "config.json")
+    survive = options.get("survive") and networks.can_survive()
+    options |= {"out": str(folder), "engine": None, "survive": survive}
+    invoke(context, command, options, {RESUMED: True})
+
+
+def repeat(context: typer.Context, path: Path) -> None:
+    """Run a config; options given on the command line replace those of the file."""
+    command, options = read_options(context, read_json(path, "There is no such config"), path)
+    if command != context.info_name:
+        raise InputError(f"{path} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
+    given = {name: stored(name, value) for name, value in explicit(context).items() if name != "config"}
+    if given.keys() & set(SOURCES):
+        options = {name: value for name, value in options.items() if name not in SOURCES}
+    if "plugin" not in given:
+        announce_plugins(options, path)
+    plugins.load([Path(file) for file in (options | given).get("plugin", ())])
+    if given.get("rule") in RULES and not RULES[given["rule"]].needs_eta:
+        options.pop("eta", None)
+    if "out" not in given:
+        options.pop("checkpoint_every", None)
+    invoke(context, command, options | given, None)
+
+
+def explicit(context: typer.Context) -> dict[str, Any]:
+    """The options that were given on the command line."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+
+
+def announce_plugins(options: Mapping[str, Any], path: Path) -> None:
+    """A plugin is code: announce that it is executed because a file names it."""
+    if networks.launched_rank() == 0:
+        for file in options.get("plugin", ()):
+            print_line(f"Executing the plugin {file}, which {path} names.")
+
+
+def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj: dict[str, Any] | None) -> None:
+    """Through the command line's own checks."""
+    words = [command]
+    for name, value in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            words += [f"{option}={part}" for part in (value if isinstance(value, list) else [value])]
+    root = context.find_root()
+    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)

@@ -1,0 +1,63 @@
+"""How the program ends: exit codes, and one line that says why."""
+
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+import typer
+
+from dnasa import networks
+from dnasa.core import InputError, Interrupted, RunError
+
+UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+
+
+class Running:
+    """The engine in use: it decides how this process must end so that the others do not wait for it."""
+
+    engine = "simulated"
+
+
+running = Running()
+
+
+def fail(code: int, message: str) -> NoReturn:
+    """Print one line and exit; processes that wait for this one are ended too."""
+    rank = networks.launched_rank()
+    if rank and running.engine == "simulated":
+        time.sleep(3)  # a mistake that all processes share is reported by the first, which then ends the others
+    print(f"Error: {f'rank {rank}: ' if rank else ''}{_one_line(message)}", file=sys.stderr, flush=True)
+    if running.engine != "simulated":
+        networks.terminate(running.engine, code)
+    raise SystemExit(code)
+
+
+def _one_line(message: str) -> str:
+    """Without line breaks and characters that cannot be encoded, which names in files may contain."""
+    return " ".join(message.split()).encode(errors="replace").decode()
+
+
+def run_app(app: typer.Typer) -> None:
+    try:
+        sys.exit(app(standalone_mode=False))
+    except InputError as error:
+        fail(2, str(error))
+    except MemoryError:
+        fail(2, "There is not enough memory for this: use fewer nodes, a smaller batch or fewer seeds.")
+    except Interrupted as interruption:
+        fail(130, str(interruption))
+    except RunError as error:
+        fail(1, str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        fail(130, "Interrupted.")
+    except UsageError as error:
+        if not error.format_message():  # the help was printed instead
+            sys.exit(2)
+        where = error.ctx.command_path if error.ctx else "dnasa"
+        fail(2, f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+    except Exception:
+        if running.engine == "simulated":
+            raise
+        traceback.print_exc()
+        fail(1, "An unexpected error, see above.")

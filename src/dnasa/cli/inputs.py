@@ -1,0 +1,153 @@
+"""From options to the objects that `solve` takes."""
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dnasa import networks
+from dnasa.cli import configs, plugins
+from dnasa.cli.exits import running
+from dnasa.cli.rendering import console
+from dnasa.core import InputError, choose, whole
+
+if TYPE_CHECKING:
+    from dnasa.core import Channel, Network
+    from dnasa.problems import Problem
+    from dnasa.topology import Topology
+
+
+def prepare(context: typer.Context) -> tuple["Problem", "Topology", dict[str, Any]]:
+    """For `train` and `compare`: the problem, the graph, and the options that both pass to `solve`."""
+    from dnasa import topology
+
+    given = SimpleNamespace(**context.params)
+    plugins.load(given.plugin or ())
+    check_source(context)
+    folder = configs.make_run_folder(context, given.out, given.force)
+    graph = topology.make(given.topology, given.nodes, given.weights)
+    network = make_network(graph, given)
+    shared = {
+        "steps": given.steps,
+        "schedule": given.schedule,
+        "seed": seed_range(given.seed, given.seeds),
+        "evaluate": given.evaluate,
+        "network": network,
+        "folder": folder,
+        "checkpoint_every": given.checkpoint_every,
+    }
+    return make_problem(network, given), graph, shared
+
+
+def check_source(context: typer.Context) -> None:
+    """Refuse options that would have no effect."""
+    given = SimpleNamespace(**context.params)
+    data = "data" in configs.explicit(context)
+    if given.shard_dir is not None and data:
+        raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
+    if given.problem is None:
+        return
+    unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
+    unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
+    for option, value in unused.items():
+        if value:
+            raise InputError(f"{option} belongs to --data: it does nothing with --problem.")
+    if data:
+        raise InputError("--data and --problem cannot be combined: leave one of them out.")
+
+
+def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
+    """The network; from here on only the first of several processes prints."""
+    engine = given.engine or networks.detect()
+    channel = make_channel(given)
+    network = networks.connect(
+        graph,
+        engine,
+        given.rounds,
+        given.timeout,
+        given.device,
+        given.message_dtype if channel is None else None,
+        channel,
+        given.survive,
+    )
+    running.engine = engine
+    console.quiet = network.rank != 0
+    return network
+
+
+def make_channel(given: SimpleNamespace) -> "Channel | None":
+    """Simulated faults, if there are any."""
+    if not (given.drop or given.away or given.stale):
+        return None
+    from dnasa.channels import faulty
+
+    if given.rounds != 1:
+        raise InputError("--drop, --away and --stale need one exchange per step: leave out --rounds.")
+    return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
+
+
+def make_problem(network: "Network", given: SimpleNamespace) -> "Problem":
+    if given.batch is not None and given.batch < 1:
+        raise InputError(f"--batch must be at least 1, not {given.batch}.")
+    if given.dtype not in (None, "float32", "float64"):
+        raise InputError(f"Unknown dtype '{given.dtype}'. Choose from: float32, float64.")
+    if given.problem is not None:
+        from dnasa.problems.least_squares import LeastSquares
+
+        spike = choose("problem", given.problem, {"least_squares": False, "spike": True})
+        return LeastSquares(spike=spike, batch=given.batch or 1, dtype=given.dtype or "float64")
+    from dnasa.studies import tasks
+
+    options: Any = {
+        "batch": given.batch or tasks.BATCH,
+        "loss_scale": given.loss_scale,
+        "dtype": given.dtype or "float32",
+        "device": given.device,
+    }
+    if given.shard_dir is not None:
+        from dnasa.data import from_shards
+
+        return tasks.on_shards(
+            *from_shards(given.shard_dir, network.local_nodes, network.nodes, given.target), **options
+        )
+    return tasks.classification(given.data, network.nodes, given.partition, target=given.target, **options)
+
+
+def best_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def seed_range(seed: int, seeds: int) -> range:
+    first, count = whole("A seed", seed, low=0), whole("--seeds", seeds, high=100_000)
+    return range(first, first + count)
+
+
+def split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in split(text)]
+    except ValueError:
+        raise InputError(f"--etas takes numbers separated by commas, such as 0.1,1,10; not '{text}'.") from None
+
+
+def thresholds(texts: Sequence[str]) -> dict[str, float]:
+    """From METRIC=NUMBER to what `solve` stops at."""
+    out: dict[str, float] = {}
+    for text in texts:
+        metric, _, number = (part.strip() for part in text.partition("="))
+        try:
+            out[metric] = float(number)
+        except ValueError:
+            out[metric] = math.nan
+        if not metric or math.isnan(out[metric]):
+            raise InputError(f"--stop takes METRIC=NUMBER, such as grad_norm=0.01; not '{text}'.")
+    if len(out) < len(texts):
+        raise InputError("--stop was given twice for the same metric: give each metric once.")
+    return out

@@ -1,0 +1,113 @@
+"""The options that commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dnasa.rules import RULES
+
+DataName = Annotated[
+    str,
+    typer.Option(
+        "--data", help="digits, mnist, a9a, miniboone, covertype, or your own .npz or .csv file (see `dnasa data`)."
+    ),
+]
+Target = Annotated[str | None, typer.Option(help="Label column of your own .csv file.")]
+PartitionName = Annotated[
+    str, typer.Option("--partition", help="How rows are divided among nodes: iid, by_label, dirichlet(0.1).")
+]
+LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+ProblemName = Annotated[
+    str | None, typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares or spike.")
+]
+Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
+TopologyName = Annotated[
+    str,
+    typer.Option(
+        help="The graph: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, "
+        "paper_random."
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
+    ),
+]
+RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
+RuleNames = Annotated[
+    str, typer.Option(help=f"Methods, separated by commas, from: {', '.join(RULES)}, and rules of plugins.")
+]
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Python file that registers rules of your own (dnasa.rules.register); may be given several times."
+    ),
+]
+Eta = Annotated[float | None, typer.Option(help="Stepsize, for rules that need one; dnasa needs none.")]
+Etas = Annotated[str, typer.Option(help="Stepsizes for the rules that need one, separated by commas.")]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="Stepsize schedule: diminishing (default) or fixed; constant for rules with a stepsize; "
+        "parameter-free or parameter-free-fixed for dsgt."
+    ),
+]
+Steps = Annotated[int, typer.Option(help="Number of steps.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Stop once a metric has reached a value, such as grad_norm=0.01; several must all be reached.",
+        metavar="METRIC=NUMBER",
+    ),
+]
+Batch = Annotated[
+    int | None, typer.Option(help="Samples per node and step. Default: 32 for data, 1 for least squares.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the samples and the starting point; the first of several.")]
+Seeds = Annotated[int, typer.Option(help="How many seeds to run side by side: seed, seed + 1, ...")]
+Evaluate = Annotated[int | None, typer.Option(help="Evaluate every so many steps. Default: 50 times or fewer.")]
+Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
+Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32 for data, else float64.")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="simulated, mpi or torch. Default: how this process was started (mpirun, torchrun, or by itself)."
+    ),
+]
+Timeout = Annotated[float, typer.Option(help="Seconds without an answer after which a process counts as lost.")]
+MessageDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--message-dtype", "--wire", help="Send messages in 16 bits: bfloat16 or float16. Default: as they are."
+    ),
+]
+Overlap = Annotated[
+    bool,
+    typer.Option("--overlap", help="Exchange while the next gradient is computed, for rules that can (dnasa, dasagt)."),
+]
+Trace = Annotated[Path | None, typer.Option(help="Write a timeline of the first steps for Chrome or Perfetto (JSON).")]
+ShardDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with node-0.npz (or .csv), node-1.npz, ... and test.npz: a process reads its own nodes' files only."
+    ),
+]
+LocalAccuracy = Annotated[bool, typer.Option("--local-accuracy", help="Also test every node's own model at the end.")]
+Drop = Annotated[float, typer.Option(help="Simulated fault: each link fails in a step with this probability.")]
+Away = Annotated[float, typer.Option(help="Simulated fault: each node is unreachable for this share of the time.")]
+Stale = Annotated[int, typer.Option(help="Simulated fault: messages arrive up to so many steps late.")]
+Survive = Annotated[
+    bool, typer.Option("--survive", help="Continue without processes that die (mpirun --with-ft ulfm ...).")
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for config, history, checkpoints, iterates and figures.")]
+CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Write a checkpoint every so many steps; `dnasa resume FOLDER` continues from it.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="Repeat the run of this config.json; options given on the command line take precedence."),
+]

@@ -1,0 +1,100 @@
+"""Results as tables and sentences."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dnasa.runs.result import Result
+    from dnasa.topology import Topology
+
+console = Console()
+
+COLUMNS = {
+    "step": "step",
+    "train_loss": "train loss",
+    "test_loss": "test loss",
+    "test_accuracy": "test accuracy",
+    "grad_norm": "gradient norm",
+    "consensus": "consensus",
+    "seconds": "seconds",
+}
+
+
+def print_line(text: str) -> None:
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Names in files may hold characters that no terminal can encode."""
+    return text.encode(errors="replace").decode()
+
+
+def history_table(rows: "pd.DataFrame", title: str) -> Table:
+    """The first and the last evaluation and four between them, each the mean over the seeds."""
+    history = rows.groupby("step").mean(numeric_only=True).reset_index()
+    picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
+    columns = [name for name in COLUMNS if name in history]
+    return frame_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
+
+
+def frame_table(frame: "pd.DataFrame", title: str) -> Table:
+    table = Table(title=escape(printable(title)))
+    for name in frame:
+        table.add_column(str(name), justify="right" if frame[name].dtype.kind in "fiu" else "left")
+    for row in zip(*(frame[name] for name in frame), strict=True):
+        table.add_row(*(_cell(name, value) for name, value in zip(frame, row, strict=True)))
+    return table
+
+
+def settings_table(settings: dict[str, Any], title: str) -> Table:
+    table = Table(title=escape(printable(title)), show_header=False)
+    for name, value in settings.items():
+        table.add_row(escape(printable(name)), escape(printable(str(value))))
+    return table
+
+
+def _cell(name: Any, value: Any) -> str:
+    if isinstance(value, str):
+        return escape(printable(value))
+    if value is None or value != value:
+        return "-"
+    if "accuracy" in str(name):
+        return f"{100 * value:.2f} %"
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+
+
+def describe(graph: "Topology") -> str:
+    return f"{graph.name} (rho = {graph.rho:.3f})"
+
+
+def print_lost_nodes(result: "Result") -> None:
+    for loss in result.settings.get("lost", []):
+        nodes = ", ".join(map(str, loss["nodes"]))
+        print_line(f"Lost at step {loss['step']}: nodes {nodes} and their data; the others continued.")
+
+
+def timing_line(result: "Result") -> str:
+    timing = result.settings["timing"]
+    seconds = {name.removesuffix("_seconds"): value for name, value in timing.items() if name.endswith("_seconds")}
+    if not seconds.get("exchange"):  # a fast path does both at once
+        seconds = {
+            {"rule": "rule and exchange"}.get(kind, kind): s for kind, s in seconds.items() if kind != "exchange"
+        }
+    parts = ", ".join(f"{kind} {value:.2f} s" for kind, value in seconds.items())
+    if not {"messages_per_step", "bytes_per_step"} <= timing.keys():
+        return f"Time: {parts}."
+    sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"
+    return f"Time of rank 0: {parts}; {sent}."
+
+
+def divergence(step: int, node: Any, remedy: str) -> str:
+    """`node` is missing where only an evaluation showed it."""
+    import pandas as pd
+
+    where = "" if pd.isna(node) else f" at node {node}"
+    return f"The run diverged at step {step}{where}: {remedy}."

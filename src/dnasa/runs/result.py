@@ -1,0 +1,135 @@
+"""The outcome of a run in memory, and as a folder of files."""
+
+import contextlib
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnasa.core import Array, InputError, RunError
+from dnasa.files import make_folder, read_bytes, read_json, to_json, write_durably
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of `solve`.
+
+    `x` is `(n, d)` for one run and `(runs, n, d)` for several; `history` has one row per evaluation and run, `runs` one
+    row per run: its rule, schedule, stepsize, seed and, where it diverged, the step and the node at which it did.
+    """
+
+    x: Array
+    history: "pd.DataFrame"
+    runs: "pd.DataFrame"
+    settings: dict[str, Any]
+    rank: int = 0  # of this process among those still there
+
+    @property
+    def mean(self) -> Array:
+        """The mean iterate, `(d,)` or `(runs, d)`: the trained model."""
+        return self.x.mean(-2)
+
+    def final(self) -> "pd.DataFrame":
+        """The last evaluation of every run."""
+        return self.history.groupby("run", sort=True).tail(1).set_index("run")
+
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """The curves of all runs; saved when a path is given."""
+        from dnasa.plots import draw_history, save_figure
+
+        figure = draw_history(self.history)
+        if path:
+            save_figure(figure, path)
+        return figure
+
+    def save(self, path: str | Path) -> Path:
+        """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""
+        from safetensors.numpy import save as serialised
+
+        folder = make_folder(path)
+        x = self.x if isinstance(self.x, np.ndarray) else self.x.detach().cpu().numpy()
+        files = {
+            "history.csv": self.history.to_csv(index=False).encode(),
+            "runs.csv": self.runs.to_csv(index_label="run").encode(),
+            "x.safetensors": serialised({"x": np.ascontiguousarray(x)}),
+            "settings.json": to_json(self.settings),
+        }
+        try:
+            for name, data in files.items():
+                write_durably(folder / name, data)
+        except OSError as error:
+            raise RunError(
+                f"Cannot write to {folder}: {error.strerror}. Free some space or choose another folder."
+            ) from error
+        return folder
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Result":
+        """Read back what `save` wrote; `x` comes as a NumPy array."""
+        import pandas as pd
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        folder = Path(path)
+        for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
+            if not (folder / name).is_file():
+                raise InputError(f"{folder} holds no saved result: {name} is missing.")
+        try:
+            runs = _read_runs(folder / "runs.csv")
+            x = load_file(folder / "x.safetensors")["x"]
+            settings = read_json(folder / "settings.json", "settings.json")
+            history = pd.DataFrame(parse_rows(read_bytes(folder / "history.csv").decode()))
+            _check(x, history, settings)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error, SafetensorError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"The result in {folder} is damaged: {reason}.") from error
+        return cls(x, history, runs, settings)
+
+
+def _read_runs(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    runs = pd.read_csv(path, index_col="run")
+    with np.errstate(invalid="ignore"):  # a number that is none of a step is an error below
+        for name in ("diverged", "diverged_node"):
+            runs[name] = runs[name].astype("Int64") if name in runs else pd.array([pd.NA] * len(runs), dtype="Int64")
+    return runs
+
+
+def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:
+    """What tables and plots rely on."""
+    if x.ndim not in (2, 3) or x.dtype.kind != "f":
+        raise ValueError(f"x is {x.dtype} of shape {x.shape}")
+    for name in ("run", "seed", "step"):
+        if name not in history or history[name].dtype.kind != "i":
+            raise ValueError(f"history.csv has no whole numbers as {name}")
+    if "rule" not in history or None in history:
+        raise ValueError("history.csv has no rule, or rows longer than its header")
+    timing, lost = settings.get("timing"), settings.get("lost", [])
+    if not isinstance(timing, dict) or not all(type(value) in (int, float) for value in timing.values()):
+        raise ValueError("settings.json has no timing in numbers")
+    if not isinstance(lost, list) or not all(map(_is_loss, lost)):
+        raise ValueError("settings.json has lost nodes without a step")
+
+
+def _is_loss(entry: Any) -> bool:
+    return isinstance(entry, dict) and "step" in entry and isinstance(entry.get("nodes"), list)
+
+
+def parse_rows(text: str) -> list[dict[str, Any]]:
+    """The rows of a history as they were written, to the last bit."""
+    return [{name: _number(value) for name, value in row.items()} for row in csv.DictReader(io.StringIO(text))]
+
+
+def _number(text: Any) -> Any:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError, TypeError):
+            return kind(text or "nan")
+    return text

@@ -1,0 +1,124 @@
+"""config.json repeats and resumes a run, and can do no more than that."""
+
+import json
+
+import pytest
+from test_resume import TRAIN, history, run
+
+
+def test_options_named_like_a_file_stay_options(tmp_path):
+    (tmp_path / "ring").touch()
+    assert run(*TRAIN, "--out", "a", cwd=tmp_path).returncode == 0
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "ring"
+
+
+def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path):
+    words = "train --problem least_squares --nodes 4 --rule dsgd --eta 0.01 --steps 20 --checkpoint-every 5".split()
+    assert run(*words, "--out", tmp_path / "a").returncode == 0
+    config = tmp_path / "a" / "config.json"
+    for more in (["--rule", "dnasa"], ["--data", "digits", "--rule", "dnasa"]):
+        done = run("train", "--config", config, *more)
+        assert done.returncode == 0, done.stderr
+        assert ("digits" if "--data" in more else "least_squares") in done.stdout
+
+
+def test_a_config_repeats_its_run(tmp_path):
+    first = run(*TRAIN, "--out", tmp_path / "a", "--seed", "3")
+    assert first.returncode == 0, first.stderr
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["options"]["seed"] == 3
+    assert config["options"]["topology"] == "ring"
+    assert set(config["versions"]) >= {"dnasa", "python", "numpy", "torch"}
+    assert "the data" in config["run"]
+    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")
+    assert again.returncode == 0, again.stderr
+    assert history(tmp_path / "a").equals(history(tmp_path / "b"))
+    other = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "c", "--steps", "50")
+    assert other.returncode == 0, other.stderr
+    assert history(tmp_path / "c").step.tolist() == [0, 50]
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """A run that can be resumed, and a function that changes its stored options."""
+    assert run(*TRAIN, "--out", tmp_path / "a").returncode == 0
+    (tmp_path / "a" / "status.json").write_text('{"state": "interrupted"}')
+
+    def change(**options):
+        path = tmp_path / "a" / "config.json"
+        config = json.loads(path.read_text())
+        config["options"] |= options
+        path.write_text(json.dumps(config))
+        return tmp_path / "a"
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("trace", "{elsewhere}"),
+        ("out", "{elsewhere}"),
+        ("out={elsewhere}", True),
+        ("config={config}", True),
+        ("config", "{config}"),
+        ("force", True),
+        ("stepps", 5),
+        ("steps", True),
+        ("steps", 2.5),
+        ("steps", "400"),
+        ("seed", [1, 2]),
+        ("target", True),
+        ("overlap", "yes"),
+        ("timeout", "30"),
+        ("plugin", "rules.py"),
+        ("plugin", [3]),
+        ("topology", {"name": "ring"}),
+    ],
+)
+def test_a_config_holds_only_stored_options_of_the_right_type(name, value, interrupted, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("untouched")
+    places = {"elsewhere": elsewhere, "config": tmp_path / "a" / "config.json"}
+    value = value.format(**places) if isinstance(value, str) else value
+    folder = interrupted(**{name.format(**places): value})
+    for words in (["resume", folder], ["train", "--config", folder / "config.json"]):
+        done = run(*words)
+        assert done.returncode == 2
+        assert len(done.stderr.splitlines()) == 1
+        assert "config.json: " in done.stderr
+        assert elsewhere.read_text() == "untouched"
+
+
+def test_configs_of_the_first_edition_can_be_repeated(interrupted):
+    """They have the old name of an option, and data beside a problem."""
+    folder = interrupted(wire="float16", data="digits", trace=None)
+    done = run("train", "--config", folder / "config.json")
+    assert done.returncode == 0, done.stderr
+    assert "least_squares" in done.stdout
+
+
+def test_wrong_options_of_resume_get_one_clear_line(tmp_path):
+    for words, message in (
+        (["resume", tmp_path / "nowhere"], "holds no run to continue"),
+        (["train", "--checkpoint-every", "5", "--steps", "5"], "Checkpoints need a folder"),
+        (
+            ["train", "--checkpoint-every", "0", "--out", tmp_path / "z"],
+            "checkpoint_every must be a positive whole number",
+        ),
+        (["train", "--config", tmp_path / "none.json"], "cannot read"),
+        (["train", "--survive"], "Only MPI can continue"),
+        (["train", "--drop", "1.5"], "drop must be a probability"),
+        (["train", "--stale", "-1"], "stale must be"),
+    ):
+        done = run(*words)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    (tmp_path / "bad.json").write_text('{"command": "train", "options": {"steps": [1]}}')
+    assert "steps must be a whole number, not [1]" in run("train", "--config", tmp_path / "bad.json").stderr
+    (tmp_path / "odd.json").write_text('{"command": "train", "options": {"stepps": 5}}')
+    assert (
+        "'stepps' is not an option that a config of `dnasa train` can have"
+        in run("train", "--config", tmp_path / "odd.json").stderr
+    )

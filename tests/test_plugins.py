@@ -1,0 +1,103 @@
+"""Rules of the user's own on the command line: files given with --plugin, and installed packages."""
+
+import json
+from importlib import metadata
+
+import pytest
+from test_cli import refused, run
+
+from dnasa.cli import plugins
+from dnasa.rules import RULES
+
+PLUGIN = """
+from dnasa.rules import dsgd, register
+register("doubled", lambda eta: dsgd(lambda t: 2 * eta(t)), title="Doubled D-SGD")
+"""
+TRAIN = "train --problem least_squares --nodes 4 --steps 30 --evaluate 10 --rule doubled --eta 0.01".split()
+
+
+@pytest.fixture(autouse=True)
+def only_built_in_rules():
+    """Plugins loaded in this process are forgotten."""
+    before = dict(RULES)
+    yield
+    RULES.clear()
+    RULES.update(before)
+    plugins.load_file.cache_clear()
+    plugins.load_installed.cache_clear()
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    path = tmp_path / "my_rules.py"
+    path.write_text(PLUGIN)
+    return path
+
+
+def test_a_rule_of_a_plugin_is_used_by_name(plugin, tmp_path):
+    done = run(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Doubled D-SGD on least_squares" in done.stdout
+    words = "compare --problem least_squares --nodes 4 --steps 30 --rules dsgd,doubled --etas 0.01,0.02 --out b".split()
+    compared = run(*words, "--plugin", plugin, cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "Doubled D-SGD" in compared.stdout
+
+
+def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_again(plugin, tmp_path):
+    assert run(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path).returncode == 0
+    config = tmp_path / "a" / "config.json"
+    assert json.loads(config.read_text())["options"]["plugin"] == [str(plugin)]
+    plugin.write_text(PLUGIN + "print('executed')\n")
+    (tmp_path / "a" / "status.json").write_text('{"state": "interrupted"}')
+    for words in (["resume", "a"], ["train", "--config", config, "--out", "b"]):
+        again = run(*words, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.index(f"Executing the plugin {plugin}") < again.stdout.index("executed")
+        assert again.stdout.count("executed") == 1
+
+
+def test_an_unknown_rule_lists_those_of_the_plugin(plugin, monkeypatch, capfd):
+    words = ["train", "--problem", "spike", "--rule", "wat", "--plugin", plugin]
+    assert "dnasa, doubled." in refused(words, monkeypatch, capfd)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (None, "There is no plugin file"),
+        ("x = 1", "registers no rule: it must call dnasa.rules.register"),
+        ("\n1 / 0", "failed at line 2: ZeroDivisionError"),
+        ("def", "SyntaxError"),
+        ("raise SystemExit(0)", "failed at line 1: SystemExit"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        (
+            "import dnasa\ndnasa.rules.register('dnasa', print)",
+            "failed at line 2: InputError: 'dnasa' is a built-in rule",
+        ),
+        ("\0", "failed"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_gets_one_clear_line(code, message, tmp_path, monkeypatch, capfd):
+    path = tmp_path / "bad.py"
+    if code is not None:
+        path.write_text(code)
+    errors = refused(["train", "--problem", "spike", "--plugin", path], monkeypatch, capfd)
+    assert message in errors
+    assert "bad.py" in errors
+
+
+def test_installed_packages_register_rules_by_entry_points(tmp_path, monkeypatch):
+    (tmp_path / "their_rules.py").write_text("def add():\n" + PLUGIN.replace("\n", "\n    "))
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = metadata.EntryPoint("theirs", "their_rules:add", plugins.GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group == plugins.GROUP else [])
+    plugins.load([])
+    assert RULES["doubled"].title == "Doubled D-SGD"
+
+
+def test_a_broken_entry_point_is_named(monkeypatch, capfd):
+    entry = metadata.EntryPoint("theirs", "no_such_module_at_all", plugins.GROUP)
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry])
+    errors = refused(["train", "--problem", "spike"], monkeypatch, capfd)
+    assert "The plugin 'theirs' (no_such_module_at_all) failed: ModuleNotFoundError" in errors

@@ -1,0 +1,206 @@
+"""A run on disk: its lock, its files, its pictures, and the table of all runs."""
+
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from launching import PATIENCE
+from test_resume import TRAIN, fail_at, history, run, small
+
+from dnasa.core import InputError
+from dnasa.runs import checkpoints, locks
+from dnasa.runs.folder import RunFolder
+
+
+def test_an_existing_run_is_replaced_only_with_force(tmp_path):
+    small(tmp_path / "a", steps=20)
+    done = run(*TRAIN, "--out", tmp_path / "a")
+    assert done.returncode == 2
+    assert "holds a run already" in done.stderr
+    assert history(tmp_path / "a").step.tolist() == [0, 15, 20]
+    forced = run(*TRAIN, "--out", tmp_path / "a", "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert history(tmp_path / "a").step.iloc[-1] == 400
+
+
+def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path):
+    folder = RunFolder(tmp_path / "a", {"command": "train", "options": {}})
+    folder.open()
+    folder.begin({}, 10)
+    with pytest.raises(InputError, match="in use by another run"):
+        RunFolder(tmp_path / "a", resume=True).open()
+    assert RunFolder(tmp_path / "a", resume=True).state == "running"
+    folder.close()
+    assert RunFolder(tmp_path / "a", resume=True).state == "killed"
+
+
+def test_runs_and_report_show_all_runs(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        assert run(*TRAIN, "--seed", seed, "--out", tmp_path / "runs" / name).returncode == 0
+    fail_at(33, tmp_path / "runs" / "c")
+    (tmp_path / "runs" / "d").mkdir()
+    (tmp_path / "runs" / "d" / "config.json").write_text("{")
+    table = run("runs", cwd=tmp_path)
+    assert table.returncode == 0, table.stderr
+    for word in ("dnasa", "least_squares", "done", "failed", "damaged", "400 / 400"):
+        assert word in table.stdout
+    report = run("report", "runs/a", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert "gradient norm" in report.stdout.replace("\n", " ") or "gradient" in report.stdout
+    assert run("report", "runs/c", cwd=tmp_path).returncode == 2
+    assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
+
+
+def test_history_is_on_disk_as_it_happens(tmp_path):
+    fail_at(40, tmp_path / "a")
+    assert history(tmp_path / "a").step.tolist() == [0, 15, 30]
+    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [40, 30, 20]
+
+
+def test_readers_never_make_a_start_fail(tmp_path):
+    folder = RunFolder(tmp_path / "a", {"command": "train", "options": {}})
+    folder.open()
+    folder.begin({}, 10)
+    folder.close()
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            assert RunFolder(tmp_path / "a", resume=True).state in ("running", "killed")
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(200):
+            again = RunFolder(tmp_path / "a", resume=True)
+            again.open()
+            again.close()
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+
+
+NO_FCNTL = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fcntl":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def test_without_fcntl_runs_are_saved_and_resumed(tmp_path):
+    code = "import os; from test_resume import fail_at, small; fail_at(33, 'a'); small('a', resume=True); print('done')"
+    done = in_subprocess(NO_FCNTL + code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("done\n")
+    assert RunFolder(tmp_path / "a", resume=True).state == "done"
+
+
+def test_msvcrt_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
+    held = {}
+
+    def locking(number, mode, count):
+        inode = os.fstat(number).st_ino
+        if inode in held:
+            raise PermissionError(13, "Permission denied")
+        held[inode] = number
+
+    monkeypatch.setattr(locks, "fcntl", None)
+    monkeypatch.setattr(locks, "msvcrt", SimpleNamespace(locking=locking, LK_LOCK=1, LK_NBLCK=2))
+    folder = RunFolder(tmp_path / "a", {"command": "train", "options": {}})
+    folder.open()
+    folder.begin({}, 10)
+    assert RunFolder(tmp_path / "a", resume=True).state == "running"
+    with pytest.raises(InputError, match="in use by another run"):
+        RunFolder(tmp_path / "a", resume=True).open()
+    held.clear()  # as when the process has ended
+    assert RunFolder(tmp_path / "a", resume=True).state == "killed"
+
+
+def in_subprocess(code, cwd):
+    paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, env=environment
+    )
+
+
+def test_force_replaces_checkpoints_behind_a_symbolic_link(tmp_path):
+    fail_at(45, tmp_path / "a")
+    (tmp_path / "a" / "checkpoints").rename(tmp_path / "disk")
+    (tmp_path / "a" / "checkpoints").symlink_to(tmp_path / "disk")
+    before = sorted(os.listdir(tmp_path / "disk"))
+    words = [*TRAIN, "--checkpoint-every", "10", "--steps", "25", "--out", tmp_path / "a", "--force"]
+    assert run(*words).returncode == 0
+    assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [20, 10]
+    assert sorted(os.listdir(tmp_path / "disk")) == before
+
+
+@pytest.mark.parametrize("name", ["history.csv", "log.txt"])
+def test_a_resumed_run_does_not_write_through_a_symbolic_link(name, tmp_path):
+    fail_at(45, tmp_path / "a")
+    (tmp_path / "a" / name).rename(tmp_path / "elsewhere")
+    (tmp_path / "a" / name).symlink_to(tmp_path / "elsewhere")
+    before = (tmp_path / "elsewhere").read_bytes()
+    with pytest.raises(InputError, match="is a symbolic link"):
+        small(tmp_path / "a", resume=True)
+    assert (tmp_path / "elsewhere").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_resume_draws_what_a_run_killed_at_its_end_did_not(command, tmp_path):
+    words = f"{command} --problem least_squares --nodes 4 --steps 20 --out".split()
+    assert run(*words, tmp_path / "a").returncode == 0
+    pictures = sorted((tmp_path / "a").glob("*.png"))
+    assert len(pictures) == {"train": 1, "compare": 2}[command]
+    before = history(tmp_path / "a")
+    for picture in pictures:
+        picture.unlink()
+        done = run("resume", tmp_path / "a")
+        assert done.returncode == 0, done.stderr
+        assert f"drew what was missing: {picture.name}" in done.stdout
+        assert picture.stat().st_size > 5_000
+    assert history(tmp_path / "a").equals(before)
+    again = run("resume", tmp_path / "a")
+    assert again.returncode == 2
+    assert "is done: there is nothing to continue" in again.stderr
+
+
+ODD_FOLDERS = {
+    "no-object": {"config.json": "[]"},
+    "no-options": {"config.json": '{"options": 3}'},
+    "odd-options": {"config.json": '{"options": {"rule": [1], "data": {"a": 1}, "nodes": "\\ud800", "shard_dir": 3}}'},
+    "deep": {"config.json": "[" * 100_000},
+    "long-field": {"config.json": "{}", "history.csv": "step\n" + "1" * 200_000},
+    "binary": {"config.json": "{}", "history.csv": "step,test_loss\n\0,\0\n"},
+    "long-row": {"config.json": "{}", "history.csv": "step,test_loss\n1,2.0,3,4\n"},
+    "huge": {"config.json": "{}", "history.csv": f"step,test_loss\n{'9' * 400},{'9' * 400}\n"},
+    "odd-state": {"config.json": "{}", "status.json": '{"state": ["done"]}'},
+    "[red]markup": {"config.json": "{}"},
+}
+
+
+def test_odd_folders_do_not_break_the_table_of_runs(tmp_path):
+    small(tmp_path / "good", steps=20)
+    for name, files in ODD_FOLDERS.items():
+        (tmp_path / name).mkdir()
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text)
+    os.mkdir(os.path.join(os.fsencode(tmp_path), b"\xff"))
+    (tmp_path / os.fsdecode(b"\xff") / "config.json").write_text("{}")
+    (tmp_path / "folders" / "config.json").mkdir(parents=True)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "config.json")
+    table = run("runs", tmp_path)
+    assert table.returncode == 0, table.stderr
+    for name in ("good", "folders", "pipe", *ODD_FOLDERS):
+        assert f"│ {name} " in table.stdout
