@@ -1,15 +1,16 @@
-"""The measurements behind docs/decisions.md: what generators cost, and which way to many gradients is fastest.
+"""The measurements behind docs/decisions.md: the cost of generators, and of methods to compute many gradients.
 
 python -m benchmarks.choices
 """
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
-from benchmarks.networks import BATCH, NODES, medians, ordinary, task
+from benchmarks.networks import BATCH, NODES, forward_backward, make_problem, medians
 from dnasa.randomness import Streams
 
 
@@ -27,25 +28,25 @@ def generators() -> None:
     print(f"one generator set to a stream {microseconds(lambda: streams.at(1, 2, 3)):.1f} us, hash included")
     for kind in (np.random.SFC64, np.random.Philox):
         generator = np.random.Generator(kind(0))
-        each = microseconds(lambda g=generator: g.standard_normal(out=numbers), 200) / 10
+        each = microseconds(partial(generator.standard_normal, out=numbers), 200) / 10
         print(f"{kind.__name__}: {each:.1f} ns a normal number")
 
 
 def gradients(name: str, rounds: int) -> None:
-    problem = task(name)
+    problem = make_problem(name)
     flat = problem.start(0).expand(NODES, -1).contiguous()
     x = problem.inputs[: NODES * BATCH].unflatten(0, (NODES, BATCH))
     y = problem.labels[: NODES * BATCH].unflatten(0, (NODES, BATCH))
-    mapped = task(name).models
+    mapped = make_problem(name).models
     mapped.stack = None
     plain, by_hand, by_vmap = medians(
-        ordinary(problem),
+        forward_backward(problem),
         lambda: problem.models.gradient(flat, x, y, 1 / BATCH),
         lambda: mapped.gradient(flat, x, y, 1 / BATCH),
         rounds=rounds,
     )
     print(
-        f"{name}, gradients alone against an ordinary pass: by hand {by_hand / plain:.2f}, vmap(grad) {by_vmap / plain:.2f}"
+        f"{name}, gradients alone against forward/backward: by hand {by_hand / plain:.2f}, vmap(grad) {by_vmap / plain:.2f}"
     )
 
 

@@ -2,25 +2,36 @@
 
     mpirun -n 8 --oversubscribe python -m benchmarks.exchange
 
-Ring of as many nodes as processes, the a9a network (8,066 float32 parameters), three arrays a message. The two are timed in
-turns. With `--step`, also whole D-NASA steps on the a9a network and LeNet: gradient, exchange and update.
+Ring of as many nodes as processes, the a9a network (8,066 float32 parameters), three arrays a message; measurements are
+interleaved. With `--step`, also whole D-NASA steps on the a9a network and LeNet: gradient, exchange and update.
 """
 
 import resource
 import sys
 import time
+from collections.abc import Callable, Sequence
+from itertools import count
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
+from benchmarks.steppers import dnasa_stepper
 from dnasa import topology
-from dnasa.networks import exchange, mpi
+from dnasa.core import Messages, Network
+from dnasa.data import from_arrays
+from dnasa.networks import mpi
+from dnasa.networks.buffers import make_buffers
+from dnasa.networks.processes import ProcessExchange, blocks
+from dnasa.studies.tasks import classification
 
-ARRAYS, DIM, ROUNDS = 3, 8066, 300
+NODES, ARRAYS, DIM, ROUNDS, BLOCK = 8, 3, 8066, 300, 20
+
+Work = Callable[[], object]
 
 
-def bare(comm: MPI.Comm, peers: list[int], arrays: list[np.ndarray] | None = None):
-    """What nobody can avoid: one buffer to and from each neighbour, receives first; packed from the arrays, if given."""
+def bare(comm: MPI.Comm, peers: Sequence[int], arrays: Messages = ()) -> Work:
+    """The lower bound: one buffer to and from each neighbour, receives first; packed from the arrays, if given."""
     out = np.ones((ARRAYS, 1, DIM), np.float32)
     into = [np.empty_like(out) for _ in peers]
 
@@ -34,71 +45,81 @@ def bare(comm: MPI.Comm, peers: list[int], arrays: list[np.ndarray] | None = Non
     return exchange
 
 
-def in_turns(comm: MPI.Comm, *steps, rounds: int = ROUNDS) -> list[float]:
-    """Seconds per call of each, the slowest process counting; blocks of 20 in turns."""
-    times = np.zeros((rounds // 20, len(steps)))
+def communication(exchange: ProcessExchange, arrays: Messages) -> Work:
+    """The messages of one exchange, packed and sent, without the weighted sums."""
+    plan, transport = exchange.at(0).plan, exchange.transport
+    sources = [(source.peer, len(source.columns)) for source in plan.sources]
+    targets = [(target.peer, target.rows) for target in plan.targets]
+    buffers = make_buffers(arrays, sources, targets, transport.carries_cuda)
+
+    def send_and_receive() -> None:
+        buffers.fill(arrays)
+        transport.finish(transport.start(buffers.receives, buffers.sends))
+
+    return send_and_receive
+
+
+def interleaved(comm: MPI.Comm, *works: Work, rounds: int = ROUNDS) -> list[float]:
+    """Median seconds per call of each, of the slowest process; blocks of calls are interleaved."""
+    times = np.zeros((rounds // BLOCK, len(works)))
     for i in range(len(times)):
-        for j, step in enumerate(steps):
+        for j, work in enumerate(works):
             comm.Barrier()
             began = time.perf_counter()
-            for _ in range(20):
-                step()
-            times[i, j] = (time.perf_counter() - began) / 20
+            for _ in range(BLOCK):
+                work()
+            times[i, j] = (time.perf_counter() - began) / BLOCK
     comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
-    return list(np.median(times, axis=0))
+    return np.median(times, axis=0).tolist()
 
 
-def whole_step(network, shape: tuple[int, ...], classes: int):
-    import torch
-
-    from dnasa import rules
-    from dnasa.data import from_arrays
-    from dnasa.experiments.tasks import classification
-
+def whole_step(network: Network, shape: tuple[int, ...], classes: int) -> Work:
     torch.set_num_threads(1)
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((4000, *shape)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((4000, *shape)).astype(np.float32)
     problem = classification(from_arrays(x, np.arange(4000) % classes), network.nodes)
-    start = problem.start(0).expand(1, 1, len(network.here), -1).contiguous()
-    rule = rules.build(rules.variants("dnasa"), network.nodes, 1000, start)
-    held = {"state": rule.init(start), "t": 1}
+    start = problem.start(0).expand(1, 1, len(network.local_nodes), -1).contiguous()
+    stepper, steps = dnasa_stepper(network, start), count(1)
 
     def step() -> None:
-        t, state = held["t"], held["state"]
-        g = problem.gradient(state.x, network.here, [0], t)
-        held.update(state=rule.step(state, g, network.at(t), t), t=t + 1)
+        t = next(steps)
+        stepper.step((problem.gradient(stepper.x, network.local_nodes, [0], t),), t)
 
     return step
 
 
+def exchanges(comm: MPI.Comm, exchange: ProcessExchange) -> list[str]:
+    arrays = tuple(np.ones((1, DIM), np.float32) for _ in range(ARRAYS))
+    peers, network = exchange.topology.neighbours(comm.rank), exchange.network()
+    works = (
+        bare(comm, peers),
+        bare(comm, peers, arrays),
+        communication(exchange, arrays),
+        lambda: network.multiply(arrays, 0),
+    )
+    floor, packed, ours, weighted = interleaved(comm, *works)
+    return [
+        f"bare exchange of one packed buffer {1e3 * floor:.3f} ms, of three arrays {1e3 * packed:.3f} ms",
+        f"D-NASA's {1e3 * ours:.3f} ms: {ours / floor:.2f} and {ours / packed:.2f} times",
+        f"with the weighted sums: {1e3 * weighted:.3f} ms: {weighted / floor:.2f} times",
+    ]
+
+
+def whole_steps(comm: MPI.Comm, network: Network) -> str:
+    (small,) = interleaved(comm, whole_step(network, (123,), 2), rounds=200)
+    (large,) = interleaved(comm, whole_step(network, (1, 28, 28), 10), rounds=40)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    return f"whole D-NASA step: a9a network {1e3 * small:.2f} ms, LeNet {1e3 * large:.1f} ms; {memory:.0f} MB a process"
+
+
 def main() -> None:
     comm = MPI.COMM_WORLD
-    nodes = 8
-    graph = topology.ring(nodes)
-    carrier = exchange.Exchange(graph, mpi.Transport(comm, 30.0, exchange.blocks(nodes, comm.size)))
-    network = carrier.network()
-    lines = [f"{comm.size} processes, {nodes} nodes"]
-    if comm.size == nodes:
-        arrays = [np.ones((1, DIM), np.float32) for _ in range(ARRAYS)]
-
-        def communication() -> None:
-            _, pending = carrier.send(arrays, carrier.plan(0))
-            carrier.transport.finish(pending)
-
-        peers = graph.neighbours(comm.rank)
-        floor, packed, ours, mixed = in_turns(
-            comm, bare(comm, peers), bare(comm, peers, arrays), communication, lambda: network.mix(*arrays)
-        )
-        lines.append(f"bare exchange of one packed buffer {1e3 * floor:.3f} ms, of three arrays {1e3 * packed:.3f} ms")
-        lines.append(f"D-NASA's {1e3 * ours:.3f} ms: {ours / floor:.2f} and {ours / packed:.2f} times")
-        lines.append(f"with the weighted sums, as the rule sees it: {1e3 * mixed:.3f} ms: {mixed / floor:.2f} times")
+    transport = mpi.Transport(comm, 30.0, blocks(NODES, comm.size), survives=False)
+    exchange = ProcessExchange(topology.ring(NODES), transport)
+    lines = [f"{comm.size} processes, {NODES} nodes"]
+    if comm.size == NODES:
+        lines += exchanges(comm, exchange)
     if "--step" in sys.argv:
-        (small,) = in_turns(comm, whole_step(network, (123,), 2), rounds=200)
-        (large,) = in_turns(comm, whole_step(network, (1, 28, 28), 10), rounds=40)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-        lines.append(
-            f"whole D-NASA step: a9a network {1e3 * small:.2f} ms, LeNet {1e3 * large:.1f} ms; {memory:.0f} MB a process"
-        )
+        lines.append(whole_steps(comm, exchange.network()))
     if comm.rank == 0:
         print("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""Speed and size of the foundation: all of Figure 1, and a ring of 100,000 nodes.
+"""Speed and memory of the simulator: all of Figure 1, and a ring of 100,000 nodes.
 
 python -m benchmarks.foundation
 """
@@ -7,8 +7,8 @@ import resource
 import time
 
 from dnasa import solve, topology
-from dnasa.experiments import fig1
 from dnasa.problems import LeastSquares
+from dnasa.studies import fig1
 
 
 def seconds_per_step(nodes: int, steps: int) -> float:

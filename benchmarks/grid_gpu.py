@@ -1,4 +1,4 @@
-"""The whole MNIST grid of Figure 3 as one batch on a GPU: step time, and where it goes.
+"""The whole MNIST grid of Figure 3 as one batch on a GPU: step time and profile.
 
 python -m benchmarks.grid_gpu
 """
@@ -8,8 +8,8 @@ import time
 import torch
 
 from dnasa import solve, topology
-from dnasa.experiments import fig3
-from dnasa.experiments.tasks import classification
+from dnasa.studies import fig3
+from dnasa.studies.tasks import classification
 
 
 def main(steps: int = 60) -> None:
@@ -23,9 +23,9 @@ def main(steps: int = 60) -> None:
         began = time.perf_counter()
         result = solve(problem, graph, names, eta=fig3.ETAS, steps=steps, seed=range(10), evaluate=[steps])
         torch.cuda.synchronize()
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - began
         print(
-            f"{len(result.runs)} runs: {1e3 * took / steps:.2f} ms a step, {took / steps * 3000:.0f} s for 3,000 steps"
+            f"{len(result.runs)} runs: {1e3 * seconds / steps:.2f} ms a step, {seconds / steps * 3000:.0f} s for 3,000 steps"
         )
         print(f"peak GPU memory {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
     with torch.profiler.profile(

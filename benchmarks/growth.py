@@ -1,6 +1,6 @@
 """Seconds and memory of a D-NASA step (update and exchange) as the problem grows.
 
-    python -m benchmarks.growth [picture.png]
+    python -m benchmarks.growth [figure.png]
 
 Against nodes (10 parameters each, ring and exponential graph), against parameters (8 nodes) and against runs side by side
 (20 nodes x 100). Each point is a process of its own, so that its peak memory is its own.
@@ -20,10 +20,9 @@ CACHE = 32e6  # bytes: about where the last cache of a server's processor ends
 
 def measure(kind: str, size: int) -> dict[str, float]:
     """One point, in this process."""
-    from dnasa import rules, schedules, topology
+    from benchmarks.steppers import dnasa_stepper
+    from dnasa import topology
     from dnasa.networks.simulated import connect
-    from dnasa.stepping import stepping
-    from dnasa.timing import Timeline
 
     graph, shape = {
         "ring": lambda: (topology.ring(size), (size, 10)),
@@ -32,19 +31,18 @@ def measure(kind: str, size: int) -> dict[str, float]:
         "wide": lambda: (topology.ring(64), (64, size // 64)),
         "runs": lambda: (topology.ring(20), (size, 20, 100)),
     }[kind]()
-    rule = rules.dnasa(*schedules.diminishing(graph.nodes))
     x: Any = np.ones((1, 1, *shape) if len(shape) == 2 else (1, *shape))
     if kind in ("parameters", "wide"):
         import torch
 
         x = torch.as_tensor(x, dtype=torch.float32)
     g = x + 1
-    run = stepping(rule, connect(graph), rule.init(x), Timeline(), overlap=False)
+    stepper = dnasa_stepper(connect(graph), x)
     for t in (1, 2):
-        run.step(g, t)
+        stepper.step((g,), t)
     calls, began = 0, time.perf_counter()
     while calls < 3 or (time.perf_counter() - began < 0.5 and calls < 1000):
-        run.step(g, 3 + calls)
+        stepper.step((g,), 3 + calls)
         calls += 1
     seconds = (time.perf_counter() - began) / calls
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -2,34 +2,36 @@
 
     python -m benchmarks.networks
 
-Also: what adding runs to a batch costs. Medians, taken in turns in one run, so that a noisy machine is noisy for all.
+Also: what adding runs to a batch costs. Medians of interleaved measurements, so that noise affects all alike.
 """
 
 import time
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import torch
 from torch import nn
 
-from dnasa import rules, topology
+from benchmarks.steppers import dnasa_stepper
+from dnasa import topology
 from dnasa.data import from_arrays
-from dnasa.experiments.tasks import classification
 from dnasa.networks import simulated
-from dnasa.stepping import stepping
-from dnasa.timing import Timeline
+from dnasa.problems import Classification
+from dnasa.studies.tasks import classification
 
 NODES, BATCH = 8, 32
 
 
-def task(name: str, device: str = "cpu"):
+def make_problem(name: str, device: str = "cpu") -> Classification:
     generator = np.random.default_rng(0)
     shape, classes = ((123,), 2) if name == "a9a network" else ((1, 28, 28), 10)
     x, y = generator.standard_normal((4000, *shape)).astype(np.float32), np.arange(4000) % classes
     return classification(from_arrays(x, y), NODES, device=device)
 
 
-def ordinary(problem) -> Callable[[], None]:
+def forward_backward(problem: Classification) -> Callable[[], None]:
+    """An ordinary training step of one model, without an update."""
     model, x, y = problem.make(), problem.inputs[: NODES * BATCH], problem.labels[: NODES * BATCH]
 
     def step() -> None:
@@ -39,21 +41,20 @@ def ordinary(problem) -> Callable[[], None]:
     return step
 
 
-def dnasa_step(problem, runs: int) -> Callable[[], None]:
+def dnasa_step(problem: Classification, runs: int) -> Callable[[], None]:
     network = simulated.connect(topology.paper_random())
     x = torch.stack([problem.start(0).expand(NODES, -1)] * runs)[None]
-    rule = rules.build(rules.variants("dnasa"), NODES, 1000, x)
-    run, held = stepping(rule, network, rule.init(x), Timeline(), overlap=False), {"t": 1}
+    stepper, steps = dnasa_stepper(network, x), count(1)
 
     def step() -> None:
-        g = problem.gradient(run.x, network.here, range(runs), held["t"])
-        run.step(g, held["t"])
-        held["t"] += 1
+        t = next(steps)
+        stepper.step((problem.gradient(stepper.x, network.local_nodes, range(runs), t),), t)
 
     return step
 
 
-def medians(*steps: Callable[[], None], rounds: int) -> list[float]:
+def medians(*steps: Callable[[], object], rounds: int) -> list[float]:
+    """Median seconds of each, interleaved."""
     times = np.zeros((rounds, len(steps)))
     for step in steps:
         step()
@@ -62,16 +63,18 @@ def medians(*steps: Callable[[], None], rounds: int) -> list[float]:
             began = time.perf_counter()
             step()
             times[i, j] = time.perf_counter() - began
-    return list(np.median(times, axis=0))
+    return np.median(times, axis=0).tolist()
 
 
 def main() -> None:
     print(f"{torch.get_num_threads()} threads")
     for name, rounds in (("a9a network", 300), ("LeNet", 25)):
-        problem = task(name)
-        plain, one, four = medians(ordinary(problem), dnasa_step(problem, 1), dnasa_step(problem, 4), rounds=rounds)
+        problem = make_problem(name)
+        plain, one, four = medians(
+            forward_backward(problem), dnasa_step(problem, 1), dnasa_step(problem, 4), rounds=rounds
+        )
         print(
-            f"{name}: ordinary {1e3 * plain:.2f} ms, D-NASA step {1e3 * one:.2f} ms: {one / plain:.2f} times; "
+            f"{name}: forward/backward {1e3 * plain:.2f} ms, D-NASA step {1e3 * one:.2f} ms: {one / plain:.2f} times; "
             f"4 runs side by side {1e3 * four:.2f} ms: {four / one:.2f} times one run"
         )
 

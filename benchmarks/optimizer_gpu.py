@@ -4,19 +4,22 @@
 
 A model of 100 million float32 parameters on a network of one node, so that nothing is exchanged. A step cannot avoid reading
 x, u, v, z and g, and z once more for its norm before anything can be written, and writing x, u, v and z: ten arrays. "Copy" is
-`b.copy_(a)` of one such array (two arrays of traffic), timed in turns in the same run.
+`b.copy_(a)` of one such array (two arrays of traffic), interleaved with the rest.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 import dnasa
-from dnasa import optim
+from dnasa.optim import Decentralized
+from dnasa.optim.compiled import InPlace
 
 PARAMETERS, ARRAYS, ROUNDS = 100_000_000, 10, 30
 
 
-def seconds(work, calls: int = 5) -> float:
+def seconds(work: Callable[[], object], calls: int = 5) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(calls):
@@ -26,9 +29,9 @@ def seconds(work, calls: int = 5) -> float:
     return start.elapsed_time(end) / 1e3 / calls
 
 
-def optimizer(fuse: bool) -> optim.Decentralized:
+def optimizer(fuse: bool) -> Decentralized:
     layers = [nn.Linear(10_000, 1_000, bias=False, device="cuda") for _ in range(PARAMETERS // 10_000_000)]
-    opt = optim.Decentralized(nn.ModuleList(layers).parameters(), dnasa.connect("ring", device="cuda"))
+    opt = Decentralized(nn.ModuleList(layers).parameters(), dnasa.connect("ring", device="cuda"))
     opt.fuse = fuse
     opt.gradient.normal_()
     for _ in range(3):
@@ -38,10 +41,15 @@ def optimizer(fuse: bool) -> optim.Decentralized:
 
 def main() -> None:
     fused, plain = optimizer(True), optimizer(False)
-    assert isinstance(fused.running, optim.InPlace)
+    assert isinstance(fused.stepper, InPlace)
     a, b = torch.randn(PARAMETERS, device="cuda"), torch.empty(PARAMETERS, device="cuda")
-    works = {"copy": lambda: b.copy_(a), "fused": fused.step, "plain": plain.step, "zero_grad": fused.zero_grad}
-    times = {name: [] for name in works}
+    works: dict[str, Callable[[], object]] = {
+        "copy": lambda: b.copy_(a),
+        "fused": fused.step,
+        "plain": plain.step,
+        "zero_grad": fused.zero_grad,
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(ROUNDS):
         for name, work in works.items():
             times[name].append(seconds(work))

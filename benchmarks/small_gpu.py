@@ -1,30 +1,31 @@
-"""Small problems on a GPU: a D-NASA step of 8 nodes x 32 rows, recorded as CUDA graphs and launched piece by piece.
+"""Small problems on a GPU: a D-NASA step of 8 nodes x 32 rows, as CUDA graphs and launched kernel by kernel.
 
     python -m benchmarks.small_gpu
 
-Both ways in turns; the GPU's own time for the same kernels is what no way of launching them can beat.
+Measurements are interleaved; the GPU's own time for the same kernels is the lower bound.
 """
 
 import statistics
 import time
+from collections.abc import Callable
 from unittest import mock
 
 import torch
 
 from benchmarks import networks
-from dnasa import fused
+from dnasa.engine import fused
 from dnasa.problems import classification
 
 STEPS = 300
 
 
-def step_of(name: str, small: int):
+def make_step(name: str, small: int) -> Callable[[], None]:
     """A step with graphs (as by default) or, with `small=0`, without."""
     with mock.patch.object(fused, "SMALL", small):
-        return networks.dnasa_step(networks.task(name, "cuda"), 1)
+        return networks.dnasa_step(networks.make_problem(name, "cuda"), 1)
 
 
-def seconds(step, small: int) -> float:
+def seconds(step: Callable[[], None], small: int) -> float:
     with mock.patch.object(classification, "SMALL", small):
         for _ in range(20):
             step()
@@ -36,7 +37,7 @@ def seconds(step, small: int) -> float:
         return (time.perf_counter() - began) / STEPS
 
 
-def busy(step, small: int) -> float:
+def busy(step: Callable[[], None], small: int) -> float:
     """Seconds of the GPU's own work in a step."""
     kinds = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
     with mock.patch.object(classification, "SMALL", small), torch.profiler.profile(activities=kinds) as profile:
@@ -48,15 +49,15 @@ def busy(step, small: int) -> float:
 
 def main() -> None:
     for name in ("a9a network", "LeNet"):
-        ways = {"recorded": classification.SMALL, "piece by piece": 0}
-        steps = {way: step_of(name, small) for way, small in ways.items()}
-        taken = {way: [] for way in ways}
+        modes = {"CUDA graphs": classification.SMALL, "kernel by kernel": 0}
+        steps = {mode: make_step(name, small) for mode, small in modes.items()}
+        taken: dict[str, list[float]] = {mode: [] for mode in modes}
         for _ in range(5):
-            for way, small in ways.items():
-                taken[way].append(seconds(steps[way], small))
-        for way, small in ways.items():
-            whole, own = statistics.median(taken[way]), busy(steps[way], small)
-            print(f"{name}, {way}: {1e6 * whole:.0f} us a step, of which the GPU is busy {1e6 * own:.0f} us")
+            for mode, small in modes.items():
+                taken[mode].append(seconds(steps[mode], small))
+        for mode, small in modes.items():
+            whole, own = statistics.median(taken[mode]), busy(steps[mode], small)
+            print(f"{name}, {mode}: {1e6 * whole:.0f} us a step, of which the GPU is busy {1e6 * own:.0f} us")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What users wait for, as ratios to floors measured in the same run.
+"""The times that users wait, as ratios to lower bounds (floors) measured in the same run.
 
     python -m benchmarks.suite                 # a table, and benchmarks/results.json with the machine described
     python -m benchmarks.suite --check         # fails if a ratio is more than 30 % worse than in the committed results
 
-Ratios, because machines are noisy and differ; medians of works timed in turns, because a noisy moment then hits all alike.
+Ratios, because machines differ; medians of interleaved measurements, because noise then affects all alike.
 """
 
 import ctypes
@@ -26,11 +26,11 @@ import torch
 
 from benchmarks import networks, update
 from dnasa import topology
+from dnasa.engine.loop import solve
 from dnasa.problems import LeastSquares
-from dnasa.solve import solve
 
 RESULTS = Path(__file__).with_name("results.json")
-WORSE = 1.3  # what the check calls a loss
+WORSE = 1.3  # times the committed ratio: slower than that fails the check
 
 
 class Row(NamedTuple):
@@ -48,8 +48,9 @@ class Row(NamedTuple):
 def steps_on_networks() -> list[Row]:
     rows = []
     for name, rounds, goal in (("a9a network", 400, 1.8), ("LeNet", 25, 0.7)):
-        problem = networks.task(name)
-        plain, one = networks.medians(networks.ordinary(problem), networks.dnasa_step(problem, 1), rounds=rounds)
+        problem = networks.make_problem(name)
+        works = networks.forward_backward(problem), networks.dnasa_step(problem, 1)
+        plain, one = networks.medians(*works, rounds=rounds)
         rows.append(
             Row(f"D-NASA step, {name}, 8 x 32", "shared-weight forward/backward of the 256 samples", one, plain, goal)
         )
@@ -67,20 +68,22 @@ def updates() -> list[Row]:
 
 
 def compiled_loop() -> Callable[[int], None] | None:
-    """The least-squares loop in C, or nothing where there is no compiler."""
+    """The least-squares loop in C, or None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
     source, target = Path(__file__).with_name("least_squares.c"), Path(tempfile.mkdtemp()) / "loop.so"
-    here = Path(np.random.__file__).parent / "lib"
+    libraries = Path(np.random.__file__).parent / "lib"
     include = [f"-I{np.get_include()}", f"-I{sysconfig.get_paths()['include']}"]
     flags = ["-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", *include]
-    subprocess.run([compiler, *flags, str(source), "-o", str(target), f"-L{here}", "-lnpyrandom", "-lm"], check=True)
+    subprocess.run(
+        [compiler, *flags, str(source), "-o", str(target), f"-L{libraries}", "-lnpyrandom", "-lm"], check=True
+    )
     library, bits = ctypes.CDLL(str(target)), np.random.SFC64(0)
     x, theta = np.zeros((20, 100)), np.ones(100)
     generator = ctypes.cast(bits.ctypes.bit_generator, ctypes.c_void_p)
 
-    def run(steps: int, keep: Any = bits) -> None:
+    def run(steps: int, owner: Any = bits) -> None:  # the generator lives in the memory of `bits`
         arrays = [ctypes.c_void_p(a.ctypes.data) for a in (theta, x)]
         library.run(generator, 20, 100, steps, ctypes.c_double(0.1), *arrays)
 
@@ -93,7 +96,7 @@ def least_squares() -> list[Row]:
         return []
     rows = []
     for runs, steps, goal in ((1, 10_000, 2.0), (60, 400, 1.5)):
-        taken = [(solving(steps, runs) - solving(64, runs), timed(loop, runs * 200)) for _ in range(5)]
+        taken = [(solve_seconds(steps, runs) - solve_seconds(64, runs), timed(loop, runs * 200)) for _ in range(5)]
         ours = statistics.median(whole for whole, _ in taken) / (steps - 64)
         floor = statistics.median(whole for _, whole in taken) / 200
         what = f"least squares, 20 nodes x 100, {runs} run{'s' * (runs > 1)}, a step with its samples"
@@ -101,28 +104,28 @@ def least_squares() -> list[Row]:
     return rows
 
 
-def solving(steps: int, runs: int) -> float:
+def solve_seconds(steps: int, runs: int) -> float:
     return timed(solve, LeastSquares(), topology.ring(20), steps=steps, seed=range(runs), evaluate=[steps])
 
 
 FIRST_STEP = """
 import os, sys
-from dnasa import cli
-from dnasa.solve import Run
+from dnasa.cli import main
+from dnasa.engine.loop import Run
 sys.argv[1:] = ["train", "--data", "mnist"]
-Run._look = lambda *args: os._exit(0)  # the first look comes after the first step
-cli.main()
+Run._evaluate = lambda *args: os._exit(0)  # the first evaluation comes after the first step
+main()
 """
 
 
 def start_up() -> list[Row]:
-    """Seconds as they are: the floor of each is one second, so that the goal is in seconds too."""
+    """The floor is one second, so that ratio and goal are in seconds."""
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
-    works = [("import dnasa", ["-c", "import dnasa"], 0.3), ("dnasa --help", ["-m", "dnasa", "--help"], 0.5)]
+    commands = [("import dnasa", ["-c", "import dnasa"], 0.3), ("dnasa --help", ["-m", "dnasa", "--help"], 0.5)]
     if Path(os.environ.get("DNASA_DATA", ""), "mnist").is_dir():
-        works.append(("dnasa train --data mnist, to the end of the first step", ["-c", FIRST_STEP], 3.0))
+        commands.append(("dnasa train --data mnist, to the end of the first step", ["-c", FIRST_STEP], 3.0))
     rows = []
-    for what, words, goal in works:
+    for what, words, goal in commands:
         taken = [
             timed(subprocess.run, [sys.executable, *words], env=environment, capture_output=True, check=True)
             for _ in range(5)
@@ -158,10 +161,10 @@ def table(rows: list[Row]) -> str:
 
 
 def check(rows: list[Row]) -> int:
-    kept = {row["what"]: row["ratio"] for row in json.loads(RESULTS.read_text())["rows"]}
-    worse = [row for row in rows if row.what in kept and row.ratio > WORSE * kept[row.what]]
+    committed = {row["what"]: row["ratio"] for row in json.loads(RESULTS.read_text())["rows"]}
+    worse = [row for row in rows if row.what in committed and row.ratio > WORSE * committed[row.what]]
     for row in worse:
-        print(f"{row.what}: {row.ratio:.2f} times its floor, {kept[row.what]:.2f} in the committed results.")
+        print(f"{row.what}: {row.ratio:.2f} times its floor, {committed[row.what]:.2f} in the committed results.")
     print("Slower than before." if worse else "No slower than before.")
     return 1 if worse else 0
 
@@ -171,8 +174,8 @@ def main() -> int:
     print(table(rows))
     if "--check" in sys.argv:
         return check(rows)
-    kept = [row._asdict() | {"ratio": round(row.ratio, 3)} for row in rows]
-    RESULTS.write_text(json.dumps({"machine": machine(), "rows": kept}, indent=2) + "\n")
+    saved = [row._asdict() | {"ratio": round(row.ratio, 3)} for row in rows]
+    RESULTS.write_text(json.dumps({"machine": machine(), "rows": saved}, indent=2) + "\n")
     return 0
 
 

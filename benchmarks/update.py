@@ -3,28 +3,30 @@
     python -m benchmarks.update [cpu | cuda]
 
 A step must read x, u, z, the gradient and the last gradient, and write x, u and z: eight arrays of nodes x parameters. The
-floor is a copy of four arrays into four others, timed in turns in the same run. "Plain" is the rule as it is written, "fused"
-what `solve` uses.
+floor is a copy of four arrays into four others, interleaved with the rest. "Sequential" is the rule as it is written,
+"fused" what `solve` uses.
 """
 
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import torch
 
-from dnasa import rules, topology
-from dnasa.fused import Fused
+from benchmarks.steppers import make_rule, snapshot
+from dnasa import topology
+from dnasa.engine.fused import Fused
+from dnasa.engine.steppers import Sequential
 from dnasa.networks.simulated import connect
-from dnasa.stepping import InTurn
-from dnasa.timing import Timeline
+from dnasa.runs.timing import Timeline
 
 SIZES = {"LeNet": 25_010, "10 million": 10_000_000}
 NODES = 8
 
 
-def times(works: dict, device: str, calls: int, rounds: int = 9) -> dict[str, float]:
-    """Median seconds per call, all in turns."""
+def times(works: dict[str, Callable[[], object]], device: str, calls: int, rounds: int = 9) -> dict[str, float]:
+    """Median seconds per call of each, interleaved."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
@@ -42,13 +44,14 @@ def times(works: dict, device: str, calls: int, rounds: int = 9) -> dict[str, fl
 
 def measure(dim: int, device: str, calls: int) -> dict[str, float]:
     start, g = (torch.randn(1, 1, NODES, dim, device=device) for _ in range(2))
-    rule, network = rules.build(rules.variants("dnasa"), NODES, 1000, start), connect(topology.ring(NODES))
-    fused, plain = (kind(rule, network, rule.init(start.clone()), Timeline()) for kind in (Fused, InTurn))
+    rule, network = make_rule(NODES, start), connect(topology.ring(NODES))
+    fused = Fused(rule, network, snapshot(rule, start.clone()), Timeline())
+    sequential = Sequential(rule, network, snapshot(rule, start.clone()), Timeline())
     source, target = (torch.empty(4, NODES, dim, device=device).fill_(1.0) for _ in range(2))
-    works = {
+    works: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
-        "fused": lambda: fused.step(g, 5),
-        "plain": lambda: plain.step(g, 5),
+        "fused": lambda: fused.step((g,), 5),
+        "sequential": lambda: sequential.step((g,), 5),
     }
     return times(works, device, calls)
 
@@ -57,10 +60,10 @@ def main(device: str) -> None:
     for name, dim in SIZES.items():
         taken = measure(dim, device, calls=20 if dim < 1e6 or device == "cuda" else 1)
         print(f"{device}, {NODES} nodes x {dim:,} parameters ({name})")
-        for kind in ("copy", "fused", "plain"):
-            rate = 8 * NODES * dim * 4 / taken[kind] / 1e9
+        for kind, seconds in taken.items():
+            rate = 8 * NODES * dim * 4 / seconds / 1e9
             print(
-                f"  {kind:6s} {1e3 * taken[kind]:9.3f} ms  {rate:7.1f} GB/s  {taken[kind] / taken['copy']:5.2f} times the copy"
+                f"  {kind:10s} {1e3 * seconds:9.3f} ms  {rate:7.1f} GB/s  {seconds / taken['copy']:5.2f} times the copy"
             )
 
 

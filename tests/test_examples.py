@@ -1,4 +1,4 @@
-"""Every example runs as its first lines say."""
+"""Every example runs as its docstring says."""
 
 import os
 import re
@@ -7,16 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import launch
+from launching import PATIENCE, launch
 from test_distributed import ENGINES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def alone(name, *words, cwd):
+def run(name, *words, cwd):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(EXAMPLES / name), *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=PATIENCE, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -31,18 +31,18 @@ def test_own_model_learns_on_real_processes(engine):
     assert accuracies[-1] > 80
 
 
-def test_own_model_learns_alone(tmp_path):
-    assert "nodes apart 0.00e+00" in alone("own_model.py", "100", cwd=tmp_path)
+def test_own_model_learns_in_one_process(tmp_path):
+    assert "consensus error 0.00e+00" in run("own_model.py", "100", cwd=tmp_path)
 
 
-def test_sensors_find_the_source(tmp_path):
-    out = alone("custom_gradient.py", cwd=tmp_path)
+def test_sensors_locate_the_source(tmp_path):
+    out = run("custom_gradient.py", cwd=tmp_path)
     assert float(re.findall(r"error of the mean ([\d.]+)", out)[-1]) < 0.1
     assert (tmp_path / "localisation.png").stat().st_size > 10_000
 
 
 def test_the_quickstart_runs(tmp_path):
-    out = alone("quickstart.py", cwd=tmp_path)
+    out = run("quickstart.py", cwd=tmp_path)
     assert "rho = 0.805" in out
     assert (tmp_path / "quickstart" / "history.csv").exists()
     assert (tmp_path / "quickstart" / "history.png").exists()

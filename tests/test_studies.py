@@ -1,4 +1,4 @@
-"""The figures can be made, and their tables say what the curves say."""
+"""The figures are drawn, and their tables agree with the curves."""
 
 import numpy as np
 import pandas as pd
@@ -6,9 +6,10 @@ import pytest
 
 from dnasa import topology
 from dnasa.core import InputError
-from dnasa.experiments import fig1, fig2, theory, tuning
+from dnasa.engine.loop import solve
+from dnasa.plots import panels, save_figure
 from dnasa.problems import LeastSquares
-from dnasa.solve import solve
+from dnasa.studies import faults, fig1, fig2, heterogeneity, theory, tuning
 
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm():
@@ -22,16 +23,41 @@ def test_speedup_counts_the_steps_to_the_same_gradient_norm():
     assert table["speedup over n = 5"][10] == pytest.approx(2, rel=0.1)
 
 
-def test_best_stepsize_ignores_the_diverged_and_means_over_seeds():
+def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one():
     result = solve(
         LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
     )
     table = tuning.grid(result, "test_loss")
-    winners = tuning.best(table, "test_loss")
-    assert winners.loc["dsgd"].eta == 1e-2
-    assert np.isnan(winners.loc["dnasa"].eta)
+    best = tuning.best(table, "test_loss")
+    assert best.loc["dsgd"].eta == 1e-2
+    assert np.isnan(best.loc["dnasa"].eta)
     assert np.isinf(table[table.eta == 1e160].value).all()
     assert tuning.summary(result, table, "test_loss").diverged.tolist() == ["1e+160", "none"]
+
+
+@pytest.mark.parametrize("log", [True, False])
+@pytest.mark.parametrize("values", [[np.inf, np.inf, np.inf], [1.0, np.inf, 2.0], [0.0, 0.0, 1e308]], ids=str)
+def test_stepsizes_are_drawn_whatever_diverged(values, log, tmp_path):
+    rows = {"rule": ["dsgd", "dsgd", "dnasa"], "schedule": "diminishing", "eta": [0.1, 1.0, np.nan], "value": values}
+    figure, axes = panels(1)
+    tuning.draw_stepsizes(axes[0, 0], pd.DataFrame(rows), "test loss", log)
+    save_figure(figure, tmp_path / "stepsizes.png")
+    crosses = [line for line in axes[0, 0].get_lines() if line.get_label() == "_diverged"]
+    assert sum(len(line.get_xdata()) for line in crosses) == np.isinf(values[:2]).sum()
+
+
+def test_rules_without_stepsizes_are_drawn(tmp_path):
+    figure, axes = panels(1)
+    table = pd.DataFrame({"rule": ["dnasa"], "schedule": "diminishing", "eta": [np.nan], "value": [0.5]})
+    tuning.draw_stepsizes(axes[0, 0], table, "test loss", log=True)
+    assert save_figure(figure, tmp_path / "stepsizes.png").stat().st_size > 5_000
+
+
+def test_partitions_are_drawn_when_every_run_diverged(tmp_path):
+    cells = [(data, how) for data in heterogeneity.DATA for how in heterogeneity.PARTITIONS]
+    rows = [{"data": data, "partition": how, "rule": "dsgd", "accuracy": -np.inf} for data, how in cells]
+    figure = heterogeneity.draw(pd.DataFrame(rows), quick=True)
+    assert save_figure(figure, tmp_path / "partitions.png").stat().st_size > 10_000
 
 
 def test_slope_of_a_power_law_is_its_exponent():
@@ -44,6 +70,7 @@ def test_slope_of_a_power_law_is_its_exponent():
     [
         (fig1, {"NODES": (3, 6)}),
         (fig2, {"ETAS": (1e-3, 5e-3, 1e-1)}),
+        (faults, {"ETAS": (0.1,), "FAULTS": {"drop": (0.0, 0.5)}, "RULES": ("d2", "dnasa")}),
         (theory, {"STEPS": (50, 100, 200), "NODES": (1, 4), "SEEDS": 2}),
     ],
 )
@@ -65,14 +92,14 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
 @pytest.mark.parametrize("name", ["fig3", "fig4", "fig5", "fig6", "heterogeneity"])
 def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     """On small data of the same shapes, with the network and the grid cut down."""
-    from dnasa import data, experiments
-    from dnasa.experiments import curves, fig3, fig4, tasks
+    from dnasa import data, studies
+    from dnasa.studies import curves, fig3, fig4, tasks
 
     generator = np.random.default_rng(0)
 
     def load(which, target=None):
         if which == "miniboone":
-            raise InputError("not here")
+            raise InputError("missing")
         shape = (1, 28, 28) if which == "mnist" else (5,)
         x = generator.standard_normal((90, *shape)).astype(np.float32)
         return data.from_arrays(x, (x.reshape(90, -1)[:, 0] > 0).astype(int))
@@ -82,7 +109,7 @@ def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     monkeypatch.setattr(fig3, "ETAS", (0.5, 1e30))
     monkeypatch.setattr(fig3, "QUICK", dict.fromkeys(fig3.QUICK, 4))
     monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})
-    report = experiments.figure(name).run(quick=True, progress=False)
+    report = studies.figure(name).run(quick=True, progress=False)
     (picture,) = report.save(tmp_path)
     assert picture.stat().st_size > 20_000
     assert any("D-NASA" in line for line in report.findings)
@@ -90,7 +117,7 @@ def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
 
 
 def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch):
-    from dnasa.experiments import fig3, tasks
+    from dnasa.studies import fig3, tasks
 
     def load(which, target=None):
         raise InputError("put the file there")

@@ -1,4 +1,4 @@
-"""The paper's figures, one file each: `run(...)` computes, draws, and says in words what came out."""
+"""The paper's figures and other experiments, one file each: `run(...)` returns tables, figures and findings."""
 
 from importlib import import_module
 from typing import Any
@@ -12,8 +12,8 @@ FIGURES = {
     "fig4": "the same for a9a on four graphs",
     "fig5": "MNIST: curves at the best stepsizes",
     "fig6": "a9a: curves at the best stepsizes",
-    "heterogeneity": "which methods keep their accuracy when the nodes' data differ",
-    "faults": "what lost messages, absent nodes and late news cost each method",
+    "heterogeneity": "accuracy of each method when the nodes' data differ",
+    "faults": "accuracy of each method with lost messages, unreachable nodes and late messages",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 
@@ -21,4 +21,4 @@ FIGURES = {
 def figure(name: str) -> Any:
     """The module of that figure."""
     choose("figure", name, FIGURES)
-    return import_module(f"dnasa.experiments.{name}")
+    return import_module(f"dnasa.studies.{name}")

@@ -1,4 +1,4 @@
-"""What data there is, and how it is divided among the nodes: tables and a picture."""
+"""Known datasets, and how a dataset is divided among the nodes: tables and a plot."""
 
 import numpy as np
 import pandas as pd
@@ -11,12 +11,12 @@ from dnasa.plots import finish, panels
 
 
 def datasets() -> pd.DataFrame:
-    """Every known dataset: where it is, its size and class shares, or how to get it. Nothing is downloaded for this."""
+    """Every known dataset: its source, size and class shares, or how to get it. Nothing is downloaded."""
     rows = []
     for name in DATASETS:
-        here = name == "digits" or local_files(name) or list(cache_folder().glob(f"{name}-openml-*"))
-        if not here:
-            rows.append({"name": name, "source": f"not here: `dnasa data {name}` fetches it"})
+        available = name == "digits" or local_files(name) or list(cache_folder().glob(f"{name}-openml-*"))
+        if not available:
+            rows.append({"name": name, "source": f"missing: `dnasa data {name}` downloads it"})
             continue
         try:
             data = load(name)

@@ -5,10 +5,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.experiments.report import Report
+from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, curve, finish, panels
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.solve import solve
+from dnasa.studies.report import Report
 
 NODES = (5, 10, 20)
 STEPS = 15_000
@@ -29,21 +29,21 @@ def run(quick: bool = False, progress: bool | None = None) -> Report:
 
 
 def one_size(n: int, steps: int, seeds: int, progress: bool | None) -> pd.DataFrame:
-    looks = sorted({int(t) for t in np.linspace(0, steps, 301)})
+    eval_steps = sorted({int(t) for t in np.linspace(0, steps, 301)})
     result = solve(
         LeastSquares(),
         topology.ring(n),
         steps=steps,
         schedule=["fixed", "diminishing"],
         seed=range(seeds),
-        evaluate=looks,
+        evaluate=eval_steps,
         progress=progress,
     )
     return result.history.assign(nodes=n)
 
 
 def speedup(history: pd.DataFrame) -> pd.DataFrame:
-    """For each schedule, the first evaluated step at which the mean gradient norm of each n is down to the same level.
+    """For each schedule, the first evaluated step at which the mean gradient norm of each n is at most the same level.
 
     The level is the smallest gradient norm that all sizes reach, so that the comparison uses the whole of the runs.
     """

@@ -5,11 +5,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.experiments.report import Report
-from dnasa.experiments.tuning import best, chosen, draw_stepsizes, eta_text, grid
-from dnasa.plots import COLOURS, by_seed, curve, finish, panels, title
+from dnasa.engine.loop import solve
+from dnasa.plots import by_seed, colours, curve, finish, panels, title
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.solve import solve
+from dnasa.studies.report import Report
+from dnasa.studies.tuning import best, draw_stepsizes, eta_label, eta_text, grid, rows_of
 
 NODES = 10
 STEPS = 15_000
@@ -21,7 +21,7 @@ ETAS = tuple(float(eta) for eta in np.logspace(-4, -1, 13).round(6))
 def run(quick: bool = False, progress: bool | None = None) -> Report:
     """D-SGD, D-SGT and D-ASAGT, each at its best of 13 stepsizes, and D-NASA without one."""
     steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
-    looks = sorted({int(t) for t in np.linspace(0, steps, 301)})
+    eval_steps = sorted({int(t) for t in np.linspace(0, steps, 301)})
     result = solve(
         LeastSquares(spike=True),
         topology.ring(NODES),
@@ -29,26 +29,26 @@ def run(quick: bool = False, progress: bool | None = None) -> Report:
         eta=ETAS,
         steps=steps,
         seed=range(seeds),
-        evaluate=looks,
+        evaluate=eval_steps,
         progress=progress,
     )
     table = grid(result, "test_loss")
-    winners = best(table, "test_loss")
+    tuned = best(table, "test_loss")
     report = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds")
-    report.tables["fig2-best"] = summary(result.history, winners, steps)
+    report.tables["fig2-best"] = summary(result.history, tuned, steps)
     report.data["fig2-grid"] = table
     report.data["fig2-history"] = result.history
-    report.figures["fig2"] = draw(result.history, winners, table, quick)
+    report.figures["fig2"] = draw(result.history, tuned, table, quick)
     report.findings = findings(report.tables["fig2-best"], table)
     return report
 
 
-def summary(history: pd.DataFrame, winners: pd.DataFrame, steps: int) -> pd.DataFrame:
+def summary(history: pd.DataFrame, tuned: pd.DataFrame, steps: int) -> pd.DataFrame:
     rows = []
-    for rule, winner in winners.iterrows():
-        losses = by_seed(chosen(history, winner), "test_loss").mean(axis=1)
-        norms = by_seed(chosen(history, winner), "grad_norm").mean(axis=1)
-        row = {"rule": title(str(rule)), "best eta": eta_text(winner.eta)}
+    for rule, variant in tuned.iterrows():
+        losses = by_seed(rows_of(history, variant), "test_loss").mean(axis=1)
+        norms = by_seed(rows_of(history, variant), "grad_norm").mean(axis=1)
+        row = {"rule": title(str(rule)), "best eta": eta_text(variant.eta)}
         for part in (0.02, 0.1, 1.0):
             step = int(losses.index[np.abs(losses.index - part * steps).argmin()])
             row[f"test loss at {step:,}"] = losses[step]
@@ -56,14 +56,15 @@ def summary(history: pd.DataFrame, winners: pd.DataFrame, steps: int) -> pd.Data
     return pd.DataFrame(rows)
 
 
-def draw(history: pd.DataFrame, winners: pd.DataFrame, table: pd.DataFrame, quick: bool) -> Figure:
+def draw(history: pd.DataFrame, tuned: pd.DataFrame, table: pd.DataFrame, quick: bool) -> Figure:
     figure, axes = panels(3)
-    for axis, metric, label in zip(axes[0], ("test_loss", "grad_norm"), ("test loss", "gradient norm"), strict=False):
-        for rule, winner in winners.iterrows():
-            curves = by_seed(chosen(history, winner), metric)
-            note = "nothing tuned" if np.isnan(winner.eta) else f"eta = {winner.eta:.2g}"
-            curve(axis, curves.index, curves, f"{title(str(rule))}, {note}", color=COLOURS[str(rule)])
-        finish(axis, "step", label, log=True)
+    colour = colours(tuned.index)
+    for axis, metric, name in zip(axes[0], ("test_loss", "grad_norm"), ("test loss", "gradient norm"), strict=False):
+        for rule, variant in tuned.iterrows():
+            curves = by_seed(rows_of(history, variant), metric)
+            label = f"{title(str(rule))}, {eta_label(variant.eta)}"
+            curve(axis, curves.index, curves, label, color=colour[str(rule)])
+        finish(axis, "step", name, log=True)
     axes[0, 0].legend(fontsize=8)
     shown = table.assign(value=table.value.clip(upper=1e4))
     draw_stepsizes(axes[0, 2], shown, "final test loss (cut at 10,000)", log=True)

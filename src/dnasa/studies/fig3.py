@@ -1,4 +1,4 @@
-"""Figure 3: test accuracy against the stepsize on real data, D-NASA as the line that needs none."""
+"""Figure 3: test accuracy against the stepsize on real data; D-NASA, which needs none, is a horizontal line."""
 
 import time
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from dnasa import topology
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.experiments import tuning
-from dnasa.experiments.report import Report
-from dnasa.experiments.tasks import classification
+from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
-from dnasa.solve import solve
+from dnasa.studies import tuning
+from dnasa.studies.report import Report
+from dnasa.studies.tasks import classification
 from dnasa.topology import Topology
 
 ETAS = (0.005, 0.01, 0.5, 1, 5, 10, 50, 100)
@@ -37,15 +37,15 @@ def run(
         try:
             table = grid_search(name, topology.paper_random(), steps, seeds, progress, device)
         except InputError as error:
-            missing(axis, name, str(error))
+            show_error(axis, name, str(error))
             report.findings.append(f"{name}: {error}")
             continue
         draw(axis, table, f"{name}, {steps:,} steps")
         report.tables[f"fig3-{name}"] = summary(table)
         report.data[f"fig3-{name}-grid"] = table
         runs = len(table) * seeds
-        took = f"{runs} runs of {steps:,} steps in {time.perf_counter() - began:.0f} s"
-        report.findings.append(f"{name}: {sentence(table)} ({took})")
+        duration = f"{runs} runs of {steps:,} steps in {time.perf_counter() - began:.0f} s"
+        report.findings.append(f"{name}: {sentence(table)} ({duration})")
     figure.suptitle("Test accuracy against stepsize, 8 nodes, random graph" + (" (quick run)" if quick else ""))
     report.figures["fig3"] = figure
     return report
@@ -63,6 +63,7 @@ def grid_search(
 ) -> pd.DataFrame:
     """The final accuracy of every rule and stepsize, all seeds in one batch; the loss is scaled by 1/n as in the paper."""
     problem = classification(name, graph.nodes, how, loss_scale="1/n", device=device, train_metrics=False)
+    # D2 needs eigenvalues above -1/3
     rules = [rule for rule in RULES if rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9]
     result = solve(
         problem, graph, rules, eta=etas or ETAS, steps=steps, seed=range(seeds), evaluate=[steps], progress=progress
@@ -76,7 +77,7 @@ def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
     axis.legend(fontsize=7, loc="lower center")
 
 
-def missing(axis: Axes, name: str, why: str) -> None:
+def show_error(axis: Axes, name: str, why: str) -> None:
     import textwrap
 
     axis.set_title(name)
@@ -88,26 +89,26 @@ def missing(axis: Axes, name: str, why: str) -> None:
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Each rule's best stepsize, its accuracy there, and its accuracy one step of the grid to either side."""
     rows = []
-    for rule, winner in tuning.best(table, "test_accuracy").iterrows():
+    for rule, variant in tuning.best(table, "test_accuracy").iterrows():
         same = table[table.rule == rule].reset_index(drop=True)
         place = int(same.value.argmax())
         near = [same.value.get(place + shift, np.nan) for shift in (-1, 1)]
         rows.append(
             {
                 "rule": title(str(rule)),
-                "best eta": tuning.eta_text(winner.eta),
-                "test accuracy": winner.value,
+                "best eta": tuning.eta_text(variant.eta),
+                "test accuracy": variant.value,
                 "accuracy one eta lower": near[0],
                 "accuracy one eta higher": near[1],
-                "diverged": tuning.lost_text(same),
+                "diverged": tuning.diverged_text(same),
             }
         )
     return pd.DataFrame(rows)
 
 
 def sentence(table: pd.DataFrame) -> str:
-    winners = tuning.best(table, "test_accuracy")
-    ours, others = winners.loc["dnasa"].value, winners.drop(index="dnasa")
+    tuned = tuning.best(table, "test_accuracy")
+    ours, others = tuned.loc["dnasa"].value, tuned.drop(index="dnasa")
     best, theirs = others.value.idxmax(), others.value.max()
     return (
         f"D-NASA {100 * ours:.2f} % with nothing tuned; best tuned method {title(str(best))} {100 * theirs:.2f} % "

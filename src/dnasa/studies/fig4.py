@@ -1,9 +1,9 @@
-"""Figure 4: the same for a9a on four graphs, each panel beside a drawing of its graph."""
+"""Figure 4: test accuracy against the stepsize for a9a on four graphs, each beside a drawing of its graph."""
 
 from dnasa import topology
-from dnasa.experiments import fig3
-from dnasa.experiments.report import Report
 from dnasa.plots import draw_topology, panels
+from dnasa.studies import fig3
+from dnasa.studies.report import Report
 
 GRAPHS = {
     "ring": topology.ring,
@@ -20,9 +20,9 @@ def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") 
     seeds, steps = (1, 300) if quick else (fig3.SEEDS, STEPS)
     report = Report("fig4", f"Figure 4: a9a, {NODES} nodes, {steps:,} steps, {seeds} seeds")
     figure, axes = panels(4, 2, width=4.2, height=3.0)
-    for place, (name, make) in enumerate(GRAPHS.items()):
+    for i, (name, make) in enumerate(GRAPHS.items()):
         graph = make(NODES)
-        left, right = axes[place // 2, 2 * (place % 2) : 2 * (place % 2) + 2]
+        left, right = axes[i // 2, 2 * (i % 2) : 2 * (i % 2) + 2]
         table = fig3.grid_search("a9a", graph, steps, seeds, progress, device)
         draw_topology(left, graph)
         fig3.draw(right, table, name)

@@ -1,7 +1,7 @@
 """Figure 5: MNIST, loss, accuracy and stationarity against epochs and seconds."""
 
-from dnasa.experiments import curves
-from dnasa.experiments.report import Report
+from dnasa.studies import curves
+from dnasa.studies.report import Report
 
 
 def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") -> Report:

@@ -1,11 +1,11 @@
-"""What an experiment hands back: tables, figures and the sentences that say what they show."""
+"""The outcome of a study: tables, figures, and findings in words."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dnasa.files import make_folder
 from dnasa.plots import save_figure
-from dnasa.records import make_folder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,20 +1,20 @@
-"""The fixed-stepsize theorem, measured: rates in T and n, and what the graph does to them."""
+"""The fixed-stepsize theorem, measured: rates in T and n, and how they depend on the graph."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.experiments.report import Report
-from dnasa.plots import finish, panels
+from dnasa.engine.loop import solve
+from dnasa.plots import drawable, finish, panels
 from dnasa.problems.robust_regression import RobustRegression
-from dnasa.solve import solve
+from dnasa.studies.report import Report
 from dnasa.topology import Topology
 
 STEPS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
 NODES = (1, 2, 4, 8, 16, 32)
 SEEDS = 8
-LOOKS = 250  # how many steps of a run the averages of the theorem are taken over
+EVALUATIONS = 250  # of a run: the averages of the theorem are taken over these steps
 METRICS = {"grad_norm": "|grad f|", "tracking": "|zbar - grad f|", "consensus": "consensus"}
 GRAPHS = {"complete": topology.complete, "exponential": topology.exponential, "ring": topology.ring}
 
@@ -33,7 +33,7 @@ def run(quick: bool = False, progress: bool | None = None) -> Report:
     )
     T = steps[-2]
     graphs = pd.DataFrame(
-        [averages(graph, T, seeds, progress) | {"rho": graph.rho, "steps": T} for graph in between(16)]
+        [averages(graph, T, seeds, progress) | {"rho": graph.rho, "steps": T} for graph in graphs_by_rho(16)]
     )
     report = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {seeds} seeds")
     report.tables["theory-slopes"] = slopes(rates)
@@ -46,21 +46,21 @@ def run(quick: bool = False, progress: bool | None = None) -> Report:
 
 def averages(graph: Topology, T: int, seeds: int, progress: bool | None) -> dict[str, float]:
     """The three averages of the theorem over t = 0 .. T-1, taken at evenly spaced steps, and over the seeds."""
-    looks = sorted({int(t) for t in np.linspace(0, T - 1, LOOKS)})
+    eval_steps = sorted({int(t) for t in np.linspace(0, T - 1, EVALUATIONS)})
     result = solve(
         RobustRegression(graph.nodes),
         graph,
         steps=T,
         schedule="fixed",
         seed=range(seeds),
-        evaluate=looks,
+        evaluate=eval_steps,
         progress=progress,
     )
     return {metric: float(result.history[metric].mean()) for metric in METRICS}
 
 
-def between(n: int) -> list[Topology]:
-    """One graph at every distance: the complete graph made ever lazier, W = (1 - rho) 11'/n + rho I, from 0 to 0.99."""
+def graphs_by_rho(n: int) -> list[Topology]:
+    """Complete graphs with more and more weight on a node itself: W = (1 - rho) 11'/n + rho I, rho from 0 to 0.99."""
     return [
         topology.from_matrix((1 - rho) * np.full((n, n), 1 / n) + rho * np.eye(n), name=f"rho = {rho}")
         for rho in (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -68,8 +68,8 @@ def between(n: int) -> list[Topology]:
 
 
 def slope(x: pd.Series, y: pd.Series) -> float:
-    keep = (x > 0) & (y > 0)
-    return float(np.polyfit(np.log(x[keep]), np.log(y[keep]), 1)[0]) if keep.sum() > 1 else float("nan")
+    used = (x > 0) & (y > 0)
+    return float(np.polyfit(np.log(x[used]), np.log(y[used]), 1)[0]) if used.sum() > 1 else float("nan")
 
 
 def slopes(rates: pd.DataFrame) -> pd.DataFrame:
@@ -115,7 +115,7 @@ def draw(rates: pd.DataFrame, graphs: pd.DataFrame, quick: bool) -> Figure:
         finish(axis, "steps T", f"average {label}", log=True)
         axis.legend(fontsize=7)
     for metric, label in METRICS.items():
-        axes[0, 3].plot(graphs.rho, graphs[metric].clip(lower=1e-9), "o-", ms=3, label=label)
+        axes[0, 3].plot(graphs.rho, drawable(graphs[metric]).clip(lower=1e-9), "o-", ms=3, label=label)
     axes[0, 3].legend(fontsize=7)
     finish(axes[0, 3], "rho of the graph", f"averages, n = 16, T = {int(graphs.steps.iloc[0]):,}", log=True)
     figure.suptitle(
@@ -134,7 +134,7 @@ def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:
         )
     first, last = graphs.iloc[0], graphs.iloc[-1]
     lines.append(
-        f"From rho = {first.rho:.2f} to {last.rho:.2f} the average gradient norm goes from {first.grad_norm:.4g} to "
+        f"From rho = {first.rho:.2f} to {last.rho:.2f} the average gradient norm changes from {first.grad_norm:.4g} to "
         f"{last.grad_norm:.4g} with nothing retuned."
     )
     return lines

@@ -1,13 +1,15 @@
-"""Which stepsize is best for each rule, and how much it matters."""
+"""The best stepsize of each rule, and how much the stepsize matters."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dnasa.plots import COLOURS, draw_history, finish, title
-from dnasa.records import Result
-from dnasa.rules import RULES
+from dnasa.plots import colours, draw_history, drawable, finish, title
+from dnasa.rules.registry import RULES
+from dnasa.runs.result import Result
 
 SUMMARY = ("train_loss", "test_loss", "test_accuracy", "grad_norm")
 BETTER_WHEN_LARGER = {"test_accuracy"}
@@ -32,48 +34,56 @@ def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def summary(result: Result, table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One line per rule: its best stepsize, what it reaches with it, and which stepsizes diverged."""
+    """One line per rule: its best stepsize, the metrics it reaches with it, and which stepsizes diverged."""
     rows = []
-    for rule, winner in best(table, metric).iterrows():
-        last = chosen(result.final(), winner)
-        row = {"rule": title(str(rule)), "best eta": eta_text(winner.eta)}
+    for rule, variant in best(table, metric).iterrows():
+        last = rows_of(result.final(), variant)
+        row = {"rule": title(str(rule)), "best eta": eta_text(variant.eta)}
         row |= {name.replace("_", " "): last[name].mean(skipna=False) for name in SUMMARY if name in last}
-        rows.append(row | {"diverged": lost_text(table[table.rule == rule])})
+        rows.append(row | {"diverged": diverged_text(table[table.rule == rule])})
     return pd.DataFrame(rows)
 
 
 def eta_text(eta: float) -> str:
-    return "none needed" if np.isnan(eta) else f"{eta:g}"
+    return "none needed" if pd.isna(eta) else f"{eta:g}"
 
 
-def lost_text(table: pd.DataFrame) -> str:
+def eta_label(eta: float) -> str:
+    """For the legend of a plot."""
+    return "nothing tuned" if pd.isna(eta) else f"eta = {eta:.3g}"
+
+
+def diverged_text(table: pd.DataFrame) -> str:
     """The stepsizes at which a run diverged."""
-    return ", ".join(f"{eta:g}" for eta in table[table.diverged.notna()].eta) or "none"
+    diverged = table[table.diverged.notna()]
+    return ", ".join("all" if pd.isna(eta) else f"{eta:g}" for eta in diverged.eta) or "none"
 
 
-def chosen(history: pd.DataFrame, winner: pd.Series) -> pd.DataFrame:
-    """The history of a rule's best variant; `winner` is a row of `best`."""
-    rows = history[(history.rule == winner.name) & (history.schedule == winner.schedule)]
-    return rows if np.isnan(winner.eta) else rows[rows.eta == winner.eta]
+def rows_of(history: pd.DataFrame, variant: pd.Series) -> pd.DataFrame:
+    """The rows of a history that belong to this row of `best`."""
+    rows = history[(history.rule == variant.name) & (history.schedule == variant.schedule)]
+    return rows if pd.isna(variant.eta) else rows[rows.eta == variant.eta]
 
 
-def draw_winners(result: Result, table: pd.DataFrame, metric: str) -> Figure:
+def draw_best(result: Result, table: pd.DataFrame, metric: str) -> Figure:
     """The curves of each rule at its best stepsize."""
-    return draw_history(pd.concat([chosen(result.history, winner) for _, winner in best(table, metric).iterrows()]))
+    return draw_history(pd.concat([rows_of(result.history, variant) for _, variant in best(table, metric).iterrows()]))
 
 
 def draw_stepsizes(axis: Axes, table: pd.DataFrame, label: str, log: bool) -> None:
     """The final metric against the stepsize; rules that need none as dashed lines; diverged stepsizes as crosses."""
-    finite = table.value[np.isfinite(table.value)]
+    table = table.assign(value=drawable(table.value))
+    finite = table.value.dropna()
+    worst = (finite.max() if log else finite.min()) if len(finite) else 0.0
+    colour = colours(table.rule)
     for rule, rows in table.groupby("rule", sort=False):
-        colour, name = COLOURS.get(str(rule), "black"), title(str(rule))
+        style: Any = {"color": colour[str(rule)]}
         if str(rule) in RULES and not RULES[str(rule)].needs_eta:
-            axis.axhline(rows.value.iloc[0], color=colour, linestyle="--", label=f"{name}, nothing tuned")
+            axis.axhline(rows.value.iloc[0], linestyle="--", label=f"{title(str(rule))}, nothing tuned", **style)
             continue
-        alive = rows[np.isfinite(rows.value)]
-        axis.plot(alive.eta, alive.value, "o-", color=colour, ms=4, label=name)
-        lost = rows[~np.isfinite(rows.value)]
-        edge = finite.max() if log else finite.min()
-        axis.plot(lost.eta, [edge] * len(lost), "x", color=colour, ms=6, label="_diverged")
-    axis.set_xscale("log")
+        axis.plot(rows.eta, rows.value, "o-", ms=4, label=title(str(rule)), **style)
+        diverged = rows[rows.value.isna()]
+        axis.plot(diverged.eta, [worst] * len(diverged), "x", ms=6, label="_diverged", **style)
+    if table.eta.notna().any():
+        axis.set_xscale("log")
     finish(axis, "stepsize eta (x: diverged)", label, log=log)

@@ -1,0 +1,70 @@
+"""The benchmarks run, at their smallest sizes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import ENVIRONMENT, PATIENCE, launch
+from test_distributed import needs_mpi
+
+ROOT = Path(__file__).parents[1]
+NETWORKS = """
+problem = networks.make_problem("a9a network")
+print(len(networks.medians(networks.forward_backward(problem), networks.dnasa_step(problem, 2), rounds=1)), "medians")
+"""
+SMALL = {  # what runs, and what it prints
+    "update": ("print(*update.measure(10, 'cpu', calls=1))", "copy fused sequential"),
+    "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
+    "networks": (NETWORKS, "2 medians"),
+    "choices": ("choices.gradients('a9a network', 1)", "a9a network, gradients alone"),
+    "suite": ("print(suite.solve_seconds(steps=3, runs=2) > 0)", "True"),
+    "survive": ("print(survive.rank_of('self'))", "None"),
+    "foundation": ("print(foundation.seconds_per_step(10, 3) > 0)", "True"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_runs(name):
+    code, expected = SMALL[name]
+    command = [sys.executable, "-c", f"from benchmarks import {name}\n{code}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert expected in done.stdout
+
+
+def run_on_processes(engine, folder, code, *words):
+    script = folder / "benchmark.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\n")
+    done = launch(engine, 2, script, *words)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+FEW_EXCHANGES = """
+from benchmarks import exchange
+measure = exchange.interleaved
+exchange.interleaved = lambda comm, *works, rounds=20: measure(comm, *works, rounds=20)
+exchange.NODES = 2
+exchange.main()
+"""
+FEW_STEPS = """
+from benchmarks import overlap
+overlap.RATIOS, overlap.EVEN, overlap.STEPS, overlap.BLOCKS = (0.1,), 0, 3, 1
+overlap.main()
+"""
+
+
+@needs_mpi
+@pytest.mark.xdist_group("processes")
+def test_exchanges_are_measured_between_processes(tmp_path):
+    out = run_on_processes("mpi", tmp_path, FEW_EXCHANGES, "--step")
+    assert "with the weighted sums" in out
+    assert "whole D-NASA step" in out
+
+
+@pytest.mark.xdist_group("processes")
+def test_hidden_exchanges_are_measured_and_drawn(tmp_path):
+    out = run_on_processes("torch", tmp_path, FEW_STEPS, tmp_path / "overlap.png")
+    assert "| sequential | hidden |" in out
+    assert (tmp_path / "overlap.png").stat().st_size > 10_000

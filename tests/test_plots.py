@@ -1,0 +1,166 @@
+"""Every history and every graph can be drawn and saved, with labels and colours from the registered rules."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from dnasa import plots, topology
+from dnasa.rules.registry import BUILT_IN, RULES
+
+METRICS = ("train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus")
+
+
+def history(values, rule="dnasa", seeds=1, **more):
+    """A history whose metrics all have these values, one per evaluation."""
+    rows = [
+        {"run": s, "rule": rule, "schedule": "diminishing", "seed": s, "step": 10 * t} | dict.fromkeys(METRICS, value)
+        for t, value in enumerate(values)
+        for s in range(seeds)
+    ]
+    return pd.DataFrame(rows).assign(**more)
+
+
+def labels(figure):
+    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+
+
+def draw(table, path):
+    """Drawn and saved without a warning, since matplotlib only warns of data that it cannot show."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = plots.draw_history(table)
+        plots.save_figure(figure, path)
+    assert path.stat().st_size > 5_000
+    return figure
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, np.inf],
+        [1.0, -np.inf, np.nan],
+        [np.inf, np.inf],
+        [np.nan, np.nan],
+        [1.0, 1e308, 1e-308],
+        [-1e308, 1e308],
+        [1e308],
+        [5e-324, 1e-320],
+        [0.0, 0.0],
+        [-1.0, -2.0],
+        [0.0, 1.0],
+        [2.0],
+        [],
+    ],
+    ids=str,
+)
+def test_any_values_can_be_drawn_and_saved(values, seeds, tmp_path):
+    draw(history(values, seeds=seeds), tmp_path / "history.png")
+
+
+def test_a_single_point_is_visible():
+    (line,) = plots.draw_history(history([2.0])[["run", "rule", "seed", "step", "grad_norm"]]).axes[0].get_lines()
+    assert line.get_marker() == "o"
+
+
+def test_a_logarithmic_axis_needs_something_positive():
+    positive, zero = (plots.draw_history(history([value, value])).axes[2] for value in (1.0, 0.0))
+    assert positive.get_yscale() == "log"
+    assert zero.get_yscale() == "linear"
+
+
+def test_repeated_rows_are_drawn_once(tmp_path):
+    once = history([3.0, 2.0], seeds=2)
+    lines = draw(pd.concat([once, once]), tmp_path / "history.png").axes[2].get_lines()
+    assert len(lines) == 1
+    np.testing.assert_array_equal(lines[0].get_ydata(), [3.0, 2.0])
+
+
+def test_runs_with_the_same_label_have_curves_of_their_own(tmp_path):
+    table = pd.concat([history([3.0, 2.0], rule="dsgd", run=run, schedule="custom", eta=None) for run in (0, 1)])
+    assert labels(draw(table, tmp_path / "history.png")) == ["D-SGD", "D-SGD, no. 2"]
+
+
+def test_the_mean_ends_where_the_first_run_diverged():
+    table = history([3.0, 2.0, 1.0], seeds=2)
+    table.loc[(table.seed == 1) & (table.step == 20), "grad_norm"] = np.inf
+    (line,) = plots.draw_history(table).axes[2].get_lines()
+    np.testing.assert_array_equal(line.get_ydata(), [3.0, 2.0, np.nan])
+
+
+def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch):
+    monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", colour="orange"))
+    figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
+    assert labels(figure) == ["My rule", "D-NASA"]
+    assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
+
+
+def test_rules_without_a_colour_get_different_ones(monkeypatch):
+    for name, colour in {"first": None, "second": None, "third": "no colour"}.items():
+        monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(colour=colour))
+    names = ["first", "dsgd", "second", "third", "custom 1"]
+    colours = plots.colours(names)
+    assert list(colours) == names
+    assert len(set(colours.values())) == len(names)
+    assert colours["dsgd"] == RULES["dsgd"].colour
+
+
+def test_more_rules_than_colours_can_be_drawn():
+    assert len(plots.colours(f"custom {i}" for i in range(100))) == 100
+
+
+def test_rules_without_a_name_are_called_custom_rules():
+    table = pd.concat([history([2.0, 1.0], rule=f"custom {i}", schedule="custom") for i in (1, 2)])
+    assert labels(plots.draw_history(table)) == ["custom rule 1", "custom rule 2"]
+    assert plots.title("custom") == "custom rule"
+    assert plots.title("customised") == "customised"
+
+
+def test_stepsizes_and_other_schedules_are_in_the_label():
+    fixed = history([2.0, 1.0], rule="dsgd", schedule="fixed", eta=0.1)
+    usual = history([2.0, 1.0], rule="dsgd", eta=0.3)
+    assert labels(plots.draw_history(pd.concat([fixed, usual]))) == ["D-SGD (fixed), eta = 0.1", "D-SGD, eta = 0.3"]
+
+
+@pytest.mark.parametrize("rule", sorted(BUILT_IN))
+def test_every_built_in_rule_has_a_title_and_a_colour(rule):
+    assert plots.title(rule) != rule
+    assert plots.colours([rule])[rule] == RULES[rule].colour
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def drawn(graph, path):
+    figure, axes = plots.panels(1)
+    plots.draw_topology(axes[0, 0], graph)
+    plots.save_figure(figure, path)
+    assert path.stat().st_size > 1_000
+    return axes[0, 0]
+
+
+@pytest.mark.parametrize("name", ["ring", "ladder", "star", "path", "grid", "torus", "complete", "exponential"])
+@pytest.mark.parametrize("n", [2, 12])
+def test_graphs_are_drawn(name, n, tmp_path):
+    assert f"n = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
+
+
+def test_one_node_is_drawn(tmp_path):
+    drawn(topology.ring(1), tmp_path / "graph.png")
+
+
+def test_a_changing_graph_is_drawn(tmp_path):
+    drawn(topology.one_peer(8), tmp_path / "graph.png")
+
+
+def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path):
+    graph = topology.directed_exponential(6)
+    assert len(drawn(graph, tmp_path / "graph.png").patches) == graph.graph.number_of_edges()
+    assert not drawn(topology.exponential(6), tmp_path / "graph.png").patches
+
+
+def test_a_large_directed_graph_is_drawn_without_arrowheads(tmp_path):
+    assert not drawn(topology.directed_ring(plots.MAX_ARROWS + 1), tmp_path / "graph.png").patches
