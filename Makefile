@@ -1,11 +1,11 @@
 # `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup run test lint figures bench bench-check faults clean
+.PHONY: setup run test test-long lint figures bench bench-check faults clean
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/compiled.c src/dnasa/kernels.h
+.venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev]"
@@ -16,6 +16,9 @@ run: setup
 
 test: setup
 	$(BIN)/pytest -n 2
+
+test-long: setup
+	$(BIN)/pytest -n 2 -m long
 
 lint: setup
 	$(BIN)/ruff format --check .

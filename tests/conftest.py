@@ -32,6 +32,22 @@ class Bumpy:
         return np.array([[self.one(i, run[i], t) for i in range(len(run))] for run in flat]).reshape(x.shape)
 
 
+def take_step(rule, state, gradient, network, t):
+    """One step of a rule as its functions say, without any engine; `gradient(point, t)` for all nodes."""
+    gradients = tuple(gradient(point, t) for point in rule.points(state, t))
+    early = rule.early(state, t)
+    messages, state = rule.send(state, gradients, t)
+    state = rule.receive(state, mixed(network, (*early, *messages), t))
+    for send, receive in rule.then:
+        messages, state = send(state, t)
+        state = receive(state, mixed(network, messages, t))
+    return state
+
+
+def mixed(network, messages, t):
+    return network.multiply(messages, t) if messages else ()
+
+
 @pytest.fixture
 def bumpy():
     return Bumpy

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +43,13 @@ def same(engine):
     for name, make in GRAPHS.items():
         graph = make()
         names = [rule for rule in rules.RULES if rule != "d2" or graph.smallest_eigenvalue > -0.33]
-        options = {"steps": 500 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
+        options: Any = {"steps": 150 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
         network, problem = connect(graph, engine), LeastSquares(dim=12)
         drawn = samples(problem)
         real = solve(problem, graph, names, network=network, **options)
-        whole = {key: value for text in network.share(json.dumps(drawn)) for key, value in json.loads(text).items()}
+        whole = {
+            key: value for text in network.allgather_text(json.dumps(drawn)) for key, value in json.loads(text).items()
+        }
         if network.rank == 0:
             alone = LeastSquares(dim=12)
             expected = samples(alone)
@@ -63,7 +66,7 @@ def network(engine):
     import torch
 
     from dnasa.data import from_arrays
-    from dnasa.experiments.tasks import classification
+    from dnasa.studies.tasks import classification
 
     torch.set_num_threads(1)
     generator = np.random.default_rng(0)
@@ -81,7 +84,7 @@ def network(engine):
 
 
 def optimizer(engine):
-    """A user's loop against `solve`, with the exchanges hidden and in turn; then `solve` itself with them hidden, and lean."""
+    """A user's loop against `solve`, exchanges hidden and not; then `solve` with them hidden, and in 16 bits."""
     import torch
     from torch import nn
 
@@ -103,7 +106,7 @@ def optimizer(engine):
         opt = Decentralized(model.parameters(), net, overlap=overlap)
         start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
         for t in range(60):
-            rows = problem.samples.at([0], net.here, t, ready=torch.as_tensor)[0, 0]
+            rows = problem.samples.at([0], net.local_nodes, t, ready=torch.as_tensor)[0, 0]
             opt.zero_grad()
             nn.functional.cross_entropy(model(problem.inputs[rows]), problem.labels[rows]).backward()
             opt.step()
@@ -117,14 +120,28 @@ def optimizer(engine):
         for overlap in (True, False)
     )
     assert torch.equal(hidden, plain)
-    lean = solve(problem, graph, steps=60, start=start, network=connect(graph, engine, wire="bfloat16"), overlap=True)
+    half = solve(
+        problem, graph, steps=60, start=start, network=connect(graph, engine, message_dtype="bfloat16"), overlap=True
+    )
     if net.rank == 0:
         simulated = solve(problem, graph, steps=60, start=start)
         np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
         np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
-        simulated_lean = solve(problem, graph, steps=60, start=start, wire="bfloat16")
-        np.testing.assert_allclose(lean.x, simulated_lean.x, rtol=0, atol=1e-10)
+        simulated_half = solve(problem, graph, steps=60, start=start, message_dtype="bfloat16")
+        np.testing.assert_allclose(half.x, simulated_half.x, rtol=0, atol=1e-10)
         print("same optimizer")
+
+
+def expressive(engine):
+    """Every small rule against the simulator."""
+    import test_expressiveness as tests
+
+    for name, case in tests.CASES.items():
+        net = connect(case.graph(tests.NODES), engine, channel=case.channel)
+        real = tests.run(name, net)
+        np.testing.assert_allclose(real.x, tests.run(name).x, rtol=0, atol=1e-10)
+        if net.rank == 0:
+            print(name)
 
 
 def trip(engine):
@@ -132,20 +149,20 @@ def trip(engine):
     net = connect("ring", engine)
     if net.rank == 1:
         raise ZeroDivisionError("a mistake in the script")
-    time.sleep(60)
+    time.sleep(600)
 
 
 def wait(engine, what):
     """Rank 2 is killed, stops answering, or raises, in the middle of a run."""
     graph = topology.ring(8)
-    net = connect(graph, engine, timeout=8)
+    net = connect(graph, engine, timeout=20 if what == "hang" else 300)
 
     def gradient(x, node, rng):
         if net.rank == 2 and rng.random() < 0.02:
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "hang":
-                time.sleep(60)
+                time.sleep(600)
             if what == "raise":
                 return x * np.nan
         return x - node

@@ -4,39 +4,77 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from launching import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which also names what is gone
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/distributed.md", "docs/own-model.md"])
-def test_python_examples_run_as_shown(page, tmp_path):
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=100)
+def blocks(page, language):
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)
+    return [code for kind, code in found if kind == language]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/distributed.md", "docs/extending.md", "docs/own-model.md"])
+def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
+    program = tmp_path / "page.py"
+    program.write_text("\n\n".join(blocks(page, "python")))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_plugin_of_the_page_on_extending_works_on_the_command_line(tmp_path):
+    parts = [code for code in blocks("docs/extending.md", "python") if code.startswith("# my_rules.py\n")]
+    (tmp_path / "my_rules.py").write_text("\n\n".join(parts))
+    lines = [line for block in blocks("docs/extending.md", "") for line in block.splitlines()]
+    commands = [line.split() for line in lines if line.startswith(("dnasa train", "dnasa compare"))]
+    assert len(commands) == 2
+    for words in commands:
+        program = [sys.executable, "-m", *words]
+        done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
-        assert done.stdout
+        assert "D-STORM" in done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), target
+def test_links_to_files_and_headings_resolve(page):
+    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+        file = page.parent / target if target else page
+        assert file.exists(), target
+        assert not heading or heading in headings(file), heading
 
 
-def test_commands_shown_exist():
+def headings(page):
+    lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return [re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines]
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
+def test_files_named_in_the_documentation_exist(page):
+    text = page.read_text()
+    for path in re.findall(r"`((?:src|tests|benchmarks|docs|examples)/[\w/.-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"-m benchmarks\.(\w+)", text):
+        assert (ROOT / "benchmarks" / f"{module}.py").exists(), module
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+    for target in re.findall(r"`make ([\w-]+)", text):
+        assert target in targets, target
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
+def test_commands_and_options_shown_exist(page):
     from typer.main import get_command
 
     from dnasa.cli import app
 
-    known = set(get_command(app).commands)
-    for page in PAGES:
-        if page.name != "CHANGELOG.md":
-            shown = set(
-                re.findall(
-                    r"(?:^|`|\s|-m )dnasa (train|compare|reproduce|topology|data|resume|report|runs)\b",
-                    page.read_text(),
-                )
-            )
-            assert shown <= known, page.name
+    program: Any = get_command(app)
+    shown = re.findall(r"(?:^|[`\s])dnasa ([a-z]+)((?:[^\n`#]|\\\n)*)", page.read_text(), re.M)
+    for name, rest in [(name, rest) for name, rest in shown if name in program.commands or "--" in rest]:
+        known = {option for parameter in program.commands[name].params for option in parameter.opts} | {"--help"}
+        given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
+        assert given <= known, f"dnasa {name}: {given - known}"

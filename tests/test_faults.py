@@ -10,13 +10,14 @@ ALONE = [kind for kind in KINDS if not kind.startswith("MPI")]
 
 @pytest.mark.parametrize("seed", range(100, 103))
 @pytest.mark.parametrize("kind", ALONE)
-def test_faults_leave_no_trace_in_the_result(kind, seed):
-    trial(kind, seed, Counter())
+def test_faults_lose_no_update(kind, seed):
+    assert trial(kind, seed, Counter()) == 0
 
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize(
     ("kind", "seed"), [("MPI processes lost, survived", 1), ("MPI killed, resumed by other processes", 0)]
 )
-def test_lost_processes_leave_no_trace_in_the_result(kind, seed):
-    trial(kind, seed, Counter())
+def test_lost_processes_lose_at_most_a_step_each(kind, seed):
+    """A surviving process that was a step behind skips that step, to continue with the others."""
+    assert trial(kind, seed, Counter()) <= 2 * 6

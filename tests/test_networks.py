@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from thread_network import run_threads
 
 from dnasa import topology
+from dnasa.channels import exchange
 from dnasa.core import InputError
 from dnasa.networks import simulated
 
@@ -15,13 +17,17 @@ def arrays():
     return [generator.standard_normal((2, 3, 12, 5)) for _ in range(3)]
 
 
+def mix(network, *arrays):
+    return exchange(network, (), arrays, 0)[0]
+
+
 def sparse(graph):
     return topology.Topology(graph.name, graph.sparse)
 
 
-def test_mix_multiplies_every_array_by_w(arrays):
+def test_an_exchange_multiplies_every_array_by_w(arrays):
     graph = topology.grid(12)
-    for mixed, plain in zip(simulated.connect(graph).mix(*arrays), arrays, strict=True):
+    for mixed, plain in zip(simulated.connect(graph).multiply(tuple(arrays), 0), arrays, strict=True):
         np.testing.assert_allclose(mixed, np.einsum("ij,...jd->...id", graph.weights, plain))
 
 
@@ -30,8 +36,8 @@ def test_mix_multiplies_every_array_by_w(arrays):
 def test_dense_equals_sparse(arrays, rounds, kind):
     graph = topology.exponential(12)
     given = [kind(a) for a in arrays]
-    dense = simulated.connect(graph, rounds).mix(*given)
-    thin = simulated.connect(sparse(graph), rounds).mix(*given)
+    dense = mix(simulated.connect(graph, rounds), *given)
+    thin = mix(simulated.connect(sparse(graph), rounds), *given)
     for a, b in zip(dense, thin, strict=True):
         assert a.dtype == b.dtype == given[0].dtype
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5 if a.dtype == torch.float32 else 1e-12)
@@ -39,13 +45,38 @@ def test_dense_equals_sparse(arrays, rounds, kind):
 
 def test_rounds_are_powers_of_w(arrays):
     graph = topology.ring(12)
-    (twice,) = simulated.connect(graph, rounds=2).mix(arrays[0])
+    (twice,) = mix(simulated.connect(graph, rounds=2), arrays[0])
     network = simulated.connect(graph)
-    np.testing.assert_allclose(twice, network.mix(*network.mix(arrays[0]))[0])
+    np.testing.assert_allclose(twice, mix(network, *mix(network, arrays[0]))[0])
 
 
 def test_one_array_comes_back_as_a_tuple_of_one(arrays):
-    assert len(simulated.connect(topology.ring(12)).mix(arrays[0])) == 1
+    assert len(mix(simulated.connect(topology.ring(12)), arrays[0])) == 1
+
+
+@pytest.mark.parametrize("store", [lambda graph: graph, sparse])
+@pytest.mark.parametrize("kind", [lambda a: a, torch.from_numpy])
+def test_arrays_of_unequal_width_are_mixed_each_by_itself(arrays, store, kind):
+    graph = topology.exponential(12)
+    given = [kind(arrays[0]), kind(arrays[1][..., :1]), kind(arrays[2][..., :3])]
+    for mixed, plain in zip(mix(simulated.connect(store(graph)), *given), given, strict=True):
+        assert mixed.shape == plain.shape
+        np.testing.assert_allclose(np.asarray(mixed), np.einsum("ij,...jd->...id", graph.weights, np.asarray(plain)))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 12])
+def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(arrays, processes):
+    graph = topology.exponential(12)
+    given = [arrays[0], arrays[1][..., :1], arrays[2][..., :3]]
+
+    def work(network):
+        rows = slice(network.local_nodes.start, network.local_nodes.stop)
+        return mix(network, *(a[..., rows, :] for a in given))
+
+    parts = run_threads(graph, work, processes)
+    for number, plain in enumerate(given):
+        joined = np.concatenate([part[number] for part in parts], axis=-2)
+        np.testing.assert_allclose(joined, np.einsum("ij,...jd->...id", graph.weights, plain))
 
 
 def test_mean_averages_over_the_nodes(arrays):

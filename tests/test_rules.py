@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 import torch
 import twins
+from conftest import take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnasa import rules, schedules, topology
-from dnasa.core import unit
+from dnasa import rules, topology
+from dnasa.arrays import unit
+from dnasa.core import Sent, Snapshot
+from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
+from dnasa.rules import schedules
+from dnasa.rules.registry import groups, variants
+from dnasa.runs.timing import Timeline
 
 STEPS = 40
 ETAS = {"dsgd": 0.05, "d2": 0.05, "dsgt": 0.02, "dasagt": 0.05, "dnasa": 0.0}
@@ -24,9 +30,23 @@ def default_schedules(name, n):
 def trace(rule, gradient, network, x, steps=STEPS):
     state, out = rule.init(x), []
     for t in range(steps):
-        state = rule.step(state, gradient(state.x, t), network.at(t), t)
+        state = take_step(rule, state, gradient, network, t)
         out.append(state)
     return out
+
+
+def trace_groups(groups, gradient, network, x, steps=STEPS):
+    """The last iterates of several rules side by side."""
+    sizes = [group.size for group in groups]
+    snapshots = [Snapshot(group.rule.init(np.repeat(x, group.size, axis=0)), {}, Sent()) for group in groups]
+    stepper = make_stepper([group.rule for group in groups], sizes, network, snapshots, Timeline())
+    for t in range(steps):
+        stepper.step(tuple(gradient(point, t) for point in stepper.points(t)), t)
+    return stepper.x
+
+
+def build(variants, x):
+    return groups(variants, 8, STEPS, x, (("x", x.shape[-1:]),))
 
 
 def everyone(start, n):
@@ -145,7 +165,8 @@ CENTRAL = {
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("name", rules.RULES)
 def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_counterpart(name, n, bumpy):
-    problem, eta, memory = bumpy(1), default_schedules(name, n), {}
+    problem, eta = bumpy(1), default_schedules(name, n)
+    memory: dict = {}
     x = problem.start
     decentral = trace(
         rules.RULES[name].make(*eta),
@@ -177,22 +198,22 @@ def test_consensus_error_of_dnasa_obeys_the_papers_bound(n, p, seed):
 def test_runs_side_by_side_equal_separate_runs_exactly(name, bumpy):
     graph, problem = topology.ring(8, weights="lazy"), bumpy(8)
     network, etas = simulated.connect(graph), [0.003, 0.01, 0.05]
-    variants = rules.variants(name, etas)
+    runs = variants(name, etas)
     x = everyone(problem.start, 8)[None, None]
-    together = trace(rules.build(variants, 8, STEPS, x), problem.all, network, np.repeat(x, len(variants), axis=0))
-    for v, variant in enumerate(variants):
-        alone = trace(rules.build([variant], 8, STEPS, x), problem.all, network, x)
-        np.testing.assert_array_equal(together[-1].x[v], alone[-1].x[0])
+    together = trace_groups(build(runs, x), problem.all, network, x)
+    for v, variant in enumerate(runs):
+        alone = trace_groups(build([variant], x), problem.all, network, x)
+        np.testing.assert_array_equal(together[v], alone[0])
 
 
 def test_different_rules_together_equal_separate_runs_exactly(bumpy):
     problem, network = bumpy(8), simulated.connect(topology.ring(8, weights="lazy"))
-    variants = [v for name in rules.RULES for v in rules.variants(name, [0.01, 0.02])]
+    runs = [v for name in rules.RULES for v in variants(name, [0.01, 0.02])]
     x = everyone(problem.start, 8)[None, None]
-    batch = trace(rules.build(variants, 8, STEPS, x), problem.all, network, np.repeat(x, len(variants), axis=0))[-1]
-    for v, variant in enumerate(variants):
-        alone = trace(rules.build([variant], 8, STEPS, x), problem.all, network, x)[-1]
-        np.testing.assert_array_equal(batch.x[v], alone.x[0])
+    together = trace_groups(build(runs, x), problem.all, network, x)
+    for v, variant in enumerate(runs):
+        alone = trace_groups(build([variant], x), problem.all, network, x)
+        np.testing.assert_array_equal(together[v], alone[0])
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor])

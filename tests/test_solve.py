@@ -1,13 +1,20 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from thread_network import run_threads
 
 import dnasa
-from dnasa import rules, schedules, topology
+from dnasa import rules, topology
 from dnasa.core import InputError
+from dnasa.networks.simulated import connect
 from dnasa.problems import Custom, LeastSquares, RobustRegression
+from dnasa.rules import schedules
+from dnasa.rules.registry import groups, variants
+from dnasa.runs.history import Recorder
 
 
 def quadratic(library=np, nodes=None):
@@ -52,6 +59,7 @@ def test_history_has_one_row_per_evaluation_and_the_counts_add_up():
     result = dnasa.solve(LeastSquares(dim=7), topology.ring(5), steps=40, evaluate=10)
     assert list(result.history.step) == [0, 10, 20, 30, 40]
     last = result.history.iloc[-1]
+    assert result.history[["samples", "messages", "bytes"]].iloc[0].tolist() == [0, 0, 0]
     assert last.samples == 40 * 5
     assert last.messages == 40 * 5 * 2
     assert last.bytes == 40 * 5 * 2 * 3 * 7 * 8
@@ -91,11 +99,12 @@ def test_schedules_side_by_side_equal_separate_runs_exactly():
 
 def test_a_rule_of_ones_own_may_sweep():
     etas = np.array([0.01, 0.02]).reshape(-1, 1, 1, 1)
-    own = dnasa.solve(LeastSquares(dim=5), topology.ring(4), rules.dsgd(lambda t: etas), steps=30)
+    each = [rules.dsgd(schedules.constant(eta)) for eta in (0.01, 0.02)]
+    own = dnasa.solve(LeastSquares(dim=5), topology.ring(4), each, steps=30)
     named = dnasa.solve(LeastSquares(dim=5), topology.ring(4), "dsgd", schedule="constant", eta=[0.01, 0.02], steps=30)
     np.testing.assert_array_equal(own.x, named.x)
-    with pytest.raises(InputError, match=r"\(variants, 1, 1, 1\)"):
-        dnasa.solve(LeastSquares(dim=5), topology.ring(4), rules.dsgd(lambda t: etas[:, 0]), steps=30)
+    with pytest.raises(InputError, match="give a list of rules"):
+        dnasa.solve(LeastSquares(dim=5), topology.ring(4), rules.dsgd(lambda t: etas), steps=30)
 
 
 def test_one_start_per_node_on_request():
@@ -185,6 +194,11 @@ def test_robust_regression_is_the_same_function_for_any_number_of_nodes():
     np.testing.assert_allclose(losses, losses[0])
 
 
+def bad(value: Any) -> Any:
+    """Of the wrong type on purpose."""
+    return value
+
+
 def broken(gradient):
     return Custom(gradient, start=np.zeros(3))
 
@@ -193,7 +207,7 @@ def broken(gradient):
     ("call", "words"),
     [
         (lambda p, g: dnasa.solve(p, g, steps=0), "steps must be a positive whole number"),
-        (lambda p, g: dnasa.solve(p, g, steps=2.5), "whole number"),
+        (lambda p, g: dnasa.solve(p, g, steps=bad(2.5)), "whole number"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", steps=5), "needs a stepsize"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=-1, steps=5), "eta must be a positive number"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=float("nan"), steps=5), "eta must be a positive number"),
@@ -202,10 +216,25 @@ def broken(gradient):
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
         (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),
         (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta and schedule out"),
-        (lambda p, g: dnasa.solve(p, g, steps="a"), "steps must be a positive whole number"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, seed=None), "A seed must be"),
+        (lambda p, g: dnasa.solve(p, g, steps=bad("a")), "steps must be a positive whole number"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, seed=bad(None)), "A seed must be"),
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=[]), "No seed given"),
-        (lambda p, g: dnasa.solve(p, g, steps=5, evaluate=[1.5]), "evaluation step must be"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, evaluate=[bad(1.5)]), "evaluation step must be"),
+        (lambda p, g: dnasa.solve(p, g, bad(5), steps=5), "Unknown rule '5'"),
+        (lambda p, g: dnasa.solve(p, g, "dsgd", eta=bad(np.ones((2, 2))), steps=5), r"eta must be .* shape \(2, 2\)"),
+        (lambda p, g: dnasa.solve(p, g, "dsgd", eta=bad(lambda t: "a"), steps=5), "stepsize at step 0 is 'a'"),
+        (lambda p, g: dnasa.solve(p, g, "dsgd", eta=bad(lambda t: None), steps=5), "stepsize at step 0 is None"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, rounds=bad(1.5)), "a whole number of them, not 1.5"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, start=bad("a")), "start must be an array of real numbers"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, start=bad([[1], [1, 2]])), "start must be an array of real numbers"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, stop={"rule": 1}), "no metric 'rule' to stop at"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, stop={"consensus": bad("a")}), "threshold of 'consensus'"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, stop=bad(["consensus"])), "stop must be a dictionary"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, callback=bad(3)), "callback must be a function"),
+        (
+            lambda p, g: dnasa.solve(p, g, steps=5, metrics={"step": lambda x: 1.0}),
+            "'step' is a column of every history",
+        ),
         (lambda p, g: LeastSquares(noise=-1), "noise must be"),
         (lambda p, g: LeastSquares(dtype="float16"), "Unknown dtype 'float16'"),
         (lambda p, g: dnasa.solve(p, g, steps=5, seed=-1), "seed"),
@@ -272,6 +301,12 @@ def test_a_gradient_function_may_do_as_it_likes_with_its_x():
     np.testing.assert_allclose(result.mean, [1, 1], atol=0.05)
 
 
+def test_a_start_of_ones_own_with_gradients_is_not_recorded():
+    start = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    result = dnasa.solve(quadratic(torch), topology.ring(4), "dsgd", eta=0.1, steps=5, start=start)
+    assert not result.x.requires_grad
+
+
 def test_a_start_with_gradients_is_not_recorded():
     problem = Custom(lambda x, node, rng: x - 1, start=torch.zeros(2, requires_grad=True))
     assert not dnasa.solve(problem, topology.ring(3), steps=5).x.requires_grad
@@ -286,6 +321,27 @@ def test_what_is_counted_belongs_to_each_rule_and_round():
     assert both.tracking[1] == pytest.approx(alone.tracking[0])
 
 
+def test_what_is_counted_on_a_changing_graph_is_what_each_step_sends():
+    graph = topology.changing([topology.ring(4), topology.path(4), topology.path(4)])
+    history = dnasa.solve(quadratic(), graph, "dsgd", eta=0.1, steps=4, evaluate=1).history
+    assert history.messages.tolist() == [0, 8, 14, 20, 28]
+
+
+def test_checks_on_a_gpu_are_read_before_they_take_much_memory():
+    class OnGPU(np.ndarray):
+        is_cuda = True
+
+        def isfinite(self):
+            return np.isfinite(np.asarray(self))
+
+    recorder: Any = Recorder(
+        quadratic(), connect(topology.ring(4)), groups(variants("dnasa"), 4, 9, np.zeros(1), ()), [0], {}, None, None
+    )
+    for t in range(5000):
+        recorder.check_gradient(np.zeros((1, 1, 4, 3)).view(OnGPU), t)
+    assert len(recorder.pending) <= 1000
+
+
 def test_d2_is_allowed_where_the_rounds_make_w_positive():
     assert dnasa.solve(LeastSquares(dim=5), topology.ring(4), "d2", eta=0.01, steps=5, rounds=2).x.shape == (4, 5)
     with pytest.raises(InputError, match="lazy"):
@@ -294,6 +350,257 @@ def test_d2_is_allowed_where_the_rounds_make_w_positive():
 
 def test_a_network_of_ones_own_needs_three_things():
     graph = topology.ring(4)
-    network = dnasa.Network(4, lambda *arrays: tuple(graph.weights @ a for a in arrays), lambda a: a.mean(-2))
+    network = dnasa.Network(4, lambda messages, t: tuple(graph.weights @ m for m in messages), lambda a: a.mean(-2))
     own = dnasa.solve(LeastSquares(dim=5), graph, steps=20, network=network)
     np.testing.assert_allclose(own.x, dnasa.solve(LeastSquares(dim=5), graph, steps=20).x, atol=1e-12)
+
+
+# ---------------------------------------------------------------- defects of the first edition
+
+
+class SameBuffer(LeastSquares):
+    """Returns the same array at every step."""
+
+    buffer: Any = None
+
+    def gradient(self, x, nodes, seeds, t):
+        g = super().gradient(x, nodes, seeds, t)
+        self.buffer = g if self.buffer is None else self.buffer
+        self.buffer[...] = g
+        return self.buffer
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("rule", ["dnasa", "dasagt", "dsgt", "d2"])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_problem_may_return_the_same_buffer_at_every_step(rule, rounds, overlap):
+    if overlap and rule not in ("dnasa", "dasagt"):
+        pytest.skip("cannot be hidden")
+    options = {"steps": 30, "eta": None if rule == "dnasa" else 0.01, "rounds": rounds, "overlap": overlap}
+    graph = topology.ring(5, weights="lazy")
+    a, b = (dnasa.solve(kind(dim=4), graph, rule, **options) for kind in (SameBuffer, LeastSquares))
+    np.testing.assert_array_equal(a.x, b.x)
+
+
+def test_a_network_of_another_topology_is_refused():
+    for other in (topology.ring(8), topology.complete(5)):
+        with pytest.raises(InputError, match="made for another topology"):
+            dnasa.solve(LeastSquares(dim=3), topology.ring(5), steps=3, network=dnasa.connect(other))
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "dsgd"])
+def test_a_gradient_of_the_wrong_number_of_runs_is_refused(rule):
+    class Wrong(LeastSquares):
+        def gradient(self, x, nodes, seeds, t):
+            return super().gradient(x, nodes, seeds, t)[:, :1]
+
+    with pytest.raises(InputError, match="shape"):
+        dnasa.solve(Wrong(dim=3), topology.ring(5), rule, eta=None if rule == "dnasa" else 0.1, steps=3, seed=[0, 1])
+
+
+@pytest.mark.parametrize("library", [np, torch])
+def test_large_finite_gradients_are_not_divergence(library):
+    start = np.zeros(8, np.float32) if library is np else torch.zeros(8)
+    problem = Custom(lambda x, node, rng: x * 0 + 3e37, start=start)
+    result = dnasa.solve(problem, topology.ring(4), steps=5)
+    assert result.runs.diverged.isna().all()
+
+
+def test_divergence_is_recorded_with_its_step_and_node():
+    class Broken(LeastSquares):
+        def gradient(self, x, nodes, seeds, t):
+            g = super().gradient(x, nodes, seeds, t)
+            if t == 7:
+                g[:, :, 3] = np.nan
+            return g
+
+    run = dnasa.solve(Broken(dim=3), topology.ring(5), steps=20).runs.iloc[0]
+    assert (run.diverged, run.diverged_node) == (7, 3)
+
+
+@pytest.mark.parametrize("processes", [2, 5])
+def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes):
+    class Broken(LeastSquares):
+        def gradient(self, x, nodes, seeds, t):
+            g = super().gradient(x, nodes, seeds, t)
+            if t == 7 and 3 in nodes:
+                g[:, :, nodes.index(3)] = np.nan
+            return g
+
+    graph = topology.ring(5)
+    work = lambda network: dnasa.solve(Broken(dim=3), graph, steps=20, evaluate=10, network=network)  # noqa: E731
+    for result in run_threads(graph, work, processes):
+        assert (result.runs.diverged[0], result.runs.diverged_node[0]) == (7, 3)
+
+
+def test_gradient_tracking_has_a_tracking_metric():
+    final = dnasa.solve(LeastSquares(dim=4), topology.ring(4), "dsgt", eta=0.01, steps=200).final()
+    assert 0 < final.tracking[0] < 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"seed": [1, 1]}, {"rule": ["dnasa", "dnasa"]}, {"rule": "dsgd", "eta": [0.1, 0.1]}],
+    ids=["seeds", "rules", "etas"],
+)
+def test_repeated_values_are_refused(options):
+    with pytest.raises(InputError, match="is given twice"):
+        dnasa.solve(LeastSquares(dim=3), topology.ring(4), **({"rule": "dnasa", "steps": 3} | options))
+
+
+# ---------------------------------------------------------------- callbacks, stops, own metrics and stepsizes
+
+
+def test_a_callback_sees_every_evaluation_and_may_stop_the_run():
+    seen = []
+
+    def callback(evaluation):
+        seen.append(evaluation)
+        return evaluation.step >= 30
+
+    result = dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=100, evaluate=10, callback=callback)
+    assert [evaluation.step for evaluation in seen] == [0, 10, 20, 30]
+    assert result.history.step.tolist() == [0, 10, 20, 30]
+    assert seen[-1].rows[0]["test_loss"] == result.history.test_loss.iloc[-1]
+    np.testing.assert_allclose(seen[-1].mean[0], result.mean)
+
+
+def test_a_run_that_is_stopped_at_its_start_makes_no_further_evaluation():
+    result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=1, callback=lambda e: e.step == 0)
+    assert result.history.step.tolist() == [0]
+
+
+def test_traffic_is_that_of_the_steps_taken():
+    def work(network):
+        options: Any = {"evaluate": 1, "callback": lambda e: e.step == 4, "network": network}
+        return dnasa.solve(quadratic(), topology.ring(4), "dsgd", eta=0.1, steps=30, **options).settings["timing"]
+
+    assert [timing["messages_per_step"] for timing in run_threads(topology.ring(4), work)] == [2, 2, 2, 2]
+
+
+def test_an_undefined_own_metric_is_neither_divergence_nor_a_reason_to_stop():
+    options: Any = {"metrics": {"odd": lambda x: float("nan")}, "stop": {"odd": 1.0}}
+    result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, **options)
+    assert result.history.step.tolist() == [0, 10, 20, 30]
+    assert result.runs.diverged.isna().all()
+
+
+def test_a_run_stops_at_a_threshold(tmp_path):
+    problem, graph = LeastSquares(dim=3), topology.ring(4)
+    result = dnasa.solve(problem, graph, steps=2000, evaluate=10, stop={"grad_norm": 0.3}, folder=tmp_path / "run")
+    assert result.history.step.iloc[-1] < 2000
+    assert result.final().grad_norm[0] <= 0.3 < result.history.grad_norm.iloc[-2]
+    assert "Stopped at step" in (tmp_path / "run" / "log.txt").read_text()
+    with pytest.raises(InputError, match="no metric 'gradnorm' to stop at"):
+        dnasa.solve(problem, graph, steps=5, stop={"gradnorm": 1})
+
+
+def test_processes_stop_together():
+    graph = topology.ring(4)
+
+    def work(network):
+        return dnasa.solve(LeastSquares(dim=3), graph, steps=500, evaluate=5, stop={"grad_norm": 0.5}, network=network)
+
+    steps = [result.history.step.iloc[-1] for result in run_threads(graph, work, 2)]
+    assert steps[0] == steps[1] < 500
+
+
+def test_own_metrics_are_in_the_history():
+    result = dnasa.solve(
+        LeastSquares(dim=3), topology.ring(4), steps=20, seed=[0, 1], metrics={"size": lambda x: np.abs(x).sum()}
+    )
+    np.testing.assert_allclose(result.final()["size"], np.abs(result.mean).sum(-1))
+    with pytest.raises(InputError, match="metric 'bad' must return one number"):
+        dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=2, metrics={"bad": lambda x: x})
+
+
+def test_eta_may_be_a_function_of_t():
+    problem, graph = LeastSquares(dim=3), topology.ring(4)
+
+    def warm(t):
+        return 0.01 * min(1, t / 10)
+
+    both = dnasa.solve(problem, graph, "dsgt", eta=[warm, 0.02], steps=40)
+    own = dnasa.solve(problem, graph, rules.dsgt(warm), steps=40)
+    assert both.runs.schedule.tolist() == ["diminishing", "warm"]
+    np.testing.assert_array_equal(both.x[1], own.x)
+    with pytest.raises(InputError, match="schedule of its own"):
+        dnasa.solve(problem, graph, "dsgt", eta=warm, schedule="fixed", steps=4)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_eta_needs_no_values_beyond_the_last_step(overlap):
+    etas = [0.1] * 10
+    assert dnasa.solve(
+        quadratic(), topology.ring(4), "dasagt", eta=lambda t: etas[t], steps=10, overlap=overlap
+    ).x.shape == (4, 3)
+
+
+def test_own_rules_run_beside_named_ones():
+    problem, graph = LeastSquares(dim=3), topology.ring(4)
+    both = dnasa.solve(problem, graph, [rules.dsgd(lambda t: 0.01), "dnasa"], steps=30)
+    assert both.runs.rule.tolist() == ["custom", "dnasa"]
+    same = rules.dsgd(lambda t: 0.01)
+    assert dnasa.solve(problem, graph, [same, same, "dnasa", same], steps=3).runs.rule.tolist() == [
+        *("custom 1", "custom 2", "dnasa", "custom 3")
+    ]
+    np.testing.assert_array_equal(both.x[1], dnasa.solve(problem, graph, steps=30).x)
+
+
+@pytest.fixture
+def registered():
+    from dnasa.rules import registry
+
+    before = dict(registry.RULES)
+    yield
+    registry.RULES.clear()
+    registry.RULES.update(before)
+
+
+def test_registered_rules_are_equals(registered):
+    rules.register("mine", rules.dsgd, title="Mine", colour="#123456")
+    rules.register(
+        "free", lambda eta: rules.dsgd(eta), schedules={"half": lambda n, T, eta: (lambda t: 0.01,)}, needs_eta=False
+    )
+    problem, graph = LeastSquares(dim=3), topology.ring(4)
+    result = dnasa.solve(problem, graph, ["mine", "dsgd", "free"], eta=[0.01, 0.02], steps=30)
+    assert result.runs.rule.tolist() == ["mine", "mine", "dsgd", "dsgd", "free"]
+    np.testing.assert_array_equal(result.x[:2], result.x[2:4])
+    with pytest.raises(InputError, match=r"Unknown rule 'other'\. Choose from: .*mine"):
+        dnasa.solve(problem, graph, "other", steps=3)
+    for name, words in (("dnasa", "built-in"), ("a b", "letters"), ("", "letters")):
+        with pytest.raises(InputError, match=words):
+            rules.register(name, rules.dsgd)
+
+
+def test_a_rule_may_use_the_layout_of_x(registered):
+    seen = []
+
+    def make(eta, layout):
+        seen.append(layout)
+        return rules.dsgd(eta)
+
+    rules.register("layered", make, needs_layout=True)
+    dnasa.solve(LeastSquares(dim=3), topology.ring(4), "layered", eta=0.01, steps=3)
+    assert seen == [(("x", (3,)),)]
+
+
+def test_nodes_may_count_differently():
+    """f_i = |x - i|^2 / 2 with weights p has its minimum at the weighted mean, and so do the metrics."""
+    weights = [1.0, 2.0, 3.0, 4.0]
+    result = dnasa.solve(quadratic(), topology.ring(4), "dsgt", eta=0.1, steps=2000, node_weights=weights)
+    expected = np.average(range(4), weights=weights)
+    np.testing.assert_allclose(result.mean, [expected] * 3, atol=0.05)
+    final = result.final().iloc[0]
+    losses = [((result.mean - i) ** 2).sum() / 2 for i in range(4)]
+    assert final.train_loss == pytest.approx(np.average(losses, weights=weights))
+    assert final.grad_norm == pytest.approx(np.linalg.norm(result.mean - expected), abs=1e-9)
+    wrong: Any
+    for wrong in ([1, 2, 3], [1, 2, 3, -4], [1, 2, 3, np.nan], 3.0):
+        with pytest.raises(InputError, match="node weight"):
+            dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights=wrong)
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(InputError, match="no option 'step_size'"):
+        dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=3, step_size=0.1)  # type: ignore[call-arg]

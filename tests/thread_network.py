@@ -1,75 +1,120 @@
-"""Nodes as threads of one process: the real exchange over queues, for tests that need many nodes and no launcher."""
+"""Processes as threads: the real exchange over queues, for tests that need many processes and no launcher."""
 
+import contextlib
 import queue
 import threading
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
-from dnasa.networks.exchange import Exchange, blocks
+from dnasa.core import ProcessLost
+from dnasa.networks.processes import ProcessExchange, blocks
+
+TIMEOUT = 120  # seconds; only a deadlock takes so long
 
 
-class Mail:
-    """A transport: every pair of ranks has its queues, collectives meet at a barrier."""
+class ThreadTransport:
+    """Every pair of ranks has its queues, collectives meet at a barrier; a thread that exits counts as a lost process."""
 
-    carries_cuda = survives = False
+    carries_cuda = False
 
-    def __init__(self, rank, size, office, channel=0):
-        self.rank, self.size, self.office, self.channel = rank, size, office, channel
+    def __init__(self, rank, size, hub, tag=0, survives=False):
+        self.rank, self.size, self.hub, self.tag, self.survives = rank, size, hub, tag, survives
 
     def start(self, receives, sends):
         for peer, buffer in sends:
-            self.office.box(self.channel, self.rank, peer).put(torch.as_tensor(buffer).clone())
+            self.hub.queue(self.tag, self.rank, peer).put(torch.as_tensor(buffer).clone())
         return receives
 
     def finish(self, pending):
         for peer, buffer in pending:
-            torch.as_tensor(buffer).copy_(self.office.box(self.channel, peer, self.rank).get(timeout=20))
+            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank))
 
     def sum(self, buffer):
-        total = sum(self.office.everyone(self.rank, np.asarray(buffer)))
+        total = sum(self.hub.allgather(self.rank, np.asarray(buffer)))
         return torch.as_tensor(total) if isinstance(buffer, torch.Tensor) else total
 
-    def another(self):
-        self.made = getattr(self, "made", 0) + 1
-        return Mail(self.rank, self.size, self.office, (self.channel, self.made))
+    def duplicate(self):
+        self.duplicates = getattr(self, "duplicates", 0) + 1
+        return ThreadTransport(self.rank, self.size, self.hub, (self.tag, self.duplicates), self.survives)
 
-    def share(self, text):
-        return self.office.everyone(self.rank, text)
+    def shrink(self):
+        alive, hub = self.hub.shrink(self.rank)
+        return alive, ThreadTransport(alive.index(self.rank), len(alive), hub, survives=True)
+
+    def allgather_text(self, text):
+        return self.hub.allgather(self.rank, text)
 
 
-class Office:
+class Hub:
+    """What the threads share."""
+
     def __init__(self, size):
-        self.boxes = defaultdict(queue.Queue)
+        self.queues = defaultdict(queue.Queue)
         self.lock = threading.Lock()
-        self.desk = [None] * size
-        self.barrier = threading.Barrier(size, timeout=20)
+        self.slots = [None] * size
+        self.barrier = threading.Barrier(size, timeout=TIMEOUT)
+        self.lost, self.next = set(), None
 
-    def box(self, *address):
+    def queue(self, *address):
         with self.lock:
-            return self.boxes[address]
+            return self.queues[address]
 
-    def everyone(self, rank, thing):
-        self.desk[rank] = thing
-        self.barrier.wait()
-        things = list(self.desk)
-        self.barrier.wait()
-        return things
+    def receive(self, *address):
+        waited = time.monotonic()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.queue(*address).get(timeout=0.02)
+            if self.lost:
+                raise ProcessLost("a thread has exited")
+            assert time.monotonic() < waited + TIMEOUT, "deadlock"
+
+    def allgather(self, rank, value):
+        self.slots[rank] = value
+        self._wait()
+        values = list(self.slots)
+        self._wait()
+        return values
+
+    def _wait(self):
+        try:
+            self.barrier.wait()
+        except threading.BrokenBarrierError:
+            if self.lost:
+                raise ProcessLost("a thread has exited") from None
+            raise
+
+    def lose(self, rank):
+        """From here on this rank is gone, and all who wait are told."""
+        with self.lock:
+            self.lost.add(rank)
+            self.next = self.next or Hub(len(self.slots) - 1)
+        self.barrier.abort()
+
+    def shrink(self, rank):
+        return [other for other in range(len(self.slots)) if other not in self.lost], self.next
 
 
-def crowd(topology, work, processes=None, wire=None):
-    """Call `work(network)` in a thread for every process; the list of what each returned."""
+def run_threads(topology, work, processes=None, channel=None, survive=False):
+    """Call `work(network)` in a thread for every process; the list of what each returned.
+
+    With `survive`, one thread may raise SystemExit: it counts as a lost process and returns None.
+    """
     size = processes or topology.nodes
-    office = Office(size)
+    hub = Hub(size)
     assert len(blocks(topology.nodes, size)) == size
 
     def one(rank):
         try:
-            return work(Exchange(topology, Mail(rank, size, office), wire=wire).network())
+            transport = ThreadTransport(rank, size, hub, survives=survive)
+            return work(ProcessExchange(topology, transport, channel=channel).network())
+        except SystemExit:
+            return hub.lose(rank)
         except BaseException:
-            office.barrier.abort()
+            hub.barrier.abort()
             raise
 
     with ThreadPoolExecutor(size) as pool:

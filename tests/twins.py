@@ -22,7 +22,9 @@ def dsgd(gradient, W, start, steps, eta):
 
 def d2(gradient, W, start, steps, eta):
     n, x = len(W), [start.copy() for _ in W]
-    x_old, g_old, trace = None, None, []
+    x_old: list = []
+    g_old: list = []
+    trace = []
     for t in range(steps):
         g = [gradient(i, x[i], t) for i in range(n)]
         if t == 0:

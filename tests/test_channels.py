@@ -1,0 +1,134 @@
+"""What channels remember and refuse, and that lost messages leave the mean where it is."""
+
+import json
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+import dnasa
+from dnasa import channels, core, rules, topology
+from dnasa.core import Array, InputError, Rule
+from dnasa.networks import simulated
+from dnasa.problems import Custom
+
+RING = topology.ring(4)
+CHOCO = channels.choco(channels.top_k(0.4), gamma=0.3)
+
+
+def flat(dtype: Any = np.float64) -> Custom:
+    return Custom(lambda x, node, rng: 0 * x, start=np.zeros(5, dtype), fingerprint="flat")
+
+
+def run(channel=None, rule=None, graph=RING, problem=None, **options):
+    network = simulated.connect(graph, channel=channel)
+    chosen: Any = {"steps": 20, "network": network, "progress": False} | options
+    return dnasa.solve(problem or flat(), graph, rule or rules.dsgd(lambda t: 0.1), **chosen)
+
+
+def test_compression_with_memory_is_refused_on_a_changing_graph():
+    changing = topology.changing([topology.ring(4), topology.path(4)])
+    with pytest.raises(InputError, match="remembers what came over one graph, and changing changes"):
+        simulated.connect(changing, channel=CHOCO)
+    simulated.connect(changing, channel=channels.faulty(stale=2))
+
+
+def test_links_fail_both_ways_where_w_is_symmetric_to_rounding():
+    W = RING.weights.copy()
+    W[0, 1] += 1e-12
+    W[1, 1] -= 1e-12
+    graph = topology.from_matrix(W)
+    assert not graph.directed
+    done = run(channels.faulty(drop=0.3), graph=graph, start=np.ones((4, 5)), steps=200)
+    np.testing.assert_allclose(done.x, 1, atol=1e-8)
+
+
+class Plain(NamedTuple):
+    x: Array
+
+
+def alternating() -> Rule:
+    """Messages of another width in every second step."""
+
+    def send(s, gradients, t):
+        return ((s.x,) if t % 2 == 0 else (s.x[..., :1],)), s
+
+    return Rule(Plain, send, lambda s, mixed: s)
+
+
+@pytest.mark.parametrize("channel", [CHOCO, channels.faulty(stale=2)])
+def test_messages_that_change_their_width_are_refused_by_channels_with_memory(channel):
+    with pytest.raises(InputError, match=r"Message 0 has shape \(1, 1, 4, 1\), the channel remembers .*same widths"):
+        run(channel, alternating())
+
+
+class Stop(Exception): ...
+
+
+def stop_late(evaluation):
+    if evaluation.step > 10:
+        raise Stop
+
+
+def interrupted(folder, **options):
+    with pytest.raises(Stop):
+        run(folder=folder, checkpoint_every=5, callback=stop_late, **options)
+
+
+def change(folder, name, array):
+    """Replace an array of the newest checkpoint, or remove it, and give the file its new checksum."""
+    *older, newest = sorted((folder / "checkpoints").glob("step-*"))
+    data = newest.read_bytes()
+    arrays = load(data)
+    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    for path in (*older, newest):
+        path.unlink()
+    arrays.pop(name, None)
+    changed = save(arrays | ({} if array is None else {name: array}), metadata=metadata)
+    newest.with_name(f"{newest.name[:17]}-{zlib.crc32(changed):08x}.safetensors").write_bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("channel", "name", "array"),
+    [
+        (CHOCO, "0.memory.0.0.1", None),
+        (CHOCO, "0.memory.0.0.1", np.zeros((1, 1, 4, 3))),
+        (CHOCO, "0.memory.0.0.1", np.zeros((1, 1, 4, 1))),
+        (CHOCO, "0.memory.0.0.2", np.zeros((1, 1, 4, 5))),
+        (channels.faulty(stale=2), "0.memory.0.0.1", np.zeros((1, 1, 4, 3))),
+        (channels.faulty(stale=2), "0.memory.0.0.9", np.zeros((1, 1, 4, 5))),
+    ],
+)
+def test_a_checkpoint_with_another_channel_memory_is_refused(channel, name, array, tmp_path):
+    interrupted(tmp_path / "a", channel=channel)
+    change(tmp_path / "a", name, array)
+    with pytest.raises(InputError, match="the channel remembers"):
+        run(channel, folder=tmp_path / "a", checkpoint_every=5, resume=True)
+
+
+class Momentum(NamedTuple):
+    x: Array
+    m: Array
+
+
+def test_a_state_that_could_not_be_restored_is_not_saved(tmp_path):
+    def send(s, gradients, t):
+        return (s.x,), s._replace(m=np.float64(0.9) * s.m)  # float64 from the first step on
+
+    rule = Rule(lambda x: Momentum(x, 0 * x), send, lambda s, mixed: s._replace(x=mixed[0]))
+    with pytest.raises(InputError, match=r"After a step m of this rule is .*, float64; it must stay .*, float32"):
+        run(rule=rule, problem=flat(np.float32), folder=tmp_path / "a", checkpoint_every=5)
+
+
+def test_early_messages_that_hidden_exchanges_need_are_missed_with_a_clear_line():
+    rule = Rule(
+        Plain,
+        lambda s, gradients, t: (() if t % 2 else (s.x,), s),
+        lambda s, mixed: s._replace(x=mixed[0]),
+        early=lambda s, t: (s.x,) if t % 2 else (),
+    )
+    run(rule=rule)
+    with pytest.raises(core.InputError, match="no early message at step 0"):
+        run(rule=rule, overlap=True)

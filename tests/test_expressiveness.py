@@ -1,0 +1,307 @@
+"""Every capability of the interface, used by a small rule of its own, in every setting a rule can be run in."""
+
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+from expressive_rules import CASES, ETA, counted_restarts
+from faults import in_child
+from launching import MPIRUN, launch
+from thread_network import run_threads
+from torch import nn
+
+import dnasa
+from dnasa import core, rules
+from dnasa.networks import simulated
+from dnasa.optim import Decentralized
+from dnasa.problems import Custom
+
+NODES, DIM = 4, 5
+TARGETS = np.random.default_rng(1).standard_normal((NODES, DIM))
+CURVATURES = np.random.default_rng(2).uniform(0.5, 1.5, (NODES, 1))
+JOB = os.path.join(os.path.dirname(__file__), "distributed_job.py")
+EXACT = ("d2", "two exchanges", "push-sum, tracking")  # converge to the minimiser with a constant stepsize
+cases = pytest.mark.parametrize("name", CASES)
+
+
+def gradient(x, node, rng):
+    """Of c_i |x - b_i|^2 / 2, with noise."""
+    return CURVATURES[node] * (x - TARGETS[node]) + 0.1 * rng.standard_normal(DIM)
+
+
+def problem(noise_free=False):
+    plain = lambda x, node, rng: CURVATURES[node] * (x - TARGETS[node])  # noqa: E731
+    return Custom(plain if noise_free else gradient, start=np.zeros(DIM), fingerprint="quadratic")
+
+
+def minimiser(weights=None, nodes=range(NODES)):
+    p = np.ones(NODES) if weights is None else np.asarray(weights)
+    c = (p[:, None] * CURVATURES)[list(nodes)]
+    return (c * TARGETS[list(nodes)]).sum(0) / c.sum()
+
+
+def run(name, network=None, task=None, steps=40, **options):
+    case = CASES[name]
+    graph = case.graph(NODES)
+    network = network or simulated.connect(graph, channel=case.channel)
+    return dnasa.solve(
+        task or problem(), graph, case.rule(), network=network, steps=steps, progress=False, **(case.options | options)
+    )
+
+
+@cases
+def test_the_simulator_runs_it_to_the_minimiser(name):
+    done = run(name, task=problem(noise_free=True), steps=3000, evaluate=[3000])
+    exact = name in EXACT
+    expected = minimiser(CASES[name].options.get("node_weights"))
+    np.testing.assert_allclose(done.mean, expected, atol=1e-6 if exact else 0.1)
+    assert done.history.messages.iloc[-1] > 0
+
+
+@cases
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_give_the_simulators_iterates(name, processes):
+    case = CASES[name]
+    expected = run(name, evaluate=10)
+    for real in run_threads(case.graph(NODES), lambda n: run(name, n, evaluate=10), processes, case.channel):
+        np.testing.assert_allclose(real.x, expected.x, rtol=0, atol=1e-10)
+        columns = ["step", "consensus", "messages", "bytes"]
+        np.testing.assert_allclose(real.history[columns], expected.history[columns], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
+)
+def test_real_processes_give_the_simulators_iterates(engine):
+    done = launch(engine, 2, JOB, "expressive", engine)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [line for line in done.stdout.splitlines() if line in CASES] == list(CASES)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rule().hides])
+@pytest.mark.parametrize("processes", [None, 2])
+def test_hidden_exchanges_change_no_bit(name, processes):
+    case = CASES[name]
+    if processes is None:
+        hidden, plain = run(name, overlap=True, evaluate=10), run(name, evaluate=10)
+    else:
+        hidden, plain = (
+            run_threads(
+                case.graph(NODES), lambda n, o=o: run(name, n, overlap=o, evaluate=10), processes, case.channel
+            )[0]
+            for o in (True, False)
+        )
+    np.testing.assert_array_equal(hidden.x, plain.x)
+    assert hidden.history.drop(columns="seconds").equals(plain.history.drop(columns="seconds"))
+
+
+@cases
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_killed_run_is_resumed_to_the_same_bits(name, overlap, tmp_path):
+    if overlap and not CASES[name].rule().hides:
+        pytest.skip("cannot be hidden")
+    options = {"folder": tmp_path / "run", "checkpoint_every": 7, "overlap": overlap, "evaluate": 10}
+    expected = run(name, overlap=overlap, evaluate=10)
+
+    def killed():
+        def fatal(x, node, rng, calls=[0]):  # noqa: B006
+            calls[0] += 1
+            if calls[0] == 26 * NODES * len(CASES[name].rule().points(CASES[name].rule().init(np.zeros((1, 1))), 1)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return gradient(x, node, rng)
+
+        run(name, task=Custom(fatal, start=np.zeros(DIM), fingerprint="quadratic"), **options)
+
+    assert in_child(killed) == -signal.SIGKILL
+    resumed = run(name, resume=True, **options)
+    assert "Resumed from the checkpoint of step" in (tmp_path / "run" / "log.txt").read_text()
+    np.testing.assert_array_equal(resumed.x, expected.x)
+    columns = ["step", "consensus", "messages", "bytes"]
+    np.testing.assert_array_equal(resumed.history[columns], expected.history[columns])
+
+
+@cases
+def test_the_others_continue_when_a_node_is_lost(name):
+    """The rule restarts as it says, the channel forgets, and the remaining nodes find their own minimiser."""
+    case = CASES[name]
+
+    def work(network):
+        def failing(x, node, rng, calls=[0]):  # noqa: B006
+            calls[0] += 1
+            if network.rank == 2 and calls[0] == 60:
+                raise SystemExit
+            return CURVATURES[node] * (x - TARGETS[node])
+
+        task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
+        return run(name, network, task, steps=1500, evaluate=[0, 1500])
+
+    done = run_threads(case.graph(NODES), work, channel=case.channel, survive=True)
+    assert done[2] is None
+    left = [node for node in range(NODES) if node != 2]
+    expected = minimiser(case.options.get("node_weights"), left)
+    for result in (done[0], done[1], done[3]):
+        exact = name in EXACT
+        np.testing.assert_allclose(result.mean, expected, atol=1e-6 if exact else 0.15)
+        assert result.settings["lost"][0]["nodes"] == [2]
+        assert result.history.nodes.tolist() == [4, 3]
+
+
+def test_a_node_may_be_lost_before_the_first_evaluation(tmp_path):
+    def work(network):
+        def failing(x, node, rng):
+            if network.rank == 2:
+                raise SystemExit
+            return CURVATURES[node] * (x - TARGETS[node])
+
+        task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
+        return run("momentum", network, task, steps=20, evaluate=10, folder=tmp_path / "run", checkpoint_every=5)
+
+    done = run_threads(CASES["momentum"].graph(NODES), work, survive=True)
+    assert done[0].history.step.tolist()[-2:] == [10, 20]  # step 0 is missing where the loss interrupted its evaluation
+
+
+OPTIMIZED = [name for name, case in CASES.items() if not case.options]  # node weights belong to `solve`
+
+
+@pytest.mark.parametrize("name", OPTIMIZED)
+def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name):
+    case = CASES[name]
+    targets, curvatures = torch.tensor(TARGETS), torch.tensor(CURVATURES)
+    noise = [
+        [torch.tensor(np.random.default_rng([t, i]).standard_normal(DIM)) for i in range(NODES)] for t in range(30)
+    ]
+    step = [0]
+
+    def of_node(x, node, rng):
+        return curvatures[node] * (x - targets[node]) + 0.1 * noise[step[0]][node]
+
+    class Counted(Custom):
+        def gradient(self, x, nodes, seeds, t):
+            step[0] = t
+            return super().gradient(x, nodes, seeds, t)
+
+    simulation = Counted(of_node, start=torch.zeros(DIM, dtype=torch.float64), fingerprint="quadratic")
+    expected = run(name, task=simulation, steps=30, evaluate=[30]).x
+
+    def work(network):
+        model = nn.Linear(DIM, 1, bias=False).double()
+        nn.init.zeros_(model.weight)
+        optimizer = Decentralized(model.parameters(), network, case.rule())
+        for t in range(30):
+            if t == 17:
+                saved = optimizer.state_dict(), {k: v.clone() for k, v in model.state_dict().items()}
+                model = nn.Linear(DIM, 1, bias=False).double()
+                optimizer = Decentralized(model.parameters(), network, case.rule())
+                model.load_state_dict(saved[1])
+                optimizer.load_state_dict(saved[0])
+
+            def closure(t=t, model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                x, i = model.weight[0], network.rank
+                loss = curvatures[i] * ((x - targets[i]) ** 2).sum() / 2 + 0.1 * (noise[t][i] * x).sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        with optimizer.averaged():
+            return model.weight.detach()[0].clone()
+
+    for mean in run_threads(case.graph(NODES), work, channel=case.channel):
+        torch.testing.assert_close(mean, expected.mean(0), rtol=0, atol=1e-10)
+
+
+def test_a_rule_with_several_points_asks_for_a_closure():
+    model = nn.Linear(2, 1)
+    optimizer = Decentralized(model.parameters(), dnasa.connect("ring"), CASES["two points"].rule())
+    model(torch.ones(2)).backward()
+    with pytest.raises(core.InputError, match=r"step\(closure\)"):
+        optimizer.step()
+
+
+def test_restart_is_applied_once_for_each_loss():
+    state = counted_restarts().init(np.zeros((3, 2)))
+    assert counted_restarts().restarted(state).restarts.tolist() == [[1], [1], [1]]
+    assert (
+        rules.d2(lambda t: ETA).restarted(rules.d2(lambda t: ETA).init(np.ones((3, 2)))).move.tolist() == [[0, 0]] * 3
+    )
+
+
+# ---------------------------------------------------------------- mistakes in rules of one's own
+
+
+class Bare(core.NamedTuple):
+    x: core.Array
+
+
+def one(mixed):
+    (x,) = mixed
+    return Bare(x)
+
+
+def sending(messages):
+    return core.Rule(Bare, lambda s, g, t: (messages(s, g), s), lambda s, mixed: s._replace(x=mixed[0]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (sending(lambda s, g: (s.x[..., :1, :],)), "Message 0 of this rule is ndarray of shape"),
+        (sending(lambda s, g: (s.x.astype(np.float32),)), "dtype float32; it must be like x"),
+        (sending(lambda s, g: (1.0,)), "Message 0 of this rule is float"),
+        (sending(lambda s, g: s.x), "must return two things: a tuple of messages"),
+        (core.Rule(Bare, lambda s, g, t: s, lambda s, m: s), "must return two things: a tuple of messages"),
+        (core.Rule(Bare, lambda s, g, t: ((s.x, s.x), s), lambda s, m: one(m)), "number of messages than the 2"),
+        (
+            core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, mixed: Bare(mixed[0][..., :1])),
+            "After a step x of this rule is",
+        ),
+        (
+            core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, mixed: Bare(None)),
+            "After a step x of this rule is NoneType",
+        ),
+        (
+            core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: Bare(*m), answer=lambda s: s.x[..., 0]),
+            "answer must have the shape of x",
+        ),
+        (core.Rule(lambda x: x, lambda s, g, t: ((s,), s), lambda s, m: m[0]), "init must return a NamedTuple"),
+    ],
+)
+def test_a_wrong_rule_gets_a_clear_line(rule, words):
+    with pytest.raises(core.InputError, match=words) as caught:
+        dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: None), "receive must return its Bare, not NoneType"),
+        (core.Rule(Bare, lambda s, g, t: (s, (s.x,)), lambda s, m: s), "must return two things"),
+        (sending(lambda s, g: (s.x,))._replace(points=lambda s, t: s.x), "points must return a tuple of arrays"),
+        (sending(lambda s, g: (s.x,))._replace(points=lambda s, t: (s.x[..., :1],)), "points must return a tuple"),
+        (rules.dsgd, "A function that makes a rule is not a rule"),
+    ],
+)
+def test_other_wrong_rules_get_a_clear_line(rule, words):
+    with pytest.raises(core.InputError, match=words):
+        dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
+
+
+def test_what_is_no_topology_codec_or_rule_is_named():
+    with pytest.raises(core.InputError, match=r"such as topology\.ring\(8\)"):
+        dnasa.solve(problem(), "ring", steps=3)  # type: ignore[arg-type]
+    with pytest.raises(core.InputError, match="CHOCO needs a Codec"):
+        dnasa.channels.choco("sign", 0.3)  # type: ignore[arg-type]
+    with pytest.raises(core.InputError, match="push_sum wraps a Rule"):
+        rules.push_sum("dsgd")  # type: ignore[arg-type]
+
+
+def test_a_rule_that_never_exchanges_says_so():
+    alone = core.Rule(Bare, lambda s, g, t: ((), Bare(s.x - 0.1 * g[0])), lambda s, mixed: s)
+    with pytest.warns(UserWarning, match="sent no message in 20 steps: the nodes trained alone"):
+        dnasa.solve(problem(), CASES["momentum"].graph(NODES), alone, steps=20)
