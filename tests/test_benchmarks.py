@@ -9,6 +9,7 @@ from launching import ENVIRONMENT, PATIENCE, launch
 from test_distributed import needs_mpi
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.long
 NETWORKS = """
 problem = networks.make_problem("a9a network")
 print(len(networks.medians(networks.forward_backward(problem), networks.dnasa_step(problem, 2), rounds=1)), "medians")

@@ -26,8 +26,18 @@ ENGINES = [pytest.param("mpi", marks=needs_mpi), "torch"]
 LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("processes", [pytest.param(1, marks=LONG), 2, pytest.param(4, marks=LONG), 8])
-@pytest.mark.parametrize("engine", ENGINES)
+EVERY = [
+    pytest.param(engine, processes, marks=marks)
+    for engine, processes, marks in (
+        *(("mpi", n, (needs_mpi, LONG)) for n in (1, 2, 4)),
+        *(("torch", n, LONG) for n in (1, 4, 8)),
+        ("mpi", 8, needs_mpi),
+        ("torch", 2, ()),
+    )
+]
+
+
+@pytest.mark.parametrize(("engine", "processes"), EVERY)
 def test_real_processes_give_the_simulators_iterates_and_samples(engine, processes):
     done = launch(engine, processes, JOB, "same", engine)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -41,7 +51,7 @@ def test_a_network_trains_alike_on_real_processes(engine):
     assert "same network" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, LONG)), "torch"])
 def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine):
     done = launch(engine, 4, JOB, "optimizer", engine)
     assert done.returncode == 0, done.stderr[-2000:]
