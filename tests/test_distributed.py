@@ -27,13 +27,10 @@ LONG = pytest.mark.long
 
 
 EVERY = [
-    pytest.param(engine, processes, marks=marks)
-    for engine, processes, marks in (
-        *(("mpi", n, (needs_mpi, LONG)) for n in (1, 2, 4)),
-        *(("torch", n, LONG) for n in (1, 4, 8)),
-        ("mpi", 8, needs_mpi),
-        ("torch", 2, ()),
-    )
+    *(pytest.param("mpi", processes, marks=(needs_mpi, LONG)) for processes in (1, 2, 4)),
+    *(pytest.param("torch", processes, marks=LONG) for processes in (1, 4, 8)),
+    pytest.param("mpi", 8, marks=needs_mpi),
+    pytest.param("torch", 2),
 ]
 
 
@@ -74,6 +71,7 @@ def test_a_killed_process_ends_all_with_its_name(engine):
     assert re.search(named, done.stderr), done.stderr[-2000:]
 
 
+@pytest.mark.xdist_group("waiting")  # beside the others: it needs no core
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_process_that_hangs_ends_all_with_its_name(engine):
     done = launch(engine, 4, JOB, "wait", engine, "hang")

@@ -220,8 +220,10 @@ class Sent:
 
     def add(self, network: Network, row: float, t: int) -> None:
         """An exchange of step t in which every message holds so many bytes."""
-        graph = network.topology.at(t) if hasattr(network.topology, "at") else network.topology
-        count = network.rounds * (graph.messages if graph is not None else 0)
+        graph = network.topology
+        if graph is None:
+            return
+        count = network.rounds * (graph.at(t) if hasattr(graph, "at") else graph).messages
         self.messages += count
         self.bytes += count * row
 

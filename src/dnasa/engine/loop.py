@@ -189,7 +189,7 @@ class Run:
 
     def _step(self, stepper: Stepper, t: int) -> None:
         began = now()
-        gradients = tuple(self._gradient(point, t) for point in stepper.points(t))
+        gradients = tuple([self._gradient(point, t) for point in stepper.points(t)])
         self.recorder.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
         stepper.step(gradients, t)
