@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 
 import numpy as np
 import pytest
@@ -152,10 +153,14 @@ def test_the_others_continue_when_a_node_is_lost(name):
 
 
 def test_a_node_may_be_lost_before_the_first_evaluation(tmp_path):
+    started = threading.Semaphore(0)  # released once by each of the others, at its first gradient
+
     def work(network):
         def failing(x, node, rng):
             if network.rank == 2:
+                assert all(started.acquire(timeout=120) for _ in range(3))
                 raise SystemExit
+            started.release()
             return CURVATURES[node] * (x - TARGETS[node])
 
         task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")

@@ -42,22 +42,22 @@ class Buffers:
     """`own` are this process' rows, `receives` and `sends` the buffers of its neighbours."""
 
     def __init__(self, stacks: list[Stack], own: Area, incoming: Any, outgoing: Any, device: Any):
-        self.layout, self.mine, self.incoming, self.outgoing, self.device = stacks, own, incoming, outgoing, device
+        self.layout, self.mine, self.incoming, self.device = stacks, own, incoming, device
         self.receives = [(peer, area.data) for peer, area in incoming]
         self.sends = [(peer, area.data) for peer, _, area in outgoing]
         self.bytes = sum(area.data.nbytes for _, _, area in outgoing)
         self.own: list[Array] = own.stacks
+        self.selections = [(rows, area) for _, rows, area in outgoing if area is not own]
 
     def fill(self, payloads: Messages) -> None:
         """Copy this process' rows in, and what each neighbour needs of them."""
         for stack, place in zip(self.layout, self.mine.stacks, strict=True):
-            stack_into(place, payloads[stack.first : stack.first + stack.size])
+            stack_into(place, payloads[stack.first : stack.first + stack.size], staged=self.device is not None)
         if self.device is not None:
             self.own = [place.to(self.device) for place in self.mine.stacks]
-        for _, rows, area in self.outgoing:
-            if area is not self.mine:
-                for place, source in zip(area.stacks, self.mine.stacks, strict=True):
-                    place[:] = source[..., rows, :]
+        for rows, area in self.selections:
+            for place, source in zip(area.stacks, self.mine.stacks, strict=True):
+                place[:] = source[..., rows, :]
 
     def received(self) -> list[list[Array]]:
         """The stacks of every neighbour, where the payloads are."""
@@ -114,14 +114,13 @@ def _starts(sizes: Sequence[int]) -> list[int]:
     return [0, *accumulate(aligned)]
 
 
-def stack_into(place: Array, arrays: Messages) -> None:
+def stack_into(place: Array, arrays: Messages, staged: bool) -> None:
     if isinstance(place, np.ndarray):
         np.stack(arrays, out=place)
-    elif place.device != arrays[0].device:
-        import torch
+        return
+    import torch
 
+    if staged:
         place.copy_(torch.stack(arrays))
     else:
-        import torch
-
         torch.stack(arrays, out=place)

@@ -208,10 +208,9 @@ class Multiplier:
         for (weigh, factor), rows in zip(sources, buffers.received(), strict=True):
             for total, part in zip(out, parts(rows, decode), strict=True):
                 if factor is None:
-                    (part,) = weigh((part,))
+                    total += weigh((part,))[0]
                 else:
-                    part *= factor
-                total += part
+                    add_scaled(total, part, factor)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
 
     def _weighing(self, weights: Any) -> tuple[Product, list[tuple[Product, float | None]]]:
@@ -233,6 +232,15 @@ class Multiplier:
         buffers = self.buffers[key]
         buffers.fill(payloads)
         return buffers
+
+
+def add_scaled(total: Array, part: Array, factor: float) -> None:
+    """total += factor part; the part may be overwritten."""
+    if isinstance(part, np.ndarray):
+        part *= factor
+        total += part
+    else:
+        total.add_(part, alpha=factor)
 
 
 def parts(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] | None) -> list[Array]:
