@@ -41,7 +41,8 @@ def test_real_processes_give_the_simulators_iterates_and_samples(engine, process
     assert re.findall("same (.*)", done.stdout) == ["ring", "random", "star", "sparse", "one_peer"]
 
 
-@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_network_trains_alike_on_real_processes(engine):
     done = launch(engine, 4, JOB, "network", engine)
     assert done.returncode == 0, done.stderr[-2000:]
