@@ -5,8 +5,7 @@ memory traffic. It reads x, u, z, v and the gradient, and writes x, u, z and v i
 in the same pass.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Protocol, cast
 
@@ -15,7 +14,7 @@ import numpy as np
 from dnasa.arrays import compiled, like, norm, norms_safe, stack
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State, only_x
 from dnasa.cuda_graphs import CudaGraphs
-from dnasa.engine.steppers import completed
+from dnasa.engine.steppers import Immediate
 from dnasa.rules.forms import TrackedAverage
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
@@ -52,7 +51,7 @@ def _backend(network: Network, x: Array) -> type[Backend] | None:
     return TorchBackend if not isinstance(x, np.ndarray) and itemsize == 4 and dense else None
 
 
-class Fused:
+class Fused(Immediate):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any):
@@ -91,13 +90,6 @@ class Fused:
         state = self.rule.receive(state, self.network.multiply((*early, *messages), t))
         self.held[...] = stack(self.form.unpack(state))
         self.backend.measure()
-
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
-        return completed(work(*args))
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def _stacked(arrays: Sequence[Array], nodes: int) -> Array:

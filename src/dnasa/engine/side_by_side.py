@@ -1,16 +1,13 @@
 """Which stepper takes a rule's steps, and several rules side by side."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from dnasa.arrays import concatenate
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot
 from dnasa.engine.fused import Fused, supports
 from dnasa.engine.overlapped import Overlapped
-from dnasa.engine.steppers import Sequential, Stepper, completed
+from dnasa.engine.steppers import Immediate, Sequential, Stepper
 from dnasa.runs.timing import Timeline
 
 
@@ -40,13 +37,11 @@ def _one(rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline) -
     return kind(rule, network, snapshot, timeline)
 
 
-class SideBySide:
+class SideBySide(Immediate):
     """Several rules, each stepping its own entries of the first axis."""
 
     def __init__(self, steppers: Sequence[Stepper], sizes: Sequence[int]):
-        self.steppers = steppers
-        ends = np.cumsum(sizes).tolist()
-        self.slices = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        self.steppers, self.sizes = steppers, sizes
         self.x = concatenate([stepper.x for stepper in steppers])
 
     @property
@@ -56,37 +51,24 @@ class SideBySide:
     def points(self, t: int) -> tuple[Array, ...]:
         """The first points of all rules as one array, then the second points of the rules that have them, ..."""
         self.wanted = [stepper.points(t) for stepper in self.steppers]
-        most = max(map(len, self.wanted))
-        if most == 1:
-            return (
-                self.x if all(p[0] is s.x for p, s in zip(self.wanted, self.steppers, strict=True)) else self._nth(0),
-            )
-        return tuple(self._nth(i) for i in range(most))
+        at_x = all(points[0] is stepper.x for points, stepper in zip(self.wanted, self.steppers, strict=True))
+        first = self.x if at_x else self._nth(0)
+        return first, *(self._nth(i) for i in range(1, max(map(len, self.wanted))))
 
     def _nth(self, i: int) -> Array:
         return concatenate([points[i] for points in self.wanted if len(points) > i])
 
     def step(self, gradients: Gradients, t: int) -> None:
         """All rules step or, when a process is lost, none."""
-        before = [stepper.snapshots for stepper in self.steppers]
+        before = [(stepper, stepper.snapshots[0]) for stepper in self.steppers if isinstance(stepper, Sequential)]
         starts = [0] * len(gradients)
         try:
-            for stepper, part, points in zip(self.steppers, self.slices, self.wanted, strict=True):
-                size, own = part.stop - part.start, []
-                for i in range(len(points)):
-                    own.append(gradients[i][starts[i] : starts[i] + size])
-                    starts[i] += size
-                stepper.step(tuple(own), t)
+            for stepper, size, points in zip(self.steppers, self.sizes, self.wanted, strict=True):
+                own = tuple(gradients[i][starts[i] : starts[i] + size] for i in range(len(points)))
+                starts = [start + size if i < len(points) else start for i, start in enumerate(starts)]
+                stepper.step(own, t)
         except BaseException:
-            for stepper, (snapshot,) in zip(self.steppers, before, strict=True):
-                if isinstance(stepper, Sequential):
-                    stepper.state, stepper.memory, _ = snapshot
+            for stepper, snapshot in before:
+                stepper.state, stepper.memory, _ = snapshot
             raise
         self.x = concatenate([stepper.x for stepper in self.steppers])
-
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
-        return completed(work(*args))
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...

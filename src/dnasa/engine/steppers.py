@@ -36,13 +36,20 @@ class Stepper(Protocol):
     def close(self) -> None: ...
 
 
-def completed(future_result: Any) -> Future:
-    future: Future = Future()
-    future.set_result(future_result)
-    return future
+class Immediate:
+    """What steppers share that have nothing in flight between steps."""
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        future: Future = Future()
+        future.set_result(work(*args))
+        return future
+
+    def finish(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
-class Sequential:
+class Sequential(Immediate):
     """Gradient, then exchange, then gradient, ..."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline):
@@ -81,13 +88,6 @@ class Sequential:
         if messages:
             self.sent.add(self.network, row_bytes(self.network, messages), t)
         return receiving(receive, state, mixed, "early and send" if number == 0 else f"then[{number - 1}].send")
-
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
-        return completed(work(*args))
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 # ---------------------------------------------------------------- checks of rules

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, whole
-from dnasa.engine.steppers import completed
+from dnasa.engine.steppers import Immediate
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Method, Variant
 from dnasa.rules.schedules import constant
@@ -94,7 +93,7 @@ def fused(made: Made, like: Tensor) -> Rule:
     )
 
 
-class InPlace:
+class InPlace(Immediate):
     """A node alone: the whole step compiled into one pass, in the memory that the parameters and the state have."""
 
     def __init__(self, made: Made, snapshot: Snapshot):
@@ -123,10 +122,3 @@ class InPlace:
     def step(self, gradients: Gradients, t: int) -> None:
         self.set_step(t)
         self.advance(self.state, gradients[0])
-
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
-        return completed(work(*args))
-
-    def finish(self) -> None: ...
-
-    def close(self) -> None: ...
