@@ -65,5 +65,5 @@ GRAPHS = {
 
 @pytest.fixture(params=GRAPHS)
 def graph(request):
-    """Graphs that all five rules accept."""
+    """Graphs that all rules accept."""
     return GRAPHS[request.param]()

@@ -27,7 +27,7 @@ from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
 LOCK = threading.Lock()  # torch has one generator for all threads
-ETAS = {"dnasa": None, "dasagt": 0.1, "dsgt": 0.1, "d2": 0.1, "dsgd": 0.1}
+ETAS = {"dnasa": None, "dasagt": 0.1, "dsgt": 0.1, "d2": 0.1, "dsgd": 0.1, "dmsgd": 0.01, "dadam": 0.01}
 
 
 def model(seed=0, norm=False):
@@ -85,7 +85,7 @@ def test_iterates_equal_those_of_solve(rule):
 
     def work(network):
         net = model(1).double()
-        opt = Decentralized(net.parameters(), network, rule, **options)
+        opt = Decentralized(net.parameters(), network, rule, steps=40, **options)
         for rows in drawn:
             mine = rows[network.rank]
             opt.zero_grad()
@@ -633,7 +633,8 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
         ({"rule": "adam"}, "Unknown rule 'adam'"),
         ({"rule": "dsgd"}, "needs a stepsize"),
         ({"eta": 0.1}, "takes no stepsize"),
-        ({"schedule": "fixed"}, "depends on the number of steps: give steps"),
+        ({"schedule": "fixed"}, "depends on the number of steps: give steps="),
+        ({"rule": "dmsgd", "eta": 0.1}, "'cosine' depends on the number of steps: give steps="),
         ({"weight_decay": -1.0}, "weight_decay must be a positive number"),
         ({"rule": "dsgd", "eta": 0.1, "overlap": True}, "cannot be hidden"),
     ],

@@ -20,6 +20,38 @@ def dsgd(gradient, W, start, steps, eta):
     return trace
 
 
+def dmsgd(gradient, W, start, steps, eta):
+    n, x = len(W), [start.copy() for _ in W]
+    m = [np.zeros_like(start) for _ in W]
+    trace = []
+    for t in range(steps):
+        m = [0.9 * m[i] + gradient(i, x[i], t) for i in range(n)]
+        half = [x[i] - eta(t) * m[i] for i in range(n)]
+        x = [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def dadam(gradient, W, start, steps, eta):
+    """Algorithm 1 of Kingma and Ba at each node, coordinate by coordinate, with t = 1 in the first step."""
+    n, d = len(W), len(start)
+    x = [start.copy() for _ in W]
+    m, v = np.zeros((n, d)), np.zeros((n, d))
+    trace = []
+    for t in range(1, steps + 1):
+        half = [start.copy() for _ in W]
+        for i in range(n):
+            g = gradient(i, x[i], t - 1)
+            for k in range(d):
+                m[i, k] = 0.9 * m[i, k] + 0.1 * g[k]
+                v[i, k] = 0.999 * v[i, k] + 0.001 * g[k] * g[k]
+                m_hat, v_hat = m[i, k] / (1 - 0.9**t), v[i, k] / (1 - 0.999**t)
+                half[i][k] = x[i][k] - eta(t - 1) * m_hat / (np.sqrt(v_hat) + 1e-8)
+        x = [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
 def d2(gradient, W, start, steps, eta):
     n, x = len(W), [start.copy() for _ in W]
     x_old: list = []

@@ -51,8 +51,8 @@ Etas = Annotated[str, typer.Option(help="Stepsizes for the rules that need one, 
 Schedule = Annotated[
     str | None,
     typer.Option(
-        help="Stepsize schedule: diminishing (default) or fixed; constant for rules with a stepsize; "
-        "parameter-free or parameter-free-fixed for dsgt."
+        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of dmsgd and dadam) for rules "
+        "with a stepsize; parameter-free or parameter-free-fixed for dsgt."
     ),
 ]
 Steps = Annotated[int, typer.Option(help="Number of steps.")]

@@ -40,8 +40,10 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
-    if variant.schedule.endswith("fixed") and steps is None:
-        raise InputError(f"Schedule '{variant.schedule}' depends on the number of steps: give steps.")
+    if registry.needs_steps(variant.schedule) and steps is None:
+        raise InputError(
+            f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule."
+        )
     schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
     make = partial(_make, method, layout)
     return Made(str(list(variant.label().values())), make(*schedules), make, schedules)

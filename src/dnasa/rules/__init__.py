@@ -1,11 +1,26 @@
 """The methods, one file each; `register` adds one's own to those that can be used by name."""
 
 from dnasa.rules.d2 import d2
+from dnasa.rules.dadam import dadam
 from dnasa.rules.dasagt import dasagt
+from dnasa.rules.dmsgd import dmsgd
 from dnasa.rules.dnasa import dnasa
 from dnasa.rules.dsgd import dsgd
 from dnasa.rules.dsgt import dsgt
 from dnasa.rules.push_sum import push_sum
 from dnasa.rules.registry import RULES, Method, Variant, register
 
-__all__ = ["RULES", "Method", "Variant", "d2", "dasagt", "dnasa", "dsgd", "dsgt", "push_sum", "register"]
+__all__ = [
+    "RULES",
+    "Method",
+    "Variant",
+    "d2",
+    "dadam",
+    "dasagt",
+    "dmsgd",
+    "dnasa",
+    "dsgd",
+    "dsgt",
+    "push_sum",
+    "register",
+]

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 from dnasa.core import Array, InputError, Layout, Rule, Schedule, choose, positive
 from dnasa.rules import schedules
 from dnasa.rules.d2 import d2
+from dnasa.rules.dadam import dadam
 from dnasa.rules.dasagt import dasagt
+from dnasa.rules.dmsgd import dmsgd
 from dnasa.rules.dnasa import dnasa
 from dnasa.rules.dsgd import dsgd
 from dnasa.rules.dsgt import dsgt
@@ -36,7 +38,9 @@ ETA: dict[str, Schedules] = {
     "diminishing": lambda n, T, eta: (schedules.root_decay(eta, n),),
     "fixed": lambda n, T, eta: (schedules.root_fixed(eta, n, T),),
     "constant": lambda n, T, eta: (schedules.constant(eta),),
+    "cosine": lambda n, T, eta: (schedules.cosine(eta, T),),
 }
+COSINE_FIRST = {"cosine": ETA["cosine"]} | ETA
 PARAMETER_FREE: dict[str, Schedules] = {
     "parameter-free": lambda n, T, eta: (schedules.parameter_free(eta),),
     "parameter-free-fixed": lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),),
@@ -48,12 +52,19 @@ DNASA: dict[str, Schedules] = {
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 
 
+def needs_steps(schedule: str) -> bool:
+    """Whether the schedule of this name depends on the number of steps."""
+    return schedule == "cosine" or schedule.endswith("fixed")
+
+
 def with_averaging(etas: Schedules) -> Schedules:
     return lambda n, T, eta: (*etas(n, T, eta), schedules.averaging(n))
 
 
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
+    "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGD with momentum", colour="#17becf"),
+    "dadam": Method(dadam, COSINE_FIRST, title="D-Adam", colour="#ff7f0e"),
     "d2": Method(d2, ETA, title="D2", colour="#8c564b"),
     "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c"),
     "dasagt": Method(
@@ -76,8 +87,9 @@ def register(
     """Make a rule usable by name: in `solve`, the optimizer, `dnasa train --plugin`, `dnasa compare` and plots.
 
     `make(*schedules) -> Rule`. By default the rule takes one schedule, eta, in the forms of D-SGD (diminishing, fixed,
-    constant). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; a rule
-    without a stepsize says `needs_eta=False`. Registering a name again replaces a rule of one's own, not a built-in one.
+    constant, cosine). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; a
+    rule without a stepsize says `needs_eta=False`. Registering a name again replaces a rule of one's own, not a built-in
+    one.
     """
     if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
         raise InputError(f"A rule's name consists of letters, digits, - and _; '{name}' does not.")

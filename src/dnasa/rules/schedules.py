@@ -5,7 +5,7 @@ None of D-NASA's depends on the smoothness, the noise or the graph. `n` is the n
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import sqrt
+from math import cos, pi, sqrt
 
 import numpy as np
 
@@ -42,6 +42,11 @@ def root_decay(eta: float, n: int) -> Schedule:
 def root_fixed(eta: float, n: int, T: int) -> Schedule:
     """eta sqrt(n / T) at every step."""
     return constant(eta * sqrt(n / T))
+
+
+def cosine(eta: float, T: int) -> Schedule:
+    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, without a warm-up."""
+    return lambda t: eta * (1 + cos(pi * min(t, T) / T)) / 2
 
 
 def averaging(n: int) -> Schedule:

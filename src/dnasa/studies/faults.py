@@ -10,10 +10,10 @@ from dnasa.channels import faulty
 from dnasa.engine.loop import solve
 from dnasa.networks import simulated
 from dnasa.plots import colours, panels, title
-from dnasa.rules.registry import RULES
 from dnasa.studies import tasks, tuning
 from dnasa.studies.report import Report
 
+RULES = ("dsgd", "d2", "dsgt", "dasagt", "dnasa")
 ETAS = (0.01, 0.03, 0.1, 0.3, 1.0)
 FAULTS = {"drop": (0.0, 0.2, 0.4, 0.6, 0.8), "away": (0.0, 0.2, 0.4, 0.6, 0.8), "stale": (0, 1, 2, 4, 8)}
 LABELS = {

@@ -1,0 +1,30 @@
+"""D-SGD with momentum at each node (Gao and Huang, 2020, with an exchange at every step)."""
+
+from typing import NamedTuple
+
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+
+BETA = 0.9
+
+
+class State(NamedTuple):
+    x: Array
+    m: Array  # momentum; it is not exchanged
+
+
+def dmsgd(eta: Schedule) -> Rule:
+    """m <- beta m + g; x <- W[x - eta m]"""
+
+    def init(x: Array) -> State:
+        return State(x, m=0 * x)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        m = BETA * s.m + g
+        return (s.x - eta(t) * m,), s._replace(m=m)
+
+    def receive(s: State, mixed: Messages) -> State:
+        (x,) = mixed
+        return s._replace(x=x)
+
+    return Rule(init, send, receive, restart=lambda s: s)  # a node's momentum does not depend on who else is there
