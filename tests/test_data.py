@@ -1,7 +1,9 @@
 """Data of every format is read correctly and divided so that every row is used exactly once."""
 
 import gzip
+import io
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from archives import ENORMOUS, X, Y, archive, npy, npz
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from dnasa import data
 from dnasa.core import InputError
@@ -91,6 +94,141 @@ def test_miniboone_has_its_signal_first(home):
     assert labels[:30].all()
     assert not labels[30:].any()
     assert inputs.shape == (130, 50)
+
+
+def cifar10(labels):
+    """Images and the same in the binary format."""
+    images = np.random.default_rng(0).integers(256, size=(len(labels), 3, 32, 32), dtype=np.uint8)
+    rows = np.concatenate([np.array(labels, np.uint8)[:, None], images.reshape(len(labels), -1)], axis=1)
+    return images, rows.tobytes()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("folder", ["cifar10", "cifar10/cifar-10-batches-bin"])
+def test_cifar10_is_read_from_its_binary_files(home, folder, zipped):
+    images, content = cifar10([3, 0, 9])
+    for name in datasets.CIFAR10_FILES:
+        write(home / folder / name, content, zipped)
+    rows = data.load("cifar10")
+    np.testing.assert_array_equal(rows.inputs, np.concatenate(5 * [images]))
+    np.testing.assert_array_equal(rows.test_inputs, images)
+    assert rows.labels.tolist() == 5 * [3, 0, 9]
+    assert rows.test_labels.tolist() == [3, 0, 9]
+    assert (rows.inputs.dtype, rows.classes, rows.source) == (np.uint8, 10, str(home / folder))
+
+
+def as_jpeg(colour, size=(32, 32), mode="RGB"):
+    out = io.BytesIO()
+    Image.new(mode, size, colour).save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+def jpeg_parts(images, labels):
+    """The arrays of the .npz, with the same images for training and for testing."""
+    parts = {
+        "jpeg": np.frombuffer(b"".join(images), np.uint8),
+        "ends": np.cumsum([len(image) for image in images]),
+        "labels": np.array(labels, np.uint8),
+    }
+    return {f"{kind}_{name}": part for kind in ("train", "test") for name, part in parts.items()}
+
+
+def test_cifar10_as_jpeg_is_named_as_such(home):
+    colours = [(200, 10, 50), (0, 255, 100)]
+    content = npz(**jpeg_parts([as_jpeg(colour) for colour in colours], [7, 2]))
+    write(home / "cifar10" / datasets.CIFAR10_JPEG, content, False)
+    rows = data.load("cifar10")
+    assert rows.source == f"{home / 'cifar10'} (JPEG)"
+    for image, colour in zip(rows.inputs, colours, strict=True):
+        np.testing.assert_allclose(image.mean((1, 2)), colour, atol=3)
+    assert (rows.labels.tolist(), rows.test_inputs.shape) == ([7, 2], (2, 3, 32, 32))
+    for name in datasets.CIFAR10_FILES:
+        write(home / "cifar10" / name, cifar10([1])[1], False)
+    assert data.load("cifar10").source == str(home / "cifar10")
+
+
+JPEGS = jpeg_parts([as_jpeg((9, 9, 9))] * 2, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"train_ends": JPEGS["train_ends"] + 1}, "do not end where 'train_ends' says"),
+        ({"train_ends": JPEGS["train_ends"][::-1]}, "do not end where 'train_ends' says"),
+        ({"train_ends": JPEGS["train_ends"] / 2}, "do not end where 'train_ends' says"),
+        ({"test_jpeg": JPEGS["test_jpeg"].reshape(2, -1)}, "do not end where 'test_ends' says"),
+        ({"train_labels": np.array([0, 10])}, "whole numbers from 0 to 9"),
+        ({"train_labels": np.array([0, 1, 2])}, "do not end"),
+        ({"test_jpeg": 0 * JPEGS["test_jpeg"]}, "not a colour JPEG of 32 x 32"),
+        (jpeg_parts([as_jpeg((9, 9, 9), (31, 32))] * 2, [0, 1]), "not a colour JPEG of 32 x 32"),
+        (jpeg_parts([as_jpeg(9, mode="L")] * 2, [0, 1]), "not a colour JPEG of 32 x 32"),
+        (jpeg_parts([as_jpeg((9, 9, 9))[:-200]] * 2, [0, 1]), "not a colour JPEG of 32 x 32"),
+    ],
+)
+def test_a_damaged_archive_of_jpegs_is_refused(home, parts, words):
+    write(home / "cifar10" / datasets.CIFAR10_JPEG, npz(**JPEGS | parts), False)
+    with pytest.raises(InputError, match=words):
+        data.load("cifar10")
+
+
+def test_jpegs_without_their_decoder_name_the_remedy(home, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    write(home / "cifar10" / datasets.CIFAR10_JPEG, npz(**JPEGS), False)
+    with pytest.raises(InputError, match="pip install pillow"):
+        data.load("cifar10")
+
+
+def test_cifar10_comes_from_openml_too(home, monkeypatch):
+    pixels = np.zeros((50_002, 3072), np.float32)
+    pixels[0, :1024] = 255
+    monkeypatch.setattr(datasets, "fetch_openml", lambda number: (pixels, np.arange(50_002) % 10))
+    monkeypatch.setattr(datasets, "_load_or_parse", lambda name, parse: parse())
+    rows = data.load("cifar10")
+    assert (rows.source, rows.inputs.dtype) == ("OpenML 40927", np.uint8)
+    assert (rows.inputs.shape, rows.test_inputs.shape) == ((50_000, 3, 32, 32), (2, 3, 32, 32))
+    assert rows.inputs[0].mean((1, 2)).tolist() == [255, 0, 0]
+
+
+def decoded(rows, tokens):
+    return "".join(rows.vocabulary[token] for token in tokens)
+
+
+def test_a_text_becomes_windows_of_characters(tmp_path):
+    text = "".join(np.random.default_rng(0).choice(list("aé\n😀z"), 500))
+    (tmp_path / "my.txt").write_text(text)
+    rows = data.load(str(tmp_path / "my.txt"), context=8)
+    assert (rows.vocabulary, rows.classes) == ("\naz\xe9😀", 5)
+    assert rows.inputs.shape == rows.labels.shape == (450 - 8, 8)
+    assert np.shares_memory(rows.inputs, rows.labels)
+    for row in (0, 1, 441):
+        assert decoded(rows, rows.inputs[row]) == text[row : row + 8]
+        assert decoded(rows, rows.labels[row]) == text[row + 1 : row + 9]
+    assert rows.test_inputs.shape == (6, 8)
+    assert decoded(rows, rows.test_inputs.reshape(-1)) == text[450:498]
+    assert decoded(rows, rows.test_labels.reshape(-1)) == text[451:499]
+
+
+def test_nodes_have_parts_of_the_text_that_do_not_overlap(tmp_path):
+    text = "".join(map(chr, range(1000, 2000)))  # every character once
+    (tmp_path / "my.txt").write_text(text)
+    rows = data.load(str(tmp_path / "my.txt"), context=10)
+    shards = data.partition("contiguous", rows.labels, 4)
+    seen = [set(rows.inputs[shard].ravel()) | set(rows.labels[shard].ravel()) for shard in shards]
+    assert [min(part) for part in seen] == [0, 223, 446, 668]
+    assert sum(map(len, seen)) == len(set.union(*seen)) == 900
+    for how in ("by_label", "dirichlet(0.1)"):
+        with pytest.raises(InputError, match="use the partition iid or contiguous"):
+            data.partition(how, rows.labels, 4)
+    with pytest.raises(InputError, match="too short for 100 parts"):
+        data.partition("contiguous", rows.labels, 100)
+
+
+def test_shakespeare_is_a_text_in_the_folder(home):
+    with pytest.raises(InputError, match=r"no \$DNASA_DATA/text/shakespeare.txt: put a text"):
+        data.load("shakespeare")
+    write(home / "text" / "shakespeare.txt", "To be or not to be. " * 200, False)
+    rows = data.load("shakespeare")
+    assert (rows.name, rows.classes, rows.inputs.shape[1]) == ("shakespeare", 9, 256)
 
 
 def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(home, monkeypatch):
@@ -186,7 +324,12 @@ def test_a_users_arrays_files_and_torch_datasets_are_read(tmp_path):
         ("x.npz", npz(inputs=1.0, labels=Y), r"must be numbers .* shape \(\)"),
         ("x.npz", npz(inputs=X, labels=1), "10 rows of inputs but 1 labels"),
         ("x.npz", npz(inputs=X, labels=Y, test_labels=Y), "no array 'test_inputs'"),
-        ("x.npy", npy(X), r"must be a \.npz or \.csv file"),
+        ("x.npy", npy(X), r"must be a \.npz, \.csv or \.txt file"),
+        ("x.txt", None, "no file"),
+        ("x.txt", b"", "has 0 characters: a context of 256 needs more than 2,560"),
+        ("x.txt", b"ab" * 1280, "has 2,560 characters: a context of 256 needs more than 2,560"),
+        ("x.txt", b"a" * 3000, "All characters of .* are the same"),
+        ("x.txt", b"ab" * 1500 + b"\xff", r"not UTF-8 text \(byte 3,000\)"),
     ],
 )
 def test_a_users_damaged_file_is_refused(tmp_path, name, content, words):
@@ -205,6 +348,9 @@ def test_a_users_damaged_file_is_refused(tmp_path, name, content, words):
         (files.read_idx, gzip.compress(b"\x00\x00\x08\x01", mtime=0)[:-4], "Cannot read"),
         (lambda p: files.read_libsvm(p, 3), b"+1 9:1\n", "not LIBSVM"),
         (lambda p: files.read_libsvm(p, 3), b"hello world\n", "not LIBSVM"),
+        (files.read_cifar10, b"", "0 bytes are not rows of 3,073"),
+        (files.read_cifar10, bytes(3072), "3,072 bytes are not rows of 3,073"),
+        (files.read_cifar10, b"\x0a" + bytes(3072), "whole numbers from 0 to 9"),
         (files.read_miniboone, b"2 2\n1 2\n3 4\n", r"declares 2 \+ 2 rows but has 2"),
         (files.read_miniboone, b"a b\n", "not MiniBooNE"),
         (lambda p: files.read_libsvm(p, 3), gzip.compress(b"+1 1:1\n", mtime=0)[:-4], "^Cannot read"),
@@ -259,8 +405,17 @@ def test_the_real_files_have_their_known_sizes():
     assert share == pytest.approx(0.4876, abs=1e-4)
 
 
+@pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs $DNASA_DATA")
+def test_the_real_cifar10_and_shakespeare_have_their_known_sizes():
+    cifar10, text = data.load("cifar10"), data.load("shakespeare")
+    assert (cifar10.inputs.shape, cifar10.test_inputs.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
+    np.testing.assert_allclose(cifar10.inputs.mean((0, 2, 3)), (125.3, 123.0, 113.9), atol=0.1)
+    assert np.bincount(cifar10.labels).tolist() == [5000] * 10
+    assert (text.classes, len(text.inputs) + 256) == (65, 1_115_394 * 9 // 10)
+
+
 @given(
-    how=st.sampled_from(["iid", "by_label", "dirichlet(0.1)", "dirichlet(10)", "dirichlet"]),
+    how=st.sampled_from(["iid", "contiguous", "by_label", "dirichlet(0.1)", "dirichlet(10)", "dirichlet"]),
     nodes=st.integers(1, 12),
     rows=st.integers(12, 300),
     seed=st.integers(0, 99),
@@ -273,7 +428,7 @@ def test_every_row_belongs_to_exactly_one_node(how, nodes, rows, seed):
     assert min(map(len, shards)) > 0
     again = data.partition(how, labels, nodes, seed)
     assert all(np.array_equal(a, b) for a, b in zip(shards, again, strict=True))
-    if how in ("iid", "by_label"):
+    if how in ("iid", "contiguous", "by_label"):
         assert max(map(len, shards)) - min(map(len, shards)) <= 1
     assert data.class_table(labels, shards, 4).sum() == rows
 

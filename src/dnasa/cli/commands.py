@@ -229,7 +229,7 @@ def show_topology(
 @app.command("data")
 def show_data(
     name: Annotated[
-        str | None, typer.Argument(help="A dataset, or your own .npz or .csv file; without one, list all.")
+        str | None, typer.Argument(help="A dataset, or your own .npz, .csv or .txt file; without one, list all.")
     ] = None,
     target: options.Target = None,
     partition: options.PartitionName = "iid",
@@ -245,10 +245,13 @@ def show_data(
         console.print(frame_table(datasets.datasets(), "Datasets"))
         return
     rows = load(name, target)
-    table = datasets.class_frame(rows, divide(partition, rows.labels, nodes))
+    table = datasets.division(rows, divide(partition, rows.labels, nodes))
     console.print(frame_table(datasets.describe(rows), f"{rows.name}, from {rows.source}"))
-    console.print(frame_table(table, f"Rows of each class at each of {nodes} nodes, {partition}"))
+    what = "Windows" if rows.vocabulary else "Rows of each class"
+    console.print(frame_table(table, f"{what} at each of {nodes} nodes, {partition}"))
     if plot:
+        if rows.vocabulary:
+            raise InputError("A text has no classes to draw: leave --plot out.")
         from dnasa.plots import save_figure
 
         print_line(f"Saved {save_figure(datasets.draw(table, rows.name, partition), plot)}.")

@@ -1,7 +1,7 @@
 """Datasets and how their rows are divided among the nodes."""
 
-from dnasa.data.datasets import DATASETS, Dataset, from_arrays, from_shards, from_torch, load, local_files
-from dnasa.data.partitions import PARTITIONS, by_label, class_table, dirichlet, iid, partition
+from dnasa.data.datasets import DATASETS, Dataset, from_arrays, from_shards, from_text, from_torch, load, local_files
+from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
 
 __all__ = [
     "DATASETS",
@@ -9,9 +9,11 @@ __all__ = [
     "Dataset",
     "by_label",
     "class_table",
+    "contiguous",
     "dirichlet",
     "from_arrays",
     "from_shards",
+    "from_text",
     "from_torch",
     "iid",
     "load",

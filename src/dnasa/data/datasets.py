@@ -13,15 +13,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa.core import InputError, choose
 from dnasa.data import files
 
-Parts = dict[str, np.ndarray]  # inputs, labels, test_inputs, test_labels
+CONTEXT = 256  # characters that a model of a text sees at once
+Parts = dict[str, Any]  # arrays: inputs, labels, test_inputs, test_labels
 
 
 class Dataset(NamedTuple):
-    """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder."""
+    """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder.
+
+    Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
+    in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time.
+    """
 
     name: str
     inputs: np.ndarray
@@ -29,10 +35,11 @@ class Dataset(NamedTuple):
     test_inputs: np.ndarray
     test_labels: np.ndarray
     source: str = "arrays"
+    vocabulary: str = ""
 
     @property
     def classes(self) -> int:
-        return int(max(self.labels.max(), self.test_labels.max())) + 1
+        return len(self.vocabulary) or int(max(self.labels.max(), self.test_labels.max())) + 1
 
 
 class Known(NamedTuple):
@@ -45,18 +52,25 @@ class Known(NamedTuple):
     remedy: str
 
 
-def load(name: str, target: str | None = None) -> Dataset:
-    """A known dataset by its name, or a .npz or .csv file by its path."""
+def load(name: str, target: str | None = None, context: int = CONTEXT) -> Dataset:
+    """A known dataset by its name, or a .npz, .csv or .txt file by its path. The `context` is that of texts."""
     if Path(name).suffix in (".npz", ".csv") or name.endswith(".csv.gz"):
         return from_file(Path(name), target)
+    if Path(name).suffix == ".txt":
+        return from_text(Path(name), context)
+    if Path(name).suffix:
+        raise InputError(
+            f"Cannot read {name}: data must be a .npz, .csv or .txt file or one of: {', '.join(DATASETS)}."
+        )
+    choose("data", name, dict.fromkeys(DATASETS))
     if name == "digits":
         return digits()
-    if Path(name).suffix:
-        raise InputError(f"Cannot read {name}: data must be a .npz or .csv file or one of: {', '.join(DATASETS)}.")
-    known: Any = choose("data", name, {"digits": None, **KNOWN})
-    found = local_files(name)
+    if name == "shakespeare":
+        return shakespeare(context)
+    known, found = KNOWN[name], local_files(name)
     if found:
         parts, source = _cached(name, found, lambda: known.parse(found)), str(found[0].parent)
+        source += " (JPEG)" * (found[0].name == CIFAR10_JPEG)
     else:
         parts, source = _from_openml(name, known), f"OpenML {known.openml}"
     return _complete(Dataset(name, **known.prepare(parts), source=source))
@@ -75,7 +89,10 @@ def _complete(data: Dataset) -> Dataset:
 def local_files(name: str) -> list[Path]:
     """The files of a known dataset under `$DNASA_DATA`, or none if some are missing."""
     home = os.environ.get("DNASA_DATA")
-    return KNOWN[name].local(Path(home).expanduser() / name) if home else []
+    if not home:
+        return []
+    folder = Path(home).expanduser()
+    return _one_of(folder / "text", "shakespeare.txt") if name == "shakespeare" else KNOWN[name].local(folder / name)
 
 
 # ---------------------------------------------------------------- the cache
@@ -145,6 +162,16 @@ def digits() -> Dataset:
     return Dataset("digits", **every_fifth(inputs.astype(np.float32) / 16, labels), source="scikit-learn")
 
 
+def shakespeare(context: int) -> Dataset:
+    found = local_files("shakespeare")
+    if not found:
+        raise InputError(
+            "There is no $DNASA_DATA/text/shakespeare.txt: put a text of the plays there, such as "
+            "data/tinyshakespeare/input.txt of github.com/karpathy/char-rnn, or give any text file, such as --data my.txt."
+        )
+    return from_text(found[0], context)._replace(name="shakespeare")
+
+
 def every_fifth(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     test = np.arange(len(labels)) % 5 == 4
     if len(labels) < 5:
@@ -198,6 +225,15 @@ def _pixels(parts: Parts) -> Parts:
     return parts | scaled
 
 
+def _colour_images(parts: Parts) -> Parts:
+    parts = split_at(parts, 50_000)
+    for key in ("inputs", "test_inputs"):
+        if np.prod(parts[key].shape[1:]) != 3072:
+            raise InputError("CIFAR-10's images have 3 x 32 x 32 numbers; these have others.")
+    images = {key: parts[key].reshape(-1, 3, 32, 32).astype(np.uint8, copy=False) for key in ("inputs", "test_inputs")}
+    return parts | images
+
+
 def _one_of(folder: Path, *names: str) -> list[Path]:
     return next(([p] for name in names for p in (folder / name, folder / f"{name}.gz") if p.is_file()), [])
 
@@ -217,11 +253,28 @@ def _parse_a9a(paths: list[Path]) -> Parts:
     return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
 
 
+def _cifar10_files(folder: Path) -> list[Path]:
+    """The official binary files, in the folder or as they are unpacked, before images that were compressed again."""
+    official = (_all_of(place, *CIFAR10_FILES) for place in (folder, folder / "cifar-10-batches-bin"))
+    return next(filter(None, official), None) or _one_of(folder, CIFAR10_JPEG)
+
+
+def _parse_cifar10(paths: list[Path]) -> Parts:
+    if len(paths) == 1:
+        (inputs, labels), (test_inputs, test_labels) = files.read_cifar10_jpeg(paths[0])
+    else:
+        *training, (test_inputs, test_labels) = (files.read_cifar10(path) for path in paths)
+        inputs, labels = (np.concatenate(column) for column in zip(*training, strict=True))
+    return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
+
+
 def _table(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     return {"inputs": inputs, "labels": labels}
 
 
 MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR10_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR10_JPEG = "cifar10-jpeg.npz"
 KNOWN = {
     "mnist": Known(
         lambda folder: _all_of(folder, *MNIST_FILES),
@@ -253,8 +306,15 @@ KNOWN = {
         1596,
         "Put covertype.csv, covertype-sample.csv or covtype.data (.gz or not) into $DNASA_DATA/covertype.",
     ),
+    "cifar10": Known(
+        _cifar10_files,
+        _parse_cifar10,
+        _colour_images,
+        40927,
+        f"Put the files of its binary version ({CIFAR10_FILES[0]}, ..., {CIFAR10_FILES[-1]}) into $DNASA_DATA/cifar10.",
+    ),
 }
-DATASETS = ("digits", *KNOWN)
+DATASETS = ("digits", *KNOWN, "shakespeare")
 
 
 # ---------------------------------------------------------------- the user's own data
@@ -301,6 +361,29 @@ def from_file(path: Path, target: str | None) -> Dataset:
         raise InputError(f"{path.name} needs the name of its label column: give --target NAME.")
     table = shuffled(_table(*files.read_csv(path, target)))
     return Dataset(path.name, **standardised(every_fifth(**table)), source=str(path))
+
+
+def from_text(path: Path, context: int = CONTEXT) -> Dataset:
+    """Windows of `context` characters, each the label of the one before it; the last tenth of the text is for testing.
+
+    Training windows begin at every character and share the text's memory; test windows do not overlap.
+    """
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    codes = np.frombuffer(files.read_text(path).encode("utf-32-le"), np.uint32)
+    characters, tokens = np.unique(codes, return_inverse=True)
+    train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
+    if len(test) <= context:
+        raise InputError(
+            f"{path} has {len(tokens):,} characters: a context of {context:,} needs more than {10 * context:,}. Give a longer "
+            "text or a shorter context, such as --model gpt:2,96,64."
+        )
+    if len(characters) < 2:
+        raise InputError(f"All characters of {path} are the same: there is nothing to learn.")
+    rows, tests = (sliding_window_view(part, context + 1, writeable=True) for part in (train, test))
+    tests = tests[::context]
+    vocabulary = "".join(map(chr, characters))
+    return Dataset(path.name, rows[:, :-1], rows[:, 1:], tests[:, :-1], tests[:, 1:], str(path), vocabulary)
 
 
 def from_shards(

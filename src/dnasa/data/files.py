@@ -1,9 +1,11 @@
-"""File formats: IDX, LIBSVM, CSV, MiniBooNE's text, npz; gzipped or not. A damaged file is refused with one line."""
+"""File formats: IDX, LIBSVM, CSV, MiniBooNE's text, CIFAR-10, npz, text; gzipped or not. Damaged files get one line."""
 
 import gzip
 import io
 import warnings
 import zlib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +121,62 @@ def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return checked_inputs(inputs, path), np.repeat([1, 0], [signal, background])
 
 
+def read_cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The official binary version: a byte for the label, then 32 x 32 bytes each for red, green and blue."""
+    raw = read_bytes(path)
+    if not raw or len(raw) % 3073:
+        raise InputError(f"{path} is not of CIFAR-10's binary version: {len(raw):,} bytes are not rows of 3,073.")
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, 3073)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), _checked_classes(rows[:, 0], 10, path)
+
+
+def read_cifar10_jpeg(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Training and test part of an .npz: `_jpeg` has the bytes of all images, `_ends` where each ends, and `_labels`."""
+    for part in ("train", "test"):
+        raw, ends, labels = _read_arrays(path, [f"{part}_{name}" for name in ("jpeg", "ends", "labels")]).values()
+        cuts = np.append(0, ends).astype(np.int64)
+        plain = raw.dtype == np.uint8 and raw.ndim == 1 and ends.dtype.kind in "iu" and ends.shape == labels.shape
+        if not plain or (np.diff(cuts) <= 0).any() or cuts[-1] != len(raw):
+            raise InputError(f"{path} is damaged: the images in '{part}_jpeg' do not end where '{part}_ends' says.")
+        images = [_decoded(raw[start:end], path) for start, end in pairwise(cuts)]
+        yield np.stack(images).transpose(0, 3, 1, 2), _checked_classes(labels, 10, path)
+
+
+def _decoded(jpeg: np.ndarray, path: Path) -> np.ndarray:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError(f"{path.name} holds JPEG images, and Pillow decodes them: `pip install pillow`.") from None
+    try:
+        image = Image.open(io.BytesIO(jpeg.tobytes()), formats=["JPEG"])
+        if image.size == (32, 32) and image.mode == "RGB":
+            return np.asarray(image)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # the kinds that Pillow documents
+        pass
+    raise InputError(f"{path} holds something that is not a colour JPEG of 32 x 32 pixels. Download the file again.")
+
+
+def _checked_classes(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
+    if labels.dtype.kind not in "iu" or not len(labels) or labels.min() < 0 or labels.max() >= classes:
+        raise InputError(f"The labels in {path} must be whole numbers from 0 to {classes - 1}.")
+    return labels.astype(np.int64)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return read_bytes(path).removeprefix(BOM).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}): convert it first.") from error
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """`inputs`, `labels` and, if present, `test_inputs`, `test_labels`; never a pickle."""
-    keys = ("inputs", "labels", "test_inputs", "test_labels")
+    """`inputs`, `labels` and, if present, `test_inputs`, `test_labels`."""
+    return _read_arrays(path, ["inputs", "labels"], ["test_inputs", "test_labels"])
+
+
+def _read_arrays(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Arrays of an .npz, never a pickle; of the optional ones all or none."""
+    keys = [*required, *optional]
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = archive.files
@@ -132,7 +187,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise InputError(
             f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
         ) from error
-    missing = [key for key in (keys if len(parts) > 2 else keys[:2]) if key not in parts]
+    missing = [key for key in (keys if parts.keys() & set(optional) else required) if key not in parts]
     if missing:
         raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(names) or 'nothing'}.")
     return parts

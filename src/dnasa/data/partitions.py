@@ -1,4 +1,4 @@
-"""Which rows belong to which node: every row exactly once, the same for the same seed."""
+"""Which rows belong to which node: every row at most once, the same for the same seed."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,23 @@ def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
+def contiguous(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
+    """Split evenly as the rows are: each node has its own part of a text. Nothing is random.
+
+    Labels of several columns are those of overlapping windows: those that reach into the next node's part are left out.
+    """
+    _check_nodes(labels, nodes)
+    *parts, last = np.array_split(np.arange(len(labels)), nodes)
+    overlap = labels.shape[1] if labels.ndim > 1 else 0
+    if parts and len(last) <= overlap:
+        raise InputError(f"The text is too short for {nodes} parts of its own: use fewer nodes or a shorter context.")
+    return [*(part[: len(part) - overlap] for part in parts), last]
+
+
 def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     """Sort by label, then split evenly: most nodes have one or two classes only."""
     _check_nodes(labels, nodes)
+    _check_classes(labels)
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     return [np.sort(part) for part in np.array_split(order, nodes)]
@@ -30,6 +44,7 @@ def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = 0.5)
     Drawn again until every node has a row; a node still without one gets a row of the largest shard.
     """
     _check_nodes(labels, nodes)
+    _check_classes(labels)
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"Dirichlet's alpha must be a positive number, not {alpha}.")
     generator = np.random.default_rng(seed)
@@ -62,17 +77,27 @@ def _check_nodes(labels: np.ndarray, nodes: int) -> None:
         raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
 
 
-PARTITIONS: dict[str, Callable[..., Shards]] = {"iid": iid, "by_label": by_label, "dirichlet": dirichlet}
+def _check_classes(labels: np.ndarray) -> None:
+    if labels.ndim > 1:
+        raise InputError("The rows of a text have no class to divide them by: use the partition iid or contiguous.")
+
+
+PARTITIONS: dict[str, Callable[..., Shards]] = {
+    "iid": iid,
+    "contiguous": contiguous,
+    "by_label": by_label,
+    "dirichlet": dirichlet,
+}
 
 
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """By name: iid, by_label, dirichlet or dirichlet(0.1)."""
+    """By name: iid, contiguous, by_label, dirichlet or dirichlet(0.1)."""
     name, bracket, rest = how.partition("(")
     make = choose("partition", name, PARTITIONS)
     if not bracket:
         return make(labels, nodes, seed)
     if name != "dirichlet" or not rest.endswith(")"):
-        raise InputError(f"Cannot read the partition '{how}'. Write iid, by_label or dirichlet(0.1).")
+        raise InputError(f"Cannot read the partition '{how}'. Write iid, contiguous, by_label or dirichlet(0.1).")
     try:
         alpha = float(rest[:-1])
     except ValueError:

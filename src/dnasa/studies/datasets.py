@@ -16,7 +16,8 @@ def datasets() -> pd.DataFrame:
     for name in DATASETS:
         available = name == "digits" or local_files(name) or list(cache_folder().glob(f"{name}-openml-*"))
         if not available:
-            rows.append({"name": name, "source": f"missing: `dnasa data {name}` downloads it"})
+            how = "says how to get it" if name == "shakespeare" else "downloads it"
+            rows.append({"name": name, "source": f"missing: `dnasa data {name}` {how}"})
             continue
         try:
             data = load(name)
@@ -27,7 +28,6 @@ def datasets() -> pd.DataFrame:
 
 
 def describe(data: Dataset) -> pd.DataFrame:
-    shares = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
     return pd.DataFrame(
         [
             {
@@ -35,13 +35,22 @@ def describe(data: Dataset) -> pd.DataFrame:
                 "test rows": f"{len(data.test_labels):,}",
                 "inputs": " x ".join(map(str, data.inputs.shape[1:])),
                 "classes": str(data.classes),
-                "class shares": " ".join(f"{100 * share:.1f}" for share in shares) + " %",
+                "class shares": "" if data.vocabulary else _shares(data),
             }
         ]
     )
 
 
-def class_frame(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
+def _shares(data: Dataset) -> str:
+    shares = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
+    return " ".join(f"{100 * share:.1f}" for share in shares) + " %"
+
+
+def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
+    """How many rows of each class each node has; of a text, which windows."""
+    if data.vocabulary:
+        ends = {"first": [shard[0] for shard in shards], "last": [shard[-1] for shard in shards]}
+        return pd.DataFrame({"node": range(len(shards)), **ends, "total": [len(shard) for shard in shards]})
     counts = class_table(data.labels, shards, data.classes)
     table = pd.DataFrame(counts, columns=[str(c) for c in range(data.classes)])
     table.insert(0, "node", range(len(shards)))
