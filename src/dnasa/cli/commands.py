@@ -39,6 +39,7 @@ def train(
     data: options.DataName = "digits",
     target: options.Target = None,
     partition: options.PartitionName = "iid",
+    model: options.ModelName = None,
     problem: options.ProblemName = None,
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
@@ -85,6 +86,8 @@ def train(
         make_folder(trace.parent)
     thresholds = inputs.thresholds(stop or ())
     task, graph, shared = inputs.prepare(context)
+    if local_accuracy and not hasattr(task, "accuracies"):
+        raise InputError("--local-accuracy tests linear, mlp and lenet models: leave it out.")
     result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
     console.quiet = result.rank != 0
     print_lost_nodes(result)
@@ -111,6 +114,7 @@ def compare(
     data: options.DataName = "digits",
     target: options.Target = None,
     partition: options.PartitionName = "iid",
+    model: options.ModelName = None,
     problem: options.ProblemName = None,
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",

@@ -56,7 +56,7 @@ def stored(name: str, value: Any) -> Any:
     """As JSON, with absolute paths for the user's files."""
     if isinstance(value, (list, tuple)):
         return [stored(name, part) for part in value]
-    if isinstance(value, Path) or (name == "data" and Path(value).suffix in (".csv", ".npz", ".gz")):
+    if isinstance(value, Path) or (name == "data" and Path(value).suffix in (".csv", ".npz", ".txt", ".gz")):
         return str(Path(value).resolve())
     return value
 

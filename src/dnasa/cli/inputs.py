@@ -10,11 +10,13 @@ import typer
 from dnasa import networks
 from dnasa.cli import configs, plugins
 from dnasa.cli.exits import running
-from dnasa.cli.rendering import console
+from dnasa.cli.rendering import console, print_line
 from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
+    from dnasa.data import Dataset
+    from dnasa.data.partitions import Shards
     from dnasa.problems import Problem
     from dnasa.topology import Topology
 
@@ -50,6 +52,7 @@ def check_source(context: typer.Context) -> None:
     if given.problem is None:
         return
     unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
+    unused |= {"--model": given.model}
     unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
     for option, value in unused.items():
         if value:
@@ -98,7 +101,7 @@ def make_problem(network: "Network", given: SimpleNamespace) -> "Problem":
 
         spike = choose("problem", given.problem, {"least_squares": False, "spike": True})
         return LeastSquares(spike=spike, batch=given.batch or 1, dtype=given.dtype or "float64")
-    from dnasa.studies import tasks
+    from dnasa.studies import models, tasks
 
     options: Any = {
         "batch": given.batch or tasks.BATCH,
@@ -106,13 +109,24 @@ def make_problem(network: "Network", given: SimpleNamespace) -> "Problem":
         "dtype": given.dtype or "float32",
         "device": given.device,
     }
-    if given.shard_dir is not None:
-        from dnasa.data import from_shards
+    rows, shards = divided(network, given)
+    model = given.model or models.default(rows)
+    task = tasks.on_shards(rows, shards, model=model, **options)
+    parameters = sum(math.prod(shape) for _, shape in task.layout)
+    print_line(f"Model {model} with {parameters:,} parameters, data from {rows.source}.")
+    return task
 
-        return tasks.on_shards(
-            *from_shards(given.shard_dir, network.local_nodes, network.nodes, given.target), **options
-        )
-    return tasks.classification(given.data, network.nodes, given.partition, target=given.target, **options)
+
+def divided(network: "Network", given: SimpleNamespace) -> tuple["Dataset", "Shards"]:
+    """The data, and which rows each node has."""
+    from dnasa.data import from_shards, load, partition
+    from dnasa.studies import models
+
+    context = models.context(given.model)
+    if given.shard_dir is not None:
+        return from_shards(given.shard_dir, network.local_nodes, network.nodes, given.target)
+    rows = load(given.data, given.target, context)
+    return rows, partition(given.partition, rows.labels, network.nodes)
 
 
 def best_device() -> str:

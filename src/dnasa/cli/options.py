@@ -10,12 +10,23 @@ from dnasa.rules import RULES
 DataName = Annotated[
     str,
     typer.Option(
-        "--data", help="digits, mnist, a9a, miniboone, covertype, or your own .npz or .csv file (see `dnasa data`)."
+        "--data",
+        help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or your own .npz, .csv or .txt file (see "
+        "`dnasa data`).",
     ),
 ]
 Target = Annotated[str | None, typer.Option(help="Label column of your own .csv file.")]
 PartitionName = Annotated[
-    str, typer.Option("--partition", help="How rows are divided among nodes: iid, by_label, dirichlet(0.1).")
+    str,
+    typer.Option("--partition", help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1)."),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="linear, mlp:128,64 (hidden widths), lenet, resnet:16,group (first width, norm) or gpt:2,96,64 (layers, width, "
+        "context). Default: what suits the data.",
+    ),
 ]
 LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]

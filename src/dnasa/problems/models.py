@@ -1,11 +1,14 @@
 """The networks of the paper, and the small one behind the default data."""
 
+from itertools import pairwise
+
 from torch import nn
 
 
-def perceptron(inputs: int, hidden: int, classes: int) -> nn.Module:
-    """Two layers with tanh between: d-64-2 for a9a and MiniBooNE in the paper."""
-    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, classes))
+def perceptron(*sizes: int) -> nn.Module:
+    """Linear layers with tanh between: d-64-2 for a9a and MiniBooNE in the paper."""
+    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.Tanh())]
+    return nn.Sequential(*layers[:-1])
 
 
 def lenet() -> nn.Module:

@@ -1,15 +1,16 @@
-"""Classification as the paper runs it: each dataset with its network, divided among the nodes."""
+"""A dataset with a network, divided among the nodes: what studies and the command line train."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from torch import nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset, load, partition
 from dnasa.problems.classification import Classification
-from dnasa.problems.models import lenet, perceptron
+from dnasa.problems.sharded import Sharded
+from dnasa.problems.supervised import Supervised, cross_entropy
+from dnasa.studies import models
 
 BATCH = 32
 
@@ -24,8 +25,8 @@ def classification(
     device: str = "cpu",
     target: str | None = None,
     train_metrics: bool = True,
-) -> Classification:
-    """LeNet for 28 x 28 images, a perceptron d-64-classes for everything else (d-32-10 for the digits)."""
+) -> Sharded:
+    """As the paper runs it: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
     rows = load(data, target) if isinstance(data, str) else data
     shards = partition(how, rows.labels, nodes)
     return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
@@ -39,32 +40,27 @@ def on_shards(
     dtype: str = "float32",
     device: str = "cpu",
     train_metrics: bool = True,
-) -> Classification:
-    """The same for rows that are already divided. Whole numbers are features: tokens need `Classification` itself."""
+    model: str | None = None,
+) -> Sharded:
+    """The same for rows that are already divided, with a model by its name.
+
+    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training. For
+    others whole numbers are features: tokens need `Classification` itself.
+    """
+    name = model or models.default(rows)
+    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
+    if not models.batched(name, rows):
+        return Supervised(models.make(name, rows), cross_entropy, rows, shards, train_metrics=False, **options)
     return Classification(
-        network(rows),
+        models.make(name, rows),
         rows.inputs.astype(np.float32, copy=False),
         rows.labels,
         shards,
         rows.test_inputs.astype(np.float32, copy=False),
         rows.test_labels,
-        batch=batch,
-        loss_scale=scale(loss_scale, len(shards)),
-        dtype=dtype,
-        device=device,
         train_metrics=train_metrics,
+        **options,
     )
-
-
-def network(rows: Dataset) -> Callable[[], nn.Module]:
-    if rows.inputs.shape[1:] == (1, 28, 28) and rows.classes <= 10:
-        return lenet
-    if rows.inputs.ndim != 2:
-        raise InputError(
-            f"There is no default network for inputs of shape {rows.inputs.shape[1:]}: use Classification with your own."
-        )
-    hidden = 32 if (rows.name, rows.source) == ("digits", "scikit-learn") else 64
-    return partial(perceptron, rows.inputs.shape[1], hidden, rows.classes)
 
 
 def scale(text: str | float, nodes: int) -> float:

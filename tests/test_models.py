@@ -1,0 +1,160 @@
+"""Networks by name: the right one for the data, the same after a resume, on the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_data import cifar10, write
+from test_resume import history, run
+
+from dnasa import data
+from dnasa.core import InputError
+from dnasa.data.datasets import CIFAR10_FILES, Dataset
+from dnasa.problems import Classification, Supervised
+from dnasa.studies import models, tasks
+
+TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
+
+
+def rows(*shape, classes=3, kind=np.float32):
+    x = np.random.default_rng(0).integers(0, 255, (12, *shape)).astype(kind)
+    labels = np.arange(12) % classes
+    return Dataset("own", x, labels, x, labels)
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "my.txt").write_text(TEXT)
+    return tmp_path / "my.txt"
+
+
+def layers(model, data):
+    return [type(layer).__name__ for layer in models.make(model, data)().modules() if not len(list(layer.children()))]
+
+
+def test_a_name_with_sizes_is_a_network():
+    table, image = rows(7), rows(1, 28, 28)
+    assert layers("linear", table) == ["Linear"]
+    assert layers("linear", image) == ["Flatten", "Linear"]
+    assert layers("mlp:9,8", table) == ["Linear", "Tanh", "Linear", "Tanh", "Linear"]
+    shapes = [tuple(part.shape) for part in models.make("mlp:9,8", table)().parameters() if part.ndim == 2]
+    assert shapes == [(9, 7), (8, 9), (3, 8)]
+    assert {"BatchNorm2d"} == {name for name in layers("resnet:8", image) if "Norm" in name}
+    assert {"GroupNorm"} == {name for name in layers("resnet:8,group", image) if "Norm" in name}
+    narrow, wide = (sum(p.numel() for p in models.make(f"resnet:{width}", image)().parameters()) for width in (8, 16))
+    assert 3 * narrow < wide < 5 * narrow
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (rows(7), "mlp:64"),
+        (rows(1, 28, 28), "lenet"),
+        (rows(1, 28, 28, classes=12), "resnet"),
+        (rows(3, 8, 8), "resnet"),
+    ],
+)
+def test_data_has_a_default_network(given, expected):
+    assert models.default(given) == expected
+    net = models.make(expected, given)()
+    assert net(torch.from_numpy(given.inputs)).shape == (12, 10 if expected == "lenet" else given.classes)
+
+
+def test_gpt_sees_the_context_of_its_text(text):
+    assert (models.context("gpt:2,96,64"), models.context("gpt"), models.context(None)) == (64, 256, 256)
+    windows = data.load(str(text), context=16)
+    net = models.make("gpt:1,12,16", windows)()
+    assert net(torch.from_numpy(windows.inputs[:4])).shape == (4, 16, windows.classes)
+    with pytest.raises(InputError, match=r"gpt is the model for text, .* leave --model out for my.txt"):
+        models.make("mlp:8", windows)
+
+
+def test_bytes_and_unknown_layers_are_supervised(text):
+    shards = [np.arange(6), np.arange(6, 12)]
+    assert isinstance(tasks.on_shards(rows(7), shards), Classification)
+    assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4"), Classification)
+    assert isinstance(tasks.on_shards(rows(3, 8, 8, kind=np.uint8), shards, model="mlp:4"), Supervised)
+    assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="resnet:8"), Supervised)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "words"),
+    [
+        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt"),
+        ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, or mlp:128,64"),
+        ("mlp:0", rows(7), "Cannot read the model"),
+        ("mlp:9999999", rows(7), "Cannot read the model"),
+        ("lenet:3", rows(1, 28, 28), "Cannot read the model 'lenet:3'. Write lenet."),
+        ("resnet:16,layer", rows(3, 8, 8), "Write resnet, resnet:16 with the first width, or resnet:16,group"),
+        ("gpt:2,96", rows(7), "Write gpt, or gpt:2,96,64 with its layers, width and context"),
+        ("gpt", rows(7), "gpt is the model for text"),
+        ("lenet", rows(3, 8, 8), "lenet is for images of 1 x 28 x 28"),
+        ("resnet", rows(7), "resnet is for images"),
+        ("resnet:12,group", rows(3, 8, 8), "must be a multiple of 8"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(model, given, words):
+    with pytest.raises(InputError, match=words):
+        models.make(model, given)
+
+
+def test_a_text_is_trained_repeated_and_resumed(text, tmp_path):
+    words = "train --data my.txt --model gpt:1,12,16 --partition contiguous --nodes 3 --steps 8 --evaluate 4 --batch 4"
+    done = run(*words.split(), "--checkpoint-every", 4, "--out", "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Model gpt:1,12,16 with 2,388 parameters, data from my.txt." in done.stdout
+    first = history(tmp_path / "a")
+    assert first.test_loss.iloc[-1] < first.test_loss.iloc[0]
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["options"]["model"] == "gpt:1,12,16"
+    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")  # from another folder
+    assert again.returncode == 0, again.stderr
+    assert history(tmp_path / "b").equals(first)
+    newest = max((tmp_path / "b" / "checkpoints").iterdir(), key=lambda path: path.name)
+    newest.unlink()
+    (tmp_path / "b" / "status.json").write_text('{"state": "interrupted"}')
+    resumed = run("resume", tmp_path / "b")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Resumed from the checkpoint of step 4" in resumed.stderr + resumed.stdout
+    assert history(tmp_path / "b").equals(first)
+
+
+def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
+    for name in CIFAR10_FILES:
+        write(tmp_path / "cifar10" / name, cifar10(range(10))[1], False)
+    words = "compare --data cifar10 --model resnet:8 --nodes 2 --steps 4 --batch 4 --rules dmsgd,dadam --etas 0.001,0.1"
+    done = run(*words.split(), "--partition", "by_label")
+    assert done.returncode == 0, done.stderr
+    assert "Model resnet:8 with 44,274 parameters" in done.stdout
+    assert "D-Adam" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train --model vgg", "Unknown model 'vgg'"),
+        ("train --model gpt", "gpt is the model for text"),
+        ("train --data my.txt", "a context of 256 needs more than 2,560. Give a longer text or a shorter context"),
+        ("train --data my.txt --model gpt:1,10,16", "multiple of 6"),
+        ("train --data my.txt --model gpt:1,12,16 --partition by_label", "use the partition iid or contiguous"),
+        ("train --data my.txt --model gpt:1,12,16 --local-accuracy", "--local-accuracy tests linear, mlp and lenet"),
+        ("train --problem spike --model lenet", "--model belongs to --data"),
+    ],
+)
+def test_wrong_models_get_one_clear_line(words, message, text):
+    done = run(*words.split(), cwd=text.parent)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_division_of_a_text_is_shown(tmp_path):
+    (tmp_path / "long.txt").write_text(TEXT * 5)
+    shown = run(*"data long.txt --partition contiguous --nodes 2".split(), cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "Windows at each of 2 nodes, contiguous" in " ".join(shown.stdout.split())
+    assert "1,721" in shown.stdout
+    assert "no classes to draw" in run("data", "long.txt", "--plot", "x.png", cwd=tmp_path).stderr
