@@ -1,7 +1,9 @@
 """What problems have in common whose rows of data are divided among the nodes and whose model is a torch network."""
 
 import copy
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from dnasa.randomness import Samples
 
 BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
 MAX_ROWS = 4096  # evaluated at a time
+SEEDING = threading.RLock()  # torch's own generator is one for all threads
 Model = Callable[[], nn.Module] | nn.Module
 
 
@@ -79,9 +82,12 @@ class Sharded(Problem):
         return self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
 
     def _seeded(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
+        with SEEDING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.make().to(self.device, self.dtype)
+            module = self.make()
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
+        return module.to(self.device, self.dtype)
 
     def _test_rows(self, nodes: Sequence[int]) -> Tensor:
         """The test rows are divided among the nodes as well, so that real processes divide the work."""
@@ -92,6 +98,20 @@ class Sharded(Problem):
     def continue_without(self, lost: Sequence[int]) -> None:
         """The remaining nodes evaluate all test rows."""
         self.remaining = [node for node in self.remaining if node not in set(lost)]
+
+
+@contextmanager
+def seeded(device: torch.device, key: int) -> Iterator[None]:
+    """Inside, what torch draws on this device depends on the key alone; afterwards its generator continues as before."""
+    on_gpu = device.type == "cuda"
+    generator = torch.cuda.default_generators[torch.cuda.current_device()] if on_gpu else torch.default_generator
+    with SEEDING:
+        state = generator.get_state()
+        generator.manual_seed(key)
+        try:
+            yield
+        finally:
+            generator.set_state(state)
 
 
 def find_device(name: str) -> torch.device:
