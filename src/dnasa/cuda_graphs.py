@@ -18,14 +18,17 @@ class CudaGraphs:
         self.captured: dict[Any, tuple[Any, list[Array], Array]] = {}
 
     def __call__(self, *inputs: Array) -> Array:
-        shapes = tuple(a.shape for a in inputs)
-        if shapes not in self.captured:
-            self.capture(*inputs)
-        graph, static_inputs, output = self.captured[shapes]
+        self.prepare(*inputs)
+        graph, static_inputs, output = self.captured[tuple(a.shape for a in inputs)]
         for static, a in zip(static_inputs, inputs, strict=True):
             static.copy_(a)
         graph.replay()
         return output
+
+    def prepare(self, *inputs: Array) -> None:
+        """Capture for inputs of these shapes unless that was done; random numbers drawn for it are drawn here."""
+        if tuple(a.shape for a in inputs) not in self.captured:
+            self.capture(*inputs)
 
     def capture(self, *inputs: Array) -> None:
         """The function is executed twice as a warmup, with all its effects."""

@@ -9,12 +9,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dnasa.core import Array, Layout
 
 if TYPE_CHECKING:
+    from dnasa.problems import augment, models
     from dnasa.problems.classification import Classification
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
     from dnasa.problems.robust_regression import RobustRegression
+    from dnasa.problems.supervised import Supervised
 
-__all__ = ["Classification", "Custom", "LeastSquares", "Problem", "RobustRegression"]
+__all__ = [
+    "Classification",
+    "Custom",
+    "LeastSquares",
+    "Problem",
+    "RobustRegression",
+    "Supervised",
+    "augment",
+    "models",
+]
 
 
 class Problem(Protocol):
@@ -53,6 +64,13 @@ class Problem(Protocol):
         """
         return {}
 
+    def statistics(self, mean: Array, nodes: range) -> Array | None:
+        """What an evaluation must know of the data of all nodes, averaged over `nodes`, `(variants, seeds, m)`.
+
+        Where it is not None, its average over all nodes is given to `evaluate` as a further argument, `statistics`.
+        """
+        return None
+
     def node_fingerprint(self, node: int) -> str:
         """Identifies the data of a node that this process holds: a resumed run must have the same."""
         return ""
@@ -71,12 +89,15 @@ MODULES = {
     "Custom": "custom",
     "LeastSquares": "least_squares",
     "RobustRegression": "robust_regression",
+    "Supervised": "supervised",
 }
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a problem when it is first used, since some need torch."""
+        if name in ("augment", "models"):
+            return import_module(f"dnasa.problems.{name}")
         if name in MODULES:
             return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)
         raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")

@@ -1,8 +1,14 @@
-"""The networks of the paper, and the small one behind the default data."""
+"""The networks of the paper, the small one behind the default data, a residual net and a character GPT."""
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, relu
+
+from dnasa.core import InputError, choose
 
 
 def perceptron(*sizes: int) -> nn.Module:
@@ -25,3 +31,121 @@ def lenet() -> nn.Module:
         nn.Tanh(),
         nn.Linear(84, 10),
     )
+
+
+# ---------------------------------------------------------------- residual net
+
+
+def resnet(
+    channels: int = 3, classes: int = 10, widths: Sequence[int] = (32, 64, 128), norm: str = "batch"
+) -> nn.Module:
+    """A stage of two residual blocks for each width, with batch norm or group norm; 0.7 million parameters by default."""
+    make_norm = choose("norm", norm, {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(8, width)})
+    parts = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), make_norm(widths[0]), nn.ReLU()]
+    for stage, width in enumerate(widths):
+        before, stride = (width, 1) if stage == 0 else (widths[stage - 1], 2)
+        parts += [Block(before, width, stride, make_norm), Block(width, width, 1, make_norm)]
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+
+class Block(nn.Module):
+    """Two convolutions, added to their input."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, make_norm: Callable[[int], nn.Module]):
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.first_norm = make_norm(outputs)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.second_norm = make_norm(outputs)
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = relu(self.first_norm(self.first(x)))
+        return relu(self.shortcut(x) + self.second_norm(self.second(inner)))
+
+
+# ---------------------------------------------------------------- character GPT
+
+
+def gpt(
+    symbols: int,
+    layers: int = 6,
+    width: int = 384,
+    heads: int = 6,
+    context: int = 256,
+    dropout: float = 0.2,
+    tied: bool = True,
+) -> nn.Module:
+    """Predicts the next of `symbols` characters at every position; 10.8 million parameters by default.
+
+    With `tied`, the embedding of the characters is also the last layer.
+    """
+    return GPT(symbols, layers, width, heads, context, dropout, tied)
+
+
+class GPT(nn.Module):
+    """A transformer with norms before its layers and learned positions."""
+
+    def __init__(self, symbols: int, layers: int, width: int, heads: int, context: int, dropout: float, tied: bool):
+        super().__init__()
+        if width % heads:
+            raise InputError(f"A width of {width} cannot be divided among {heads} heads: choose a multiple of {heads}.")
+        self.embedding = nn.Embedding(symbols, width)
+        self.positions = nn.Parameter(torch.empty(context, width))
+        self.dropout = nn.Dropout(dropout)
+        self.layers = nn.Sequential(*(Layer(width, heads, context, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, symbols, bias=False)
+        self._initialise(layers)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def _initialise(self, layers: int) -> None:
+        """As GPT-2: the layers that add to the residual stream begin smaller."""
+        for name, part in self.named_parameters():
+            if part.ndim == 2:
+                adds = name.endswith(("attention.out.weight", "narrow.weight"))
+                nn.init.normal_(part, std=0.02 / (2 * layers) ** 0.5 if adds else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(part)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens) + self.positions[: tokens.shape[-1]]
+        return self.head(self.norm(self.layers(self.dropout(x))))
+
+
+class Layer(nn.Module):
+    """Attention and a perceptron, each added to its input."""
+
+    def __init__(self, width: int, heads: int, context: int, dropout: float):
+        super().__init__()
+        self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads, context, dropout)
+        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.dropout(self.attention(self.first_norm(x)))
+        return x + self.dropout(self.narrow(gelu(self.widen(self.second_norm(x)))))
+
+
+class Attention(nn.Module):
+    """Causal attention in plain products, which vmap can batch over many models."""
+
+    def __init__(self, width: int, heads: int, context: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        future = torch.ones(context, context, dtype=torch.bool).triu(1)
+        self.register_buffer("future", future, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length, width = x.shape[-2:]
+        parts = self.project(x).unflatten(-1, (3, self.heads, width // self.heads))
+        q, k, v = parts.movedim(-3, 0).transpose(-3, -2)
+        scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
+        scores = scores.masked_fill(cast(Tensor, self.future)[:length, :length], float("-inf"))
+        mixed = self.dropout(scores.softmax(-1)) @ v
+        return self.out(mixed.transpose(-3, -2).flatten(-2))

@@ -137,8 +137,13 @@ class Recorder:
 
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
         nodes = self.network.local_nodes
-        weights = () if self.node_weights is None else (self.local_weights(),)
-        local = self.problem.evaluate(mean, nodes, *weights)
+        options: dict[str, Any] = {} if self.node_weights is None else {"weights": self.local_weights()}
+        statistics = self.problem.statistics(mean, nodes)
+        if statistics is not None:
+            options["statistics"] = self.network.mean(statistics[..., None, :])
+        local = self.problem.evaluate(mean, nodes, **options)
+        for name in set(local).intersection(COLUMNS):
+            raise InputError(f"The problem measures '{name}', a column of every history: give its metric another name.")
         evaluated = {
             name: self.network.mean(value[..., None, :] if name == "gradient" else value[..., None, None])
             for name, value in local.items()

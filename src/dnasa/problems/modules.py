@@ -1,0 +1,196 @@
+"""Any torch module as a function of one vector of parameters: its gradients, and its outputs when tested."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from dnasa.core import InputError, Layout
+
+BATCH_NORM, CONVOLUTION = nn.modules.batchnorm._BatchNorm, nn.modules.conv._ConvNd
+STREAMS = 4  # on which a GPU computes several models at the same time
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class FlatModule:
+    """The mean loss of a batch as a function of the trained parameters, in the order of `module.parameters()`.
+
+    Frozen parameters and buffers are constant. Batch norm layers in training mode are the exception: gradients use the
+    statistics of the batch, tests the statistics they are given.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, autocast: bool):
+        self.loss, self.autocast = loss, autocast
+        self.trained = {name: part for name, part in module.named_parameters() if part.requires_grad}
+        if not self.trained:
+            raise InputError("The model has no parameters to train: they are missing, or all of them are frozen.")
+        if any(nn.parameter.is_lazy(part) for part in module.parameters()):
+            raise InputError(
+                "The model has lazy layers without a shape yet: give their sizes, or call it on a batch first."
+            )
+        self.layout: Layout = tuple((name, tuple(part.shape)) for name, part in self.trained.items())
+        self.sizes = [part.numel() for part in self.trained.values()]
+        self.device = next(iter(self.trained.values())).device
+        self.norms = [name for name, part in module.named_modules() if _has_statistics(part)]
+        self.training = _without_statistics(_clone(module), self.norms)
+        self.without_dropout = _clone(self.training).eval()
+        self.tested = _clone(module).eval()
+        self.counting = _with_statistics_of_the_batch(_clone(self.tested), self.norms)
+        self.statistic_sizes = {
+            f"{name}.{kind}": getattr(self.tested.get_submodule(name), kind).numel()
+            for name in self.norms
+            for kind in ("running_mean", "running_var")
+        }
+        self.streams: list[torch.cuda.Stream] = []
+
+    def constants(self) -> dict[str, Tensor]:
+        """What is neither trained nor computed from data."""
+        frozen = {name: part for name, part in self.tested.named_parameters() if not part.requires_grad}
+        buffers = {name: part for name, part in self.tested.named_buffers() if name not in self.statistic_sizes}
+        return frozen | buffers
+
+    # ------------------------------------------------------------ gradients
+
+    def gradient(
+        self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float = 1.0, dropout: bool = True
+    ) -> Tensor:
+        """Write the gradient of one model into `out`; returns the loss."""
+        parts = [part.detach().clone().requires_grad_() for part in self._split(flat)]  # aligned, wherever flat is
+        with torch.enable_grad():
+            value = self._value(self.training if dropout else self.without_dropout, parts, x, y)
+            slopes = torch.autograd.grad(scale * value, parts, allow_unused=True, materialize_grads=True)
+        torch.cat([slope.reshape(-1) for slope in slopes], out=out)
+        return value.detach()
+
+    def gradients_mapped(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        """The gradients of many models, `flat` (R, d), each with its own batch, by vmap."""
+        parts = [part.clone(memory_format=torch.contiguous_format) for part in self._split(flat)]
+        one = grad(lambda *given: scale * self._value(self.training, *given))
+        slopes = vmap(one, randomness="different")(parts, x, y)
+        return torch.cat([slope.reshape(len(flat), -1) for slope in slopes], 1)
+
+    def gradients_on_streams(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        """The same, model by model on a GPU, several at the same time."""
+        self.streams = self.streams or [torch.cuda.Stream() for _ in range(STREAMS)]
+        out, current = torch.empty_like(flat), torch.cuda.current_stream()
+        for stream in self.streams:
+            stream.wait_stream(current)
+        for i in range(len(flat)):
+            with torch.cuda.stream(self.streams[i % STREAMS]):
+                self.gradient(flat[i], x[i], y[i], out[i], scale)
+        for stream in self.streams:
+            current.wait_stream(stream)
+        return out
+
+    def is_mappable(self, flat: Tensor, x: Tensor, y: Tensor) -> bool:
+        """Whether vmap can compute it, and well: it makes grouped convolutions of convolutions, which are slow."""
+        if any(isinstance(part, CONVOLUTION) for part in self.training.modules()):
+            return False
+        try:
+            self.gradients_mapped(flat.expand(2, -1), x.expand(2, *x.shape), y.expand(2, *y.shape))
+        except (RuntimeError, TypeError, ValueError):
+            return False
+        return True
+
+    def _value(self, module: nn.Module, parts: Sequence[Tensor], x: Tensor, y: Tensor) -> Tensor:
+        with self._precision():
+            return self.loss(functional_call(module, dict(zip(self.trained, parts, strict=True)), (x,)), y)
+
+    def _precision(self) -> AbstractContextManager:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """The parameters, with the leading axes of `flat`."""
+        pieces = zip(flat.split(self.sizes, dim=-1), self.layout, strict=True)
+        return [piece.unflatten(-1, shape) if shape else piece[..., 0] for piece, (_, shape) in pieces]
+
+    # ------------------------------------------------------------ tests
+
+    def statistics(self, flat: Tensor, batches: Iterable[Tensor]) -> Tensor:
+        """Means and variances of the inputs of all batch norm layers, averaged over the batches."""
+        each = [self._statistics_of(flat, x) for x in batches]
+        return torch.stack(each).mean(0)
+
+    def _statistics_of(self, flat: Tensor, x: Tensor) -> Tensor:
+        buffers = {name: flat.new_zeros(size) for name, size in self.statistic_sizes.items()}
+        self._run(self.counting, flat, x, buffers)
+        return torch.cat(list(buffers.values()))
+
+    def outputs(self, flat: Tensor, x: Tensor, statistics: Tensor) -> Tensor:
+        pieces = statistics.split(list(self.statistic_sizes.values()))
+        return self._run(self.tested, flat, x, dict(zip(self.statistic_sizes, pieces, strict=True)))
+
+    def _run(self, module: nn.Module, flat: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+        parameters = dict(zip(self.trained, self._split(flat), strict=True))
+        with torch.no_grad(), self._precision():
+            return functional_call(module, {**parameters, **buffers}, (x,))
+
+    # ------------------------------------------------------------ checks
+
+    def check(self, flat: Tensor, x: Tensor, y: Tensor) -> int:
+        """Refuse a model or a loss that cannot work; returns about how many bytes autograd stores for each row."""
+        before = {name: part.clone() for name, part in self.training.named_buffers()}
+        saved: list[int] = [x.numel() * x.element_size()]
+
+        def count(part: Tensor) -> Tensor:
+            saved.append(part.numel() * part.element_size())
+            return part
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
+            self._check_gradient(flat, x, y)
+        for name, part in self.training.named_buffers():
+            if name not in before or not torch.equal(part, before[name]):
+                raise InputError(
+                    f"The model changes its buffer '{name}' in training: only batch norm may. Call .eval() on that layer, "
+                    "or replace it."
+                )
+        return max(1, sum(saved) // len(x))
+
+    def _check_gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> None:
+        parts = [part.detach().clone().requires_grad_() for part in self._split(flat)]
+        try:
+            value = self._value(self.training, parts, x, y)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            shapes = f"inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}"
+            raise InputError(f"The model or its loss does not take {shapes}: {str(error).splitlines()[0]}") from error
+        check_number("loss", value)
+        if not value.requires_grad:
+            raise InputError(
+                "The loss does not depend on the trained parameters: compute it from the outputs with torch."
+            )
+
+
+def check_number(name: str, value: object) -> None:
+    if not isinstance(value, Tensor) or value.ndim:
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(f"The {name} returned {what}: return a tensor with one number, the mean over the batch.")
+
+
+def _has_statistics(part: nn.Module) -> bool:
+    return isinstance(part, BATCH_NORM) and part.training and part.running_mean is not None
+
+
+def _clone(module: nn.Module) -> nn.Module:
+    """Another module with the same parameters and buffers."""
+    return copy.deepcopy(module, {id(part): part for part in chain(module.parameters(), module.buffers())})
+
+
+def _without_statistics(module: nn.Module, norms: Sequence[str]) -> nn.Module:
+    """Batch norm layers without running statistics use those of the batch, in evaluation mode too."""
+    for name in norms:
+        norm: Any = module.get_submodule(name)
+        norm.running_mean = norm.running_var = norm.num_batches_tracked = None
+    return module
+
+
+def _with_statistics_of_the_batch(module: nn.Module, norms: Sequence[str]) -> nn.Module:
+    """Batch norm layers that store the statistics of the present batch."""
+    for name in norms:
+        norm: Any = module.get_submodule(name).train()
+        norm.momentum, norm.num_batches_tracked = 1.0, None
+    return module

@@ -1,0 +1,123 @@
+"""What problems have in common whose rows of data are divided among the nodes and whose model is a torch network."""
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dnasa.core import InputError, choose, positive, whole
+from dnasa.problems import Problem
+from dnasa.randomness import Samples
+
+BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
+MAX_ROWS = 4096  # evaluated at a time
+SEEDING = threading.RLock()  # torch's own generator is one for all threads
+Model = Callable[[], nn.Module] | nn.Module
+
+
+class Sharded(Problem):
+    """`shards[i]` are node i's rows (empty where another process holds them); a step draws `batch` with replacement."""
+
+    total: int  # rows for training
+    test_total: int
+
+    def __init__(
+        self,
+        model: Model,
+        shards: Sequence[np.ndarray],
+        batch: int,
+        loss_scale: float,
+        dtype: str,
+        device: str,
+        train_metrics: bool,
+    ):
+        self.batch = whole("batch", batch)
+        positive("loss_scale", loss_scale)
+        self.dtype = choose("dtype", dtype, {"float32": torch.float32, "float64": torch.float64})
+        self.device = find_device(device)
+        if loss_scale < torch.finfo(self.dtype).tiny * 1e6:
+            raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
+        self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
+        self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
+        self.loss_scale, self.nodes, self.train_metrics = loss_scale, len(shards), train_metrics
+        self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
+        self.samples = Samples("batch", self._draw, self.batch)
+
+    def _check_rows(self, counts: tuple[int, int], test_counts: tuple[int, int]) -> None:
+        """The numbers of inputs and labels, for training and for testing."""
+        for inputs, labels in (counts, test_counts):
+            if inputs != labels:
+                raise InputError(f"There are {inputs} rows of inputs but {labels} labels: give one label per row.")
+            if not inputs:
+                raise InputError("There are no rows: give at least one for training and one for testing.")
+        self.total, self.test_total = counts[0], test_counts[0]
+        rows = np.concatenate(self.shards) if self.shards else np.empty(0)
+        if not len(rows) or rows.min() < 0 or rows.max() >= self.total:
+            raise InputError(f"The shards must hold row numbers from 0 to {self.total - 1}, and not all be empty.")
+
+    def _check_shapes(self, shape: Sequence[int], test_shape: Sequence[int]) -> None:
+        if tuple(shape) != tuple(test_shape):
+            raise InputError(
+                f"Training rows have shape {tuple(shape)}, test rows {tuple(test_shape)}: give both the same shape."
+            )
+
+    def rows(self, node: int) -> int:
+        return len(self.shards[node])
+
+    def _own(self, node: int) -> np.ndarray:
+        if not len(self.shards[node]):
+            raise InputError(f"Node {node} has no rows: every node of this process needs at least one.")
+        return self.shards[node]
+
+    def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
+        rows = self._own(node)
+        return rows[generator.integers(len(rows), size=(length, self.batch))]
+
+    def _drawn(self, nodes: Sequence[int], seeds: Sequence[int], t: int) -> Tensor:
+        """The rows of step t, (seeds, nodes, batch)."""
+        return self.samples.at(seeds, nodes, t, ready=lambda block: torch.as_tensor(block).to(self.device))
+
+    def _seeded(self, seed: int) -> nn.Module:
+        with SEEDING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self.make()
+        if not isinstance(module, nn.Module):
+            raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
+        return module.to(self.device, self.dtype)
+
+    def _test_rows(self, nodes: Sequence[int]) -> Tensor:
+        """The test rows are divided among the nodes as well, so that real processes divide the work."""
+        positions = [self.remaining.index(node) for node in nodes]
+        rows = torch.arange(self.test_total)
+        return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
+
+    def continue_without(self, lost: Sequence[int]) -> None:
+        """The remaining nodes evaluate all test rows."""
+        self.remaining = [node for node in self.remaining if node not in set(lost)]
+
+
+@contextmanager
+def seeded(device: torch.device, key: int) -> Iterator[None]:
+    """Inside, what torch draws on this device depends on the key alone; afterwards its generator continues as before."""
+    on_gpu = device.type == "cuda"
+    generator = torch.cuda.default_generators[torch.cuda.current_device()] if on_gpu else torch.default_generator
+    with SEEDING:
+        state = generator.get_state()
+        generator.manual_seed(key)
+        try:
+            yield
+        finally:
+            generator.set_state(state)
+
+
+def find_device(name: str) -> torch.device:
+    """The device, or an error if it does not exist."""
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"Unknown device '{name}'. Choose from: cpu, cuda.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("There is no CUDA device: use --device cpu.")
+    return torch.device(name)

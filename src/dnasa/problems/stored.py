@@ -1,0 +1,65 @@
+"""Rows of data on a device, in as little memory as they came."""
+
+import numpy as np
+import torch
+from numpy.lib.array_utils import byte_bounds
+from numpy.lib.stride_tricks import as_strided
+from torch import Tensor
+
+from dnasa.core import Array, InputError
+from dnasa.problems.checksums import checksum
+
+
+class Rows:
+    """The rows of an array. Overlapping windows of one array stay windows: only that array is copied to the device."""
+
+    def __init__(self, name: str, array: Array, device: torch.device, dtype: torch.dtype):
+        source = np.asarray(array)
+        if not source.ndim or source.dtype.kind not in "fiub":
+            raise InputError(f"{name} must be an array of numbers with a row for each sample, not {source.dtype}.")
+        low, high = byte_bounds(source)
+        self.windows = high - low < source.nbytes and min(source.strides) >= 0
+        flat = as_strided(source, ((high - low) // source.itemsize,), (source.itemsize,)) if self.windows else source
+        kept = torch.as_tensor(_readable(flat))
+        self.memory = kept.to(device, dtype if kept.is_floating_point() else kept.dtype)
+        strides = [stride // source.itemsize for stride in source.strides]
+        self.tensor = torch.as_strided(self.memory, source.shape, strides) if self.windows else self.memory
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self.tensor[rows]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        return tuple(self.tensor.shape[1:])
+
+    def checksum(self, rows: np.ndarray) -> str:
+        """Of these rows; of windows, where they lie in the part of the memory that they cover."""
+        if not self.windows:
+            return checksum(self.tensor[torch.as_tensor(rows)])
+        first, last = self.tensor[int(rows.min())], self.tensor[int(rows.max())]
+        begin = first.storage_offset()
+        end = last.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(last.shape, last.stride(), strict=True))
+        return checksum(rows - rows.min(), self.shape, self.memory[begin:end])
+
+
+def _readable(array: np.ndarray) -> np.ndarray:
+    """As torch can read it; unsigned numbers above 8 bits it only stores."""
+    if array.dtype.kind == "u" and array.itemsize > 1:
+        return array.astype(np.int64)
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+
+
+def as_inputs(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes are images, from -2 to 2; other whole numbers are tokens."""
+    if rows.dtype is torch.uint8:
+        return (rows.to(dtype) / 255 - 0.5) / 0.25
+    return rows if rows.is_floating_point() else rows.long()
+
+
+def as_targets(rows: Tensor) -> Tensor:
+    """Whole numbers as torch's losses want them; other types stay."""
+    return rows if rows.is_floating_point() or rows.dtype is torch.bool else rows.long()

@@ -1,0 +1,289 @@
+"""Any torch model and loss, trained on data that is divided among the nodes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dnasa.core import InputError, Layout, choose
+from dnasa.cuda_graphs import CudaGraphs
+from dnasa.data import Dataset
+from dnasa.problems.checksums import checksum
+from dnasa.problems.modules import FlatModule, Loss, check_number
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded
+from dnasa.problems.stored import Rows, as_inputs, as_targets
+from dnasa.randomness import Streams
+
+STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
+MEASURED = ("train_loss", "test_loss", "test_accuracy", "gradient", "grad_norm", "stationarity", "tracking")
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean over all targets, class numbers; the last axis of the outputs is that of the classes."""
+    return torch.nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
+
+
+class Supervised(Sharded):
+    """min (1/n) sum_i mean over node i's rows of `loss(model(inputs), targets)`, the mean over a batch.
+
+    `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
+    parameters every seed starts from. Parameters with `requires_grad=False` are not trained; these, and buffers, are those
+    of the first network created. `shards[i]` are node i's rows of `data` (empty where another process holds them); a step
+    draws `batch` of them with replacement. Inputs of type uint8 are images: x becomes (x / 255 - 0.5) / 0.25.
+
+    `augment(inputs, generator)` changes the inputs of a training batch. `metrics` are functions of (outputs, targets) that
+    are averaged over the test rows. Batch norm trains with the statistics of the batch. For tests, statistics are computed
+    at the mean model from training rows of each node, and averaged over the nodes (`buffers="mixed"`), or each node tests
+    with its own and the metrics are averaged ("local"). `autocast="bfloat16"` computes in mixed precision. `loss_scale`
+    multiplies the training loss that the rules use; reported losses are not scaled. Without `train_metrics`, an evaluation
+    needs no pass over the training data.
+
+    Batches, augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and
+    runs are computed together.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: Loss,
+        data: Dataset,
+        shards: Sequence[np.ndarray],
+        batch: int = 32,
+        augment: Augment | None = None,
+        metrics: Mapping[str, Loss] | None = None,
+        buffers: str = "mixed",
+        loss_scale: float = 1.0,
+        dtype: str = "float32",
+        device: str = "cpu",
+        autocast: str | None = None,
+        train_metrics: bool = True,
+    ):
+        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics)
+        self.local_buffers = choose("buffers", buffers, {"mixed": False, "local": True})
+        mixed_precision = choose("autocast", str(autocast), {"None": False, "bfloat16": True})
+        if not isinstance(data, Dataset):
+            raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
+        self.augment = augment
+        self.inputs, self.labels = self._stored("inputs", data.inputs), self._stored("labels", data.labels)
+        self.test_inputs = self._stored("test_inputs", data.test_inputs)
+        self.test_labels = self._stored("test_labels", data.test_labels)
+        self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
+        self._check_shapes(self.inputs.shape, self.test_inputs.shape)
+        self.dropout, self.changes, self.order = Streams("dropout"), Streams("augment"), Streams("order")
+        self.module = FlatModule(self._seeded(0), loss, mixed_precision)
+        point = self.start(0)
+        self.measures = {"test_loss": loss} | self._check_model(point) | _checked_names(metrics or {})
+        self._check_measures(point)
+        self.replayed = CudaGraphs(self._many_on_gpu)
+        self.capturable = True
+
+    def _stored(self, name: str, array: np.ndarray) -> Rows:
+        return Rows(name, array, self.device, self.dtype)
+
+    # ------------------------------------------------------------ checks and identity
+
+    def _check_model(self, point: Tensor) -> dict[str, Loss]:
+        """Try the model on a batch; returns the accuracy where it is defined."""
+        shard = next(shard for shard in self.shards if len(shard))
+        x, y = self._batch(torch.as_tensor(np.resize(shard, self.batch)).to(self.device))
+        with seeded(self.device, 0):
+            self.footprint = self.module.check(point, self._augmented(x, 0, 0, 0), y)
+            self.mapped = self.device.type == "cuda" and self.module.is_mappable(point, x, y)
+        outputs = self.module.outputs(point, x, self._no_statistics())
+        if not _are_classes(outputs, y):
+            return {}
+        largest = max(int(labels.memory.max()) for labels in (self.labels, self.test_labels))
+        if largest >= outputs.shape[-1]:
+            raise InputError(
+                f"Labels run up to {largest}, but the model has {outputs.shape[-1]} outputs: the largest label may be "
+                f"{outputs.shape[-1] - 1}."
+            )
+        return {"test_accuracy": _accuracy}
+
+    def _check_measures(self, point: Tensor) -> None:
+        x, y = self._test_batch(torch.arange(min(2, self.test_total), device=self.device))
+        outputs = self.module.outputs(point, x, self._no_statistics())
+        for name, measure in self.measures.items():
+            value = measure(outputs, y)
+            if not isinstance(value, (int, float)):
+                check_number(f"metric '{name}'", value)
+
+    def _no_statistics(self) -> Tensor:
+        return torch.ones(sum(self.module.statistic_sizes.values()), dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return self.module.layout
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the test data, the model and the loss: the nodes' rows may be in other processes."""
+        kinds = [type(part).__name__ for part in self.module.tested.modules()]
+        every = np.arange(self.test_total)
+        data = self.test_inputs.checksum(every), self.test_labels.checksum(every)
+        model = self.layout, kinds, self.module.constants(), self.module.autocast
+        common = checksum(data, model, self.module.loss, self.augment)
+        return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
+
+    @cached_property
+    def _node_fingerprints(self) -> list[str]:
+        return [
+            f"{len(rows):,} rows, checksum {self.inputs.checksum(rows)} {self.labels.checksum(rows)}"
+            if len(rows)
+            else ""
+            for rows in self.shards
+        ]
+
+    def node_fingerprint(self, node: int) -> str:
+        return self._node_fingerprints[node]
+
+    # ------------------------------------------------------------ training
+
+    def start(self, seed: int) -> Tensor:
+        trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
+        return torch.cat([part.detach().reshape(-1) for part in trained])
+
+    def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
+        inputs, targets = self._batch(self._drawn(nodes, seeds, t).flatten(0, 1))
+        if self.augment:
+            pairs = ((seed, node) for seed in seeds for node in nodes)
+            changed = [self._augmented(batch, *pair, t) for batch, pair in zip(inputs, pairs, strict=True)]
+            inputs = torch.stack(changed)
+        keys = [int(words[0]) for seed in seeds for words in self.dropout.words(seed, nodes, t)]
+        compute = self._on_gpu if x.is_cuda else self._one_by_one
+        return compute(x.reshape(-1, x.shape[-1]), inputs, targets, keys).view_as(x)
+
+    def _batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return as_inputs(self.inputs[rows], self.dtype), as_targets(self.labels[rows])
+
+    def _augmented(self, inputs: Tensor, seed: int, node: int, t: int) -> Tensor:
+        if not self.augment:
+            return inputs
+        generator = torch.Generator(self.device).manual_seed(int(self.changes.words(seed, [node], t)[0, 0]))
+        return self.augment(inputs, generator)
+
+    def _one_by_one(self, flat: Tensor, inputs: Tensor, targets: Tensor, keys: list[int]) -> Tensor:
+        """A node's bits are the same alone and with others: the batches of all variants of a run are those of its seed."""
+        out = torch.empty_like(flat)
+        for i, point in enumerate(flat):
+            pair = i % len(keys)
+            with seeded(self.device, keys[pair]):
+                self.module.gradient(point, inputs[pair].clone(), targets[pair].clone(), out[i], self.loss_scale)
+        return out
+
+    def _on_gpu(self, flat: Tensor, inputs: Tensor, targets: Tensor, keys: list[int]) -> Tensor:
+        variants, chunk = len(flat) // len(keys), max(1, BUDGET["cuda"] // (self.footprint * self.batch))
+        x, y = (part.expand(variants, *part.shape).flatten(0, 1) for part in (inputs, targets))
+        firsts = range(0, len(flat), chunk)
+        parts = zip(flat.split(chunk), x.split(chunk), y.split(chunk), strict=True)
+        done = [self._replayed(*part, key=keys[i % len(keys)]) for i, part in zip(firsts, parts, strict=True)]
+        return done[0] if len(done) == 1 else torch.cat(done)
+
+    def _replayed(self, flat: Tensor, x: Tensor, y: Tensor, key: int) -> Tensor:
+        if self.capturable:
+            try:
+                self.replayed.prepare(flat, x, y)
+            except RuntimeError:  # such as a forward pass that waits for the GPU
+                self.capturable = False
+        with seeded(self.device, key):
+            return self.replayed(flat, x, y).clone() if self.capturable else self._many_on_gpu(flat, x, y)
+
+    def _many_on_gpu(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        many = self.module.gradients_mapped if self.mapped else self.module.gradients_on_streams
+        return many(flat, x, y, self.loss_scale)
+
+    # ------------------------------------------------------------ evaluation
+
+    def statistics(self, mean: Tensor, nodes: range) -> Tensor | None:
+        """Of batch norm at the mean models, where the nodes' are averaged."""
+        if not self.module.norms or self.local_buffers:
+            return None
+        points = mean.reshape(-1, mean.shape[-1])
+        each = [torch.stack([self._statistics_of(point, node) for node in nodes]).mean(0) for point in points]
+        return torch.stack(each).view(*mean.shape[:-1], -1)
+
+    def _statistics_of(self, point: Tensor, node: int) -> Tensor:
+        rows = self._shuffled(node)[: STATISTICS * self.batch]
+        return self.module.statistics(point, (self._batch(part)[0] for part in self._in_batches(rows)))
+
+    def evaluate(
+        self, mean: Tensor, nodes: range, weights: Sequence[float] | None = None, statistics: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Nodes count the same, however many rows they have; the train loss and its gradient are without dropout."""
+        statistics = self.statistics(mean, nodes) if statistics is None else statistics
+        points = mean.reshape(-1, mean.shape[-1])
+        given = [None] * len(points) if statistics is None else statistics.reshape(len(points), -1)
+        tested = [self._test(point, nodes, its) for point, its in zip(points, given, strict=True)]
+        out = {name: torch.stack([one[name] for one in tested]).view(mean.shape[:-1]) for name in self.measures}
+        if not self.train_metrics:
+            return out
+        each = [self._train(point, nodes, [1.0] * len(nodes) if weights is None else weights) for point in points]
+        losses, gradients = (torch.stack(column) for column in zip(*each, strict=True))
+        return {"train_loss": losses.view(mean.shape[:-1])} | out | {"gradient": gradients.view_as(mean)}
+
+    def _train(self, point: Tensor, nodes: range, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+        loss = point.new_zeros((), dtype=torch.float64)
+        gradient, part_of = torch.zeros_like(point), torch.empty_like(point)
+        for node, weight in zip(nodes, weights, strict=True):
+            rows = self._shuffled(node)
+            for part in self._in_batches(rows) if self.module.norms else rows.split(self._most_rows):
+                share = float(weight) * len(part) / (len(rows) * len(nodes))
+                loss += share * self.module.gradient(point, *self._batch(part), part_of, dropout=False)
+                gradient += share * part_of
+        return loss, gradient
+
+    def _test(self, point: Tensor, nodes: range, statistics: Tensor | None) -> dict[str, Tensor]:
+        if self.module.norms and self.local_buffers:
+            every = torch.arange(self.test_total, device=self.device)
+            sums = [self._sums(point, self._statistics_of(point, node), every) for node in nodes]
+            scale = 1 / (len(nodes) * self.test_total)
+        else:
+            given = self._no_statistics() if statistics is None else statistics
+            sums = [self._sums(point, given, self._test_rows(nodes))]
+            scale = len(self.remaining) / (len(nodes) * self.test_total)
+        return {name: scale * torch.stack([one[name] for one in sums]).sum(0) for name in self.measures}
+
+    def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor) -> dict[str, Tensor]:
+        """The measures, added up over the rows."""
+        totals = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
+        for part in rows.split(self._most_rows):
+            x, y = self._test_batch(part)
+            outputs = self.module.outputs(point, x, statistics)
+            for name, measure in self.measures.items():
+                totals[name] += len(part) * measure(outputs, y)
+        return totals
+
+    def _test_batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
+
+    @property
+    def _most_rows(self) -> int:
+        return max(1, min(MAX_ROWS, BUDGET[self.device.type] // self.footprint))
+
+    def _shuffled(self, node: int) -> Tensor:
+        """A node's rows in an order that is always the same."""
+        rows = self.order.at(0, node, 0).permutation(self._own(node))
+        return torch.as_tensor(np.resize(rows, max(2, len(rows)))).to(self.device)  # batch norm needs two rows
+
+    def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
+        """At least `batch` rows each, if there are so many: the statistics of fewer would differ from those in training."""
+        return rows.tensor_split(max(1, len(rows) // self.batch))
+
+
+def _are_classes(outputs: object, targets: Tensor) -> bool:
+    whole = not targets.is_floating_point() and targets.dtype is not torch.bool
+    return whole and isinstance(outputs, Tensor) and outputs.shape[:-1] == targets.shape and outputs.shape[-1] > 1
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(-1) == targets).double().mean()
+
+
+def _checked_names(metrics: Mapping[str, Loss]) -> dict[str, Loss]:
+    for name in metrics:
+        if name in MEASURED:
+            raise InputError(f"'{name}' is measured already: give your metric another name.")
+    return dict(metrics)

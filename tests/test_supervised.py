@@ -1,0 +1,503 @@
+"""Any torch model in the simulator: gradients, tests and runs are those of ordinary torch code."""
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from thread_network import run_threads
+from torch import nn
+
+import dnasa
+from dnasa import topology
+from dnasa.core import InputError
+from dnasa.data import Dataset
+from dnasa.problems import Supervised, augment
+from dnasa.problems.models import gpt, resnet
+from dnasa.problems.sharded import seeded
+from dnasa.problems.supervised import STATISTICS, cross_entropy
+
+NODES, BATCH = 3, 4
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def images():
+    generator = np.random.default_rng(0)
+    inputs = generator.integers(0, 256, (44, 2, 6, 6)).astype(np.uint8)
+    labels = generator.integers(0, 3, 44)
+    return Dataset("images", inputs[:30], labels[:30], inputs[30:], labels[30:])
+
+
+def text():
+    windows = sliding_window_view(np.random.default_rng(1).integers(0, 7, 60), 6)
+    inputs, labels = windows[:, :-1], windows[:, 1:]
+    return Dataset("text", inputs[:40], labels[:40], inputs[45:], labels[45:])
+
+
+def table():
+    generator = np.random.default_rng(2)
+    inputs = generator.standard_normal((40, 5))
+    targets = inputs @ generator.standard_normal((5, 2))
+    return Dataset("table", inputs[:30], targets[:30], inputs[30:], targets[30:])
+
+
+class Tied(nn.Module):
+    """One layer used twice, a frozen one, and a parameter that is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.frozen, self.out = nn.Linear(5, 5), nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 2)
+        self.unused, self.scale = nn.Parameter(torch.ones(3)), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * self.out(self.frozen(torch.tanh(self.twice(torch.tanh(self.twice(x))))))
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 2))
+
+
+MODELS: dict[str, Any] = {
+    "batch norm": (lambda: resnet(2, 3, (8, 16)), cross_entropy, images),
+    "group norm": (lambda: resnet(2, 3, (8, 16), "group"), cross_entropy, images),
+    "gpt": (lambda: gpt(7, 2, 8, 2, 5), cross_entropy, text),
+    "untied gpt": (lambda: gpt(7, 1, 8, 2, 5, tied=False), cross_entropy, text),
+    "tied": (Tied, nn.functional.mse_loss, table),
+    "perceptron": (perceptron, nn.MSELoss(), table),
+}
+
+
+def problem(name="perceptron", ends=(7, 18), batch=BATCH, dtype="float64", **options):
+    model, loss, data = MODELS[name]
+    rows = data()
+    shards = np.array_split(np.random.default_rng(3).permutation(len(rows.labels)), ends)
+    return Supervised(model, loss, rows, shards, batch, dtype=dtype, **options)
+
+
+def trained(module):
+    return [part for part in module.parameters() if part.requires_grad]
+
+
+def plain(array, dtype=torch.float64):
+    """What the model is to be given, converted by hand."""
+    rows = torch.tensor(np.array(array))
+    if rows.dtype is torch.uint8:
+        return (rows.to(dtype) / 255 - 0.5) / 0.25
+    return rows.to(dtype) if rows.is_floating_point() else rows.long()
+
+
+def module_at(task, point):
+    module = task._seeded(0)
+    nn.utils.vector_to_parameters(point, trained(module))
+    return module
+
+
+def literal_gradient(task, data, loss, point, rows, key):
+    module = module_at(task, point)
+    with seeded(torch.device("cpu"), key):
+        value = loss(module(plain(data.inputs[rows])), plain(data.labels[rows]))
+    value.backward()
+    zero = [torch.zeros_like(part) if part.grad is None else part.grad for part in trained(module)]
+    return torch.cat([part.reshape(-1) for part in zero])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_autograd_node_by_node(name):
+    task, (_, loss, data) = problem(name), MODELS[name]
+    rows = data()
+    d = sum(part.numel() for part in trained(task._seeded(0)))
+    assert sum(int(np.prod(shape)) for _, shape in task.layout) == d == len(task.start(0))
+    x = task.start(0) + 0.05 * torch.randn(2, 2, NODES, d, dtype=torch.double)
+    g = task.gradient(x, range(NODES), [5, 6], 9)
+    for v, (s, seed), k in itertools.product(range(2), enumerate([5, 6]), range(NODES)):
+        drawn = task.samples.at([seed], [k], 9)[0, 0]
+        key = int(task.dropout.words(seed, [k], 9)[0, 0])
+        expected = literal_gradient(task, rows, loss, x[v, s, k], drawn, key)
+        torch.testing.assert_close(g[v, s, k], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["batch norm", "gpt"])
+def test_a_node_alone_has_the_same_bits(name):
+    task = problem(name, dtype="float32", augment=lambda x, g: x if x.ndim == 2 else augment.flip_and_shift(x, g, 1))
+    x = task.start(0).expand(2, 1, NODES, -1) + 0.05 * torch.randn(2, 1, NODES, len(task.start(0)))
+    both = task.gradient(x, range(NODES), [4], 2)
+    alone = task.gradient(x[1:, :, 2:], range(2, 3), [4], 2)
+    assert torch.equal(both[1:, :, 2:], alone)
+
+
+def test_dropout_leaves_torchs_own_randomness_alone():
+    task = problem()
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    task.gradient(task.start(0).expand(1, 1, NODES, -1), range(NODES), [0], 0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("name", ["gpt", "untied gpt", "tied", "perceptron"])
+def test_all_models_at_once_are_each_of_them(name):
+    task = problem(name)
+    for part in task.module.training.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    flat = task.start(0) + 0.05 * torch.randn(NODES, len(task.start(0)), dtype=torch.double)
+    x, y = task._batch(torch.arange(NODES * BATCH).view(NODES, BATCH))
+    assert task.module.is_mappable(flat[0], x[0], y[0])
+    expected = task._one_by_one(flat, x, y, [0] * NODES)
+    torch.testing.assert_close(task.module.gradients_mapped(flat, x, y), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_convolutions_are_not_mapped():
+    task = problem("group norm")
+    assert not task.module.is_mappable(task.start(0), *task._batch(torch.arange(BATCH)))
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+def literal_statistics(task, data, point, node):
+    """Batch norm with a cumulative average over the same batches."""
+    module = module_at(task, point).eval()
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.train()
+            part.reset_running_stats()
+            part.momentum = None
+    rows = task._shuffled(node)[: STATISTICS * BATCH]
+    with torch.no_grad():
+        for part in task._in_batches(rows):
+            module(plain(data.inputs[part]))
+    return module.eval()
+
+
+@pytest.mark.parametrize("name", ["batch norm", "perceptron"])
+@pytest.mark.parametrize("buffers", ["mixed", "local"])
+def test_batch_norm_is_tested_with_statistics_of_the_nodes(name, buffers):
+    (_, loss, data), task = MODELS[name], problem(name, buffers=buffers)
+    rows, point = data(), task.start(3)
+    modules = [literal_statistics(task, rows, point, node) for node in range(NODES)]
+    if buffers == "mixed":
+        average = {
+            key: torch.stack([module.state_dict()[key].double() for module in modules]).mean(0)
+            for key in modules[0].state_dict()
+        }
+        modules = [copy.deepcopy(modules[0])]
+        modules[0].load_state_dict(average)
+    with torch.no_grad():
+        each = [loss(module(plain(rows.test_inputs)), plain(rows.test_labels)) for module in modules]
+    found = task.evaluate(point[None, None], range(NODES))["test_loss"].item()
+    assert found == pytest.approx(torch.stack(each).mean().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt", "tied", "group norm"])
+def test_evaluation_is_that_of_the_plain_model(name, monkeypatch):
+    _, loss, data = MODELS[name]
+    rows = data()
+    task = problem(name, metrics={"largest": lambda outputs, targets: outputs.amax(-1).mean()})
+    monkeypatch.setattr(Supervised, "_most_rows", 3)
+    mean = torch.stack([task.start(0), task.start(1)])[:, None]
+    weights = [0.5, 1.0, 1.5]
+    found = task.evaluate(mean, range(NODES), weights)
+    for i, point in enumerate(mean[:, 0]):
+        module = module_at(task, point).eval()
+        losses = [loss(module(plain(rows.inputs[shard])), plain(rows.labels[shard])) for shard in task.shards]
+        total = sum(w * value for w, value in zip(weights, losses, strict=True)) / NODES
+        total.backward()
+        gradient = [torch.zeros_like(part) if part.grad is None else part.grad for part in trained(module)]
+        expected = torch.cat([part.reshape(-1) for part in gradient])
+        torch.testing.assert_close(found["gradient"][i, 0], expected, rtol=1e-9, atol=1e-11)
+        outputs, targets = module(plain(rows.test_inputs)).detach(), plain(rows.test_labels)
+        assert found["train_loss"][i].item() == pytest.approx(total.item(), rel=1e-9)
+        assert found["test_loss"][i].item() == pytest.approx(loss(outputs, targets).item(), rel=1e-9)
+        assert found["largest"][i].item() == pytest.approx(outputs.amax(-1).mean().item(), rel=1e-9)
+        if name == "tied":
+            assert "test_accuracy" not in found
+        else:
+            right = (outputs.argmax(-1) == targets).double().mean().item()
+            assert found["test_accuracy"][i].item() == pytest.approx(right)
+
+
+def test_the_full_gradient_with_batch_norm_is_of_batches_without_dropout():
+    task, rows = problem(), table()
+    point = task.start(0)
+    found = task.evaluate(point[None, None], range(NODES))
+    module = module_at(task, point)
+    module[3].p = 0.0
+    total = torch.zeros((), dtype=torch.double)
+    for node in range(NODES):
+        for part in task._in_batches(task._shuffled(node)):
+            share = len(part) / (len(task.shards[node]) * NODES)
+            total = total + share * nn.functional.mse_loss(module(plain(rows.inputs[part])), plain(rows.labels[part]))
+    total.backward()
+    assert found["train_loss"].item() == pytest.approx(total.item(), rel=1e-9)
+    expected = torch.cat([part.grad.reshape(-1) for part in trained(module)])
+    torch.testing.assert_close(found["gradient"][0, 0], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_every_node_has_batches_of_enough_rows():
+    task = problem()
+    for node, shard in enumerate(task.shards):
+        parts = task._in_batches(task._shuffled(node))
+        assert sorted(torch.cat(list(parts)).tolist()) == sorted(shard)
+        assert min(map(len, parts)) >= BATCH
+    task.shards[0] = task.shards[0][:1]  # batch norm refuses a batch of one row
+    assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(NODES))["train_loss"]).all()
+
+
+def test_without_train_metrics_the_training_rows_are_not_evaluated():
+    task = problem("gpt", train_metrics=False)
+    assert set(task.evaluate(task.start(0)[None, None], range(NODES))) == {"test_loss", "test_accuracy"}
+
+
+def test_batch_norm_in_eval_mode_keeps_its_statistics():
+    frozen = perceptron().eval()
+    frozen[1].running_mean += 3
+    task = Supervised(frozen, nn.functional.mse_loss, table(), [np.arange(30)], batch=BATCH)
+    assert not task.module.norms
+    g = task.gradient(task.start(0).expand(1, 1, 1, -1), range(1), [0], 0)
+    rows = task.samples.at([0], [0], 0)[0, 0]
+    x, y = (plain(part[rows], torch.float32) for part in (table().inputs, table().labels))
+    module = copy.deepcopy(frozen)
+    nn.functional.mse_loss(module(x), y).backward()
+    torch.testing.assert_close(g.view(-1), torch.cat([part.grad.reshape(-1) for part in module.parameters()]))
+
+
+# ---------------------------------------------------------------- data
+
+
+def test_windows_of_one_array_take_the_memory_of_that_array():
+    tokens = np.arange(100_000, dtype=np.uint16) % 7
+    windows = sliding_window_view(tokens, 1001)
+    data = Dataset("text", windows[:-10, :-1], windows[:-10, 1:], windows[-10:, :-1], windows[-10:, 1:])
+    shards = np.array_split(np.arange(len(windows) - 10), 2)
+    task = Supervised(lambda: gpt(7, 1, 4, 1, 1000), cross_entropy, data, shards, batch=2, train_metrics=False)
+    for rows in (task.inputs, task.labels, task.test_inputs, task.test_labels):
+        assert rows.tensor.untyped_storage().nbytes() <= 8 * 100_000
+    some = torch.tensor([0, 7, 12_345])
+    assert np.array_equal(task.labels[some], windows[some.numpy(), 1:])
+    assert len({task.node_fingerprint(0), task.node_fingerprint(1)}) == 2
+    tokens[60_000] = 6
+    other = Supervised(lambda: gpt(7, 1, 4, 1, 1000), cross_entropy, data, shards, batch=2, train_metrics=False)
+    assert other.node_fingerprint(0) == task.node_fingerprint(0)
+    assert other.node_fingerprint(1) != task.node_fingerprint(1)
+
+
+def test_images_stay_bytes():
+    task = problem("batch norm")
+    assert task.inputs.tensor.dtype is torch.uint8
+    x, _ = task._batch(torch.arange(5))
+    torch.testing.assert_close(x, plain(images().inputs[:5]))
+
+
+def test_flip_and_shift_moves_whole_images():
+    pictures = torch.arange(1.0, 1 + 50 * 2 * 4 * 5).view(50, 2, 4, 5)
+    changed = augment.flip_and_shift(pictures, torch.Generator().manual_seed(0), 1)
+    padded = nn.functional.pad(pictures, (1, 1, 1, 1))
+    seen = set()
+    for picture, result in zip(padded, changed, strict=True):
+        found = [
+            (flip, dy, dx)
+            for flip, dy, dx in itertools.product((False, True), range(3), range(3))
+            if torch.equal((picture.flip(-1) if flip else picture)[:, dy : dy + 4, dx : dx + 5], result)
+        ]
+        assert len(found) == 1
+        seen.add(found[0])
+    assert len(seen) > 12
+
+
+def test_augmentation_depends_on_seed_node_and_step_alone():
+    drawn: list = []
+
+    def change(inputs, generator):
+        drawn.append(torch.rand(1, generator=generator).item())
+        return inputs
+
+    task = problem("group norm", augment=change)
+    x = task.start(0).expand(1, 2, NODES, -1)
+    drawn.clear()
+    task.gradient(x, range(NODES), [0, 1], 3)
+    first = list(drawn)
+    assert len(set(first)) == 2 * NODES
+    drawn.clear()
+    task.gradient(x[:, :1, 1:2], range(1, 2), [1], 3)
+    assert drawn == [first[NODES + 1]]
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_rules_and_seeds_run_side_by_side_as_alone():
+    task, graph = problem(), topology.ring(NODES, weights="lazy")
+    batch = dnasa.solve(task, graph, ["dsgt", "dnasa"], eta=[0.05, 0.1], seed=[0, 3], steps=6, evaluate=3)
+    assert np.isfinite(batch.history.test_loss).all()
+    for run, row in batch.runs.iterrows():
+        alone = dnasa.solve(task, graph, row.rule, eta=None if np.isnan(row.eta) else row.eta, seed=row.seed, steps=6)
+        torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
+
+
+def test_training_learns():
+    task = problem("tied")
+    result = dnasa.solve(task, topology.ring(NODES), steps=300, evaluate=300)
+    assert result.history.test_loss.iloc[-1] < 0.3 * result.history.test_loss.iloc[0]
+
+
+@pytest.mark.parametrize(("name", "buffers"), [("batch norm", "mixed"), ("perceptron", "local"), ("gpt", "mixed")])
+def test_processes_have_the_bits_of_the_simulator(name, buffers):
+    """By a rule and on a graph whose sums of two terms are the same in any order."""
+    graph = topology.complete(2)
+
+    def work(network=None):
+        task = problem(name, [18], buffers=buffers)
+        return dnasa.solve(task, graph, "dsgd", eta=0.1, steps=4, evaluate=4, network=network)
+
+    simulated = work()
+    for result in run_threads(graph, work):
+        assert torch.equal(result.x, simulated.x)
+        for column in ("train_loss", "test_loss", "grad_norm"):
+            np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
+
+
+def test_uneven_processes_evaluate_as_the_simulator():
+    graph = topology.ring(NODES)
+
+    def work(network=None):
+        return dnasa.solve(problem(), graph, steps=4, evaluate=2, network=network, node_weights=[1, 2, 3])
+
+    simulated = work()
+    for result in run_threads(graph, work, processes=2):
+        for column in ("train_loss", "test_loss", "grad_norm"):
+            np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
+
+
+def test_a_resumed_run_is_the_undisturbed_one(tmp_path):
+    graph, run = topology.ring(NODES), dict[str, Any](steps=6, evaluate=2)
+
+    def crash(evaluation):
+        if evaluation.step == 4:
+            raise RuntimeError("stopped")
+
+    whole = dnasa.solve(problem("gpt"), graph, **run)
+    stored = run | {"folder": tmp_path, "checkpoint_every": 2}
+    with pytest.raises(RuntimeError, match="stopped"):
+        dnasa.solve(problem("gpt"), graph, callback=crash, **stored)
+    with pytest.raises(InputError, match="the data"):
+        dnasa.solve(problem("gpt", augment=lambda x, g: x), graph, resume=True, **stored)
+    resumed = dnasa.solve(problem("gpt"), graph, resume=True, **stored)
+    assert torch.equal(resumed.x, whole.x)
+
+
+def test_a_model_instead_of_a_maker_starts_from_its_parameters():
+    net = Tied()
+    task = Supervised(net, nn.functional.mse_loss, table(), [np.arange(30)])
+    expected = torch.cat([part.detach().reshape(-1) for part in trained(net)])
+    assert torch.equal(task.start(0), expected)
+    assert torch.equal(task.start(9), expected)
+    assert [name for name, _ in task.layout][:2] == ["unused", "scale"]
+    assert not any(name.startswith("frozen") for name, _ in task.layout)
+
+
+def test_mixed_precision_is_close_to_full():
+    full, mixed = problem("gpt", dtype="float32"), problem("gpt", dtype="float32", autocast="bfloat16")
+    x = full.start(0).expand(1, 1, NODES, -1)
+    exact, rounded = (task.gradient(x, range(NODES), [0], 0) for task in (full, mixed))
+    assert rounded.dtype is torch.float32
+    assert 0 < (exact - rounded).norm() < 0.05 * exact.norm()
+
+
+# ---------------------------------------------------------------- wrong input
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.get_buffer("calls").add_(1)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Counter, "changes its buffer 'calls' in training"),
+        (lambda: nn.Linear(6, 2), r"does not take inputs of shape \(4, 5\)"),
+        (lambda: nn.Linear(5, 2).requires_grad_(False), "no parameters to train"),
+        (lambda: nn.LazyLinear(2), "lazy layers"),
+        (lambda: "model", "not str"),
+    ],
+)
+def test_a_model_that_cannot_work_is_refused(model, words):
+    with pytest.raises(InputError, match=words):
+        Supervised(model, nn.functional.mse_loss, table(), [np.arange(30)], batch=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"loss": lambda outputs, targets: outputs - targets}, r"loss returned a tensor of shape \(4, 2\)"),
+        ({"loss": lambda outputs, targets: 1.0}, "loss returned float"),
+        ({"loss": lambda outputs, targets: targets.mean()}, "does not depend on the trained parameters"),
+        ({"data": [1, 2]}, "must be a dnasa.data.Dataset, not list"),
+        ({"data": table()._replace(labels=np.ones(7))}, "30 rows of inputs but 7 labels"),
+        ({"data": table()._replace(test_inputs=np.ones((10, 4)))}, "test rows"),
+        ({"data": table()._replace(labels=np.full(30, "a"))}, "labels must be an array of numbers"),
+        ({"shards": [[0, 99]]}, "row numbers from 0 to 29"),
+        ({"metrics": {"test_loss": nn.functional.mse_loss}}, "'test_loss' is measured already"),
+        ({"metrics": {"all": lambda outputs, targets: outputs}}, "metric 'all' returned a tensor of shape"),
+        ({"buffers": "shared"}, "Unknown buffers 'shared'"),
+        ({"autocast": "float16"}, "Unknown autocast 'float16'"),
+        ({"batch": 0}, "batch must be a positive"),
+    ],
+)
+def test_wrong_options_are_refused(change, words):
+    options = {
+        "model": lambda: nn.Linear(5, 2),
+        "loss": nn.functional.mse_loss,
+        "data": table(),
+        "shards": [np.arange(30)],
+    }
+    with pytest.raises(InputError, match=words):
+        Supervised(**{**options, "batch": 4, **change})
+
+
+def test_labels_beyond_the_outputs_are_refused():
+    data = images()
+    shard = np.flatnonzero(data.labels < 2)  # so that the first batch has none of them
+    with pytest.raises(InputError, match="Labels run up to 2, but the model has 2 outputs"):
+        Supervised(lambda: resnet(2, 2, (8,)), cross_entropy, data, [shard], batch=2)
+
+
+def test_a_metric_named_after_a_column_is_refused():
+    task = problem("tied", metrics={"step": nn.functional.mse_loss})
+    with pytest.raises(InputError, match="measures 'step', a column"):
+        dnasa.solve(task, topology.ring(NODES), steps=2)
+
+
+# ---------------------------------------------------------------- GPU
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["batch norm", "group norm", "tied"])
+def test_the_gpu_has_the_gradients_of_the_cpu(name):
+    cpu, gpu = problem(name), problem(name, device="cuda")
+    x = cpu.start(0) + 0.05 * torch.randn(2, 1, NODES, len(cpu.start(0)), dtype=torch.double)
+    for t in range(3):
+        g = gpu.gradient(x.cuda(), range(NODES), [0], t).cpu()
+        torch.testing.assert_close(g, cpu.gradient(x, range(NODES), [0], t), rtol=1e-6, atol=1e-9)
+    assert gpu.capturable
+
+
+@needs_gpu
+def test_dropout_on_the_gpu_is_repeatable_and_new_at_every_step():
+    first, second = problem("gpt", device="cuda"), problem("gpt", device="cuda")
+    x = first.start(0).expand(1, 1, NODES, -1)
+    earlier = first.gradient(x, range(NODES), [0], 0)
+    torch.testing.assert_close(second.gradient(x, range(NODES), [0], 0), earlier)
+    second.samples.cached = (None, None)
+    assert not torch.allclose(second.gradient(x, range(NODES), [0], 1), earlier)
+    torch.testing.assert_close(second.gradient(x, range(NODES), [0], 0), earlier)
