@@ -8,6 +8,7 @@ Also: what adding runs to a batch costs. Medians of interleaved measurements, so
 import time
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ def make_problem(name: str, device: str = "cpu") -> Classification:
     generator = np.random.default_rng(0)
     shape, classes = ((123,), 2) if name == "a9a network" else ((1, 28, 28), 10)
     x, y = generator.standard_normal((4000, *shape)).astype(np.float32), np.arange(4000) % classes
-    return classification(from_arrays(x, y), NODES, device=device)
+    problem: Any = classification(from_arrays(x, y), NODES, device=device)
+    return problem
 
 
 def forward_backward(problem: Classification) -> Callable[[], None]:

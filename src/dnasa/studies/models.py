@@ -90,8 +90,8 @@ def _resnet(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
 
 
 def _gpt(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
-    sizes = {"layers": int(words[0]), "width": int(words[1])} if words else {}
-    return partial(gpt, rows.classes, context=rows.inputs.shape[1], **sizes)
+    layers, width = (int(word) for word in words[:2]) if words else (6, 384)
+    return partial(gpt, rows.classes, layers, width, context=rows.inputs.shape[1])
 
 
 MAKERS: dict[str, Callable[[Dataset, list[str]], Callable[[], nn.Module]]] = {
