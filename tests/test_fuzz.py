@@ -1,7 +1,6 @@
 """Bad input of every kind: one clear line and exit code 2, never a traceback, a hang, or a run on silently wrong data."""
 
 import gzip
-import io
 import json
 import shutil
 import sys
@@ -9,14 +8,16 @@ import zlib
 
 import numpy as np
 import pytest
+from archives import npz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_checkpoints import ARRAYS, NOTES
+from test_data import JPEGS, as_jpeg
 from test_resume import fail_at, small
 
 from dnasa import cli
 from dnasa.core import InputError
-from dnasa.data import files
+from dnasa.data import files, from_text
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
 from dnasa.runs.folder import RunFolder
@@ -27,18 +28,16 @@ quick = settings(
 )
 
 
-def npz():
-    out = io.BytesIO()
-    np.savez(out, inputs=np.arange(12.0).reshape(6, 2), labels=np.array([0, 1, 2, 0, 1, 2]))
-    return out.getvalue()
-
-
 GOOD = {
     "csv": b"a,b,label\n1,2,x\n3,4,y\n5,6,x\n",
     "libsvm": b"+1 1:1 3:1\n-1 2:0.5\n+1 1:2\n",
     "idx": b"\x00\x00\x08\x02\x00\x00\x00\x03\x00\x00\x00\x02abcdef",
-    "npz": npz(),
+    "npz": npz(inputs=np.arange(12.0).reshape(6, 2), labels=np.array([0, 1, 2, 0, 1, 2])),
     "miniboone": b"1 2\n" + b"\n".join([b"1.0 2.0 3.0"] * 3),
+    "cifar10": b"\x03" + bytes(range(256)) * 12,
+    "cifar10 as JPEG": npz(**JPEGS),
+    "JPEG": as_jpeg((200, 10, 50)),
+    "text": "Now is the winter, déjà vu. ".encode() * 10,
 }
 READERS = {
     "csv": lambda path: files.read_csv(path, None),
@@ -46,6 +45,10 @@ READERS = {
     "idx": lambda path: (files.read_idx(path), None),
     "npz": lambda path: tuple(files.read_npz(path).values()),
     "miniboone": files.read_miniboone,
+    "cifar10": files.read_cifar10,
+    "cifar10 as JPEG": lambda path: next(files.read_cifar10_jpeg(path)),
+    "JPEG": lambda path: (files.decode_jpeg(path.read_bytes(), path), None),
+    "text": lambda path: from_text(path, context=4)[1:3],
 }
 
 
@@ -89,7 +92,7 @@ def test_a_damaged_file_is_refused_or_read_as_valid_data(kind, data, tmp_path):
     inputs, labels = read[:2]
     if kind != "npz":  # checked with its labels when it becomes a dataset
         assert np.isfinite(inputs).all()
-    if kind not in ("idx", "npz"):
+    if kind not in ("idx", "npz", "JPEG"):
         assert len(inputs) == len(labels)
 
 
@@ -99,7 +102,7 @@ WORDS = st.sampled_from(
 OPTIONS = st.sampled_from(
     "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop away stale problem "
     "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense message-dtype "
-    "plugin stop data".split()
+    "plugin stop data model".split()
 )
 
 

@@ -138,22 +138,26 @@ def read_cifar10_jpeg(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         plain = raw.dtype == np.uint8 and raw.ndim == 1 and ends.dtype.kind in "iu" and ends.shape == labels.shape
         if not plain or (np.diff(cuts) <= 0).any() or cuts[-1] != len(raw):
             raise InputError(f"{path} is damaged: the images in '{part}_jpeg' do not end where '{part}_ends' says.")
-        images = [_decoded(raw[start:end], path) for start, end in pairwise(cuts)]
+        images = [decode_jpeg(raw[start:end].tobytes(), path) for start, end in pairwise(cuts)]
         yield np.stack(images).transpose(0, 3, 1, 2), _checked_classes(labels, 10, path)
 
 
-def _decoded(jpeg: np.ndarray, path: Path) -> np.ndarray:
+def decode_jpeg(jpeg: bytes, path: Path) -> np.ndarray:
+    """An image of 32 x 32 pixels and 3 colours; its size is checked before memory is used for it."""
     try:
         from PIL import Image
     except ImportError:
         raise InputError(f"{path.name} holds JPEG images, and Pillow decodes them: `pip install pillow`.") from None
     try:
-        image = Image.open(io.BytesIO(jpeg.tobytes()), formats=["JPEG"])
-        if image.size == (32, 32) and image.mode == "RGB":
-            return np.asarray(image)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # the kinds that Pillow documents
-        pass
-    raise InputError(f"{path} holds something that is not a colour JPEG of 32 x 32 pixels. Download the file again.")
+        image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
+        pixels = np.asarray(image) if image.size == (32, 32) and image.mode == "RGB" else None
+    except Exception:  # Pillow raises many kinds for damaged images
+        pixels = None
+    if pixels is None:
+        raise InputError(
+            f"{path} holds something that is not a colour JPEG of 32 x 32 pixels. Download the file again."
+        )
+    return pixels
 
 
 def _checked_classes(labels: np.ndarray, classes: int, path: Path) -> np.ndarray:
