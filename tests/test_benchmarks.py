@@ -21,6 +21,7 @@ SMALL = {  # what runs, and what it prints
     "choices": ("choices.gradients('a9a network', 1)", "a9a network, gradients alone"),
     "suite": ("print(suite.solve_seconds(steps=3, runs=2) > 0)", "True"),
     "survive": ("print(survive.rank_of('self'))", "None"),
+    "supervised": ("supervised.measure('GPT', 'float32', 'cpu', quick=True)", "8 nodes, one by one"),
     "foundation": ("print(foundation.seconds_per_step(10, 3) > 0)", "True"),
 }
 

@@ -19,7 +19,9 @@ def blocks(page, language):
     return [code for kind, code in found if kind == language]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/distributed.md", "docs/extending.md", "docs/own-model.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/distributed.md", "docs/extending.md", "docs/models.md", "docs/own-model.md"]
+)
 def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
     program = tmp_path / "page.py"
     program.write_text("\n\n".join(blocks(page, "python")))

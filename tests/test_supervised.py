@@ -292,9 +292,10 @@ def test_images_stay_bytes():
     torch.testing.assert_close(x, plain(images().inputs[:5]))
 
 
-def test_flip_and_shift_moves_whole_images():
-    pictures = torch.arange(1.0, 1 + 50 * 2 * 4 * 5).view(50, 2, 4, 5)
-    changed = augment.flip_and_shift(pictures, torch.Generator().manual_seed(0), 1)
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_flip_and_shift_moves_whole_images(mirrored):
+    pictures = torch.arange(1.0, 1 + 60 * 2 * 4 * 5).view(60, 2, 4, 5)
+    changed = augment.flip_and_shift(pictures, torch.Generator().manual_seed(0), 1, flip=mirrored)
     padded = nn.functional.pad(pictures, (1, 1, 1, 1))
     seen = set()
     for picture, result in zip(padded, changed, strict=True):
@@ -305,7 +306,8 @@ def test_flip_and_shift_moves_whole_images():
         ]
         assert len(found) == 1
         seen.add(found[0])
-    assert len(seen) > 12
+    assert {flip for flip, _, _ in seen} == ({False, True} if mirrored else {False})
+    assert {(dy, dx) for _, dy, dx in seen} == set(itertools.product(range(3), range(3)))
 
 
 def test_augmentation_depends_on_seed_node_and_step_alone():

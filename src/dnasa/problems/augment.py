@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4) -> Tensor:
-    """Each image (b, channels, height, width) mirrored or not, and shifted by up to `most` pixels; 0 outside."""
+def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4, flip: bool = True) -> Tensor:
+    """Each image (b, channels, height, width) shifted by up to `most` pixels, 0 outside; half of them mirrored."""
     b, channels, height, width = images.shape
 
     def draw(high: int) -> Tensor:
@@ -16,6 +16,8 @@ def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4) ->
         return torch.arange(size, device=images.device)
 
     rows = count(height) + draw(2 * most + 1)
-    columns = torch.where(draw(2) == 1, count(width), width - 1 - count(width)) + draw(2 * most + 1)
+    columns = count(width) + draw(2 * most + 1)
+    if flip:
+        columns = torch.where(draw(2) == 1, columns, width - 1 + 2 * most - columns)
     image, channel = count(b)[:, None, None, None], count(channels)[:, None, None]
     return pad(images, (most,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]

@@ -96,7 +96,7 @@ class GPT(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.Sequential(*(Layer(width, heads, context, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, symbols, bias=False)
+        self.head = Linear(width, symbols, bias=False)
         self._initialise(layers)
         if tied:
             self.head.weight = self.embedding.weight
@@ -122,7 +122,7 @@ class Layer(nn.Module):
         super().__init__()
         self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = Attention(width, heads, context, dropout)
-        self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.widen, self.narrow = Linear(width, 4 * width), Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, context: int, dropout: float):
         super().__init__()
         self.heads = heads
-        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.project, self.out = Linear(width, 3 * width), Linear(width, width)
         self.dropout = nn.Dropout(dropout)
         future = torch.ones(context, context, dtype=torch.bool).triu(1)
         self.register_buffer("future", future, persistent=False)
@@ -149,3 +149,10 @@ class Attention(nn.Module):
         scores = scores.masked_fill(cast(Tensor, self.future)[:length, :length], float("-inf"))
         mixed = self.dropout(scores.softmax(-1)) @ v
         return self.out(mixed.transpose(-3, -2).flatten(-2))
+
+
+class Linear(nn.Linear):
+    """All positions as rows of one matrix: vmap would otherwise copy the weights for each sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])

@@ -60,7 +60,7 @@ class FlatModule:
         self, flat: Tensor, x: Tensor, y: Tensor, out: Tensor, scale: float = 1.0, dropout: bool = True
     ) -> Tensor:
         """Write the gradient of one model into `out`; returns the loss."""
-        parts = [part.detach().clone().requires_grad_() for part in self._split(flat)]  # aligned, wherever flat is
+        parts = self._leaves(flat)
         with torch.enable_grad():
             value = self._value(self.training if dropout else self.without_dropout, parts, x, y)
             slopes = torch.autograd.grad(scale * value, parts, allow_unused=True, materialize_grads=True)
@@ -103,6 +103,10 @@ class FlatModule:
 
     def _precision(self) -> AbstractContextManager:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
+
+    def _leaves(self, flat: Tensor) -> list[Tensor]:
+        """For autograd; a copy, whose alignment and hence bits are the same wherever `flat` lies in a larger array."""
+        return [part.detach().requires_grad_() for part in self._split(flat.clone())]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """The parameters, with the leading axes of `flat`."""
@@ -152,7 +156,7 @@ class FlatModule:
         return max(1, sum(saved) // len(x))
 
     def _check_gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> None:
-        parts = [part.detach().clone().requires_grad_() for part in self._split(flat)]
+        parts = self._leaves(flat)
         try:
             value = self._value(self.training, parts, x, y)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
