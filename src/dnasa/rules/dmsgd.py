@@ -1,4 +1,4 @@
-"""D-SGD with momentum at each node (Gao and Huang, 2020, with an exchange at every step)."""
+"""D-SGD with momentum at each node (for decentralised momentum see Yu et al., 2019)."""
 
 from typing import NamedTuple
 
