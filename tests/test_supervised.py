@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -165,9 +166,29 @@ def test_models_in_parts_are_each_of_them(monkeypatch):
     assert not task.capturable
 
 
-def test_convolutions_are_not_mapped():
-    task = problem("group norm")
+class Slow(nn.Linear):
+    """Warns as torch does where vmap has no rule for an operation."""
+
+    def forward(self, x):
+        warnings.warn("There is a performance drop because ...", stacklevel=2)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: resnet(2, 3, (8,), "group"), lambda: nn.Sequential(nn.Flatten(), Slow(72, 3))]
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_vmap_computes_slowly_is_not_mapped(model):
+    task = Supervised(model, cross_entropy, images(), [np.arange(30)], batch=BATCH)
     assert not task.module.is_mappable(task.start(0), *task._batch(torch.arange(BATCH)))
+
+
+def test_a_loss_with_weights_has_the_dtype_of_the_problem():
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    loss = nn.CrossEntropyLoss(weight=weight)
+    task = Supervised(lambda: resnet(2, 3, (8,)), loss, images(), [np.arange(30)], dtype="float64")
+    assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(1))["test_loss"]).all()
+    assert loss.weight is weight  # the user's own is unchanged
 
 
 # ---------------------------------------------------------------- evaluation
