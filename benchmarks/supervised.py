@@ -126,7 +126,7 @@ def measure(name: str, precision: str, device: str, quick: bool) -> None:
     eager = captured = None
     for way, step in ways(problem):
         try:
-            taken = milliseconds(step, 0.3 if quick else 1.5)
+            taken = milliseconds(step, 0.3 if quick else 1.0)
         except Exception as error:  # the other measurements are still of use
             print(
                 f"  {way:24s} failed: {type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.problems import Supervised, augment
 from dnasa.problems.models import gpt, resnet
-from dnasa.problems.sharded import seeded
+from dnasa.problems.sharded import BUDGET, seeded
 from dnasa.problems.supervised import STATISTICS, cross_entropy
 
 NODES, BATCH = 3, 4
@@ -150,9 +151,44 @@ def test_all_models_at_once_are_each_of_them(name):
     torch.testing.assert_close(task.module.gradients_mapped(flat, x, y), expected, rtol=1e-9, atol=1e-11)
 
 
-def test_convolutions_are_not_mapped():
-    task = problem("group norm")
+def _cannot_capture(*inputs):
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_models_in_parts_are_each_of_them(monkeypatch):
+    task = problem("tied")
+    task.mapped, points = True, torch.randn(2, 2, NODES, len(task.start(0)), dtype=torch.double)
+    monkeypatch.setitem(BUDGET, "cuda", 5 * task.footprint * task.batch)
+    monkeypatch.setattr(task.replayed, "prepare", _cannot_capture)
+    expected = task.gradient(points, range(NODES), [0, 1], 3)
+    monkeypatch.setattr(task, "_one_by_one", task._on_gpu)
+    torch.testing.assert_close(task.gradient(points, range(NODES), [0, 1], 3), expected, rtol=1e-9, atol=1e-11)
+    assert not task.capturable
+
+
+class Slow(nn.Linear):
+    """Warns as torch does where vmap has no rule for an operation."""
+
+    def forward(self, x):
+        warnings.warn("There is a performance drop because ...", stacklevel=2)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: resnet(2, 3, (8,), "group"), lambda: nn.Sequential(nn.Flatten(), Slow(72, 3))]
+)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_what_vmap_computes_slowly_is_not_mapped(model):
+    task = Supervised(model, cross_entropy, images(), [np.arange(30)], batch=BATCH)
     assert not task.module.is_mappable(task.start(0), *task._batch(torch.arange(BATCH)))
+
+
+def test_a_loss_with_weights_has_the_dtype_of_the_problem():
+    weight = torch.tensor([1.0, 2.0, 3.0])
+    loss = nn.CrossEntropyLoss(weight=weight)
+    task = Supervised(lambda: resnet(2, 3, (8,)), loss, images(), [np.arange(30)], dtype="float64")
+    assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(1))["test_loss"]).all()
+    assert loss.weight is weight  # the user's own is unchanged
 
 
 # ---------------------------------------------------------------- evaluation
@@ -503,3 +539,27 @@ def test_dropout_on_the_gpu_is_repeatable_and_new_at_every_step():
     second.samples.cached = (None, None)
     assert not torch.allclose(second.gradient(x, range(NODES), [0], 1), earlier)
     torch.testing.assert_close(second.gradient(x, range(NODES), [0], 0), earlier)
+
+
+class Waiting(nn.Module):
+    """Its forward pass waits for the GPU, which a CUDA graph cannot contain."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(1, 2, 5)
+
+    def forward(self, x):
+        return self.layer(x[:, None]).flatten(1) * (1.0 if x.sum().item() > 0 else 2.0)
+
+
+@needs_gpu
+def test_a_model_that_cannot_be_captured_runs_without():
+    cpu, gpu = (
+        Supervised(Waiting, nn.functional.mse_loss, table(), [np.arange(30)], dtype="float64", device=device)
+        for device in ("cpu", "cuda")
+    )
+    x = cpu.start(0).expand(1, 1, 1, -1)
+    for t in range(2):
+        g = gpu.gradient(x.cuda(), range(1), [0], t).cpu()
+        torch.testing.assert_close(g, cpu.gradient(x, range(1), [0], t), rtol=1e-6, atol=1e-9)
+    assert not gpu.capturable

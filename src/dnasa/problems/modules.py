@@ -1,6 +1,7 @@
 """Any torch module as a function of one vector of parameters: its gradients, and its outputs when tested."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
@@ -88,12 +89,14 @@ class FlatModule:
         return out
 
     def is_mappable(self, flat: Tensor, x: Tensor, y: Tensor) -> bool:
-        """Whether vmap can compute it, and well: it makes grouped convolutions of convolutions, which are slow."""
+        """Whether vmap computes it well: it is slow for convolutions, and for operations that it has no rule for."""
         if any(isinstance(part, CONVOLUTION) for part in self.training.modules()):
             return False
         try:
-            self.gradients_mapped(flat.expand(2, -1), x.expand(2, *x.shape), y.expand(2, *y.shape))
-        except (RuntimeError, TypeError, ValueError):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="There is a performance drop")
+                self.gradients_mapped(flat.expand(2, -1), x.expand(2, *x.shape), y.expand(2, *y.shape))
+        except (RuntimeError, TypeError, ValueError, UserWarning):
             return False
         return True
 

@@ -1,11 +1,12 @@
 """Any torch model and loss, trained on data that is divided among the nodes."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dnasa.core import InputError, Layout, choose
 from dnasa.cuda_graphs import CudaGraphs
@@ -23,7 +24,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean over all targets, class numbers; the last axis of the outputs is that of the classes."""
-    return torch.nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
+    return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
 
 
 class Supervised(Sharded):
@@ -73,6 +74,8 @@ class Supervised(Sharded):
         self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
         self._check_shapes(self.inputs.shape, self.test_inputs.shape)
         self.dropout, self.changes, self.order = Streams("dropout"), Streams("augment"), Streams("order")
+        if isinstance(loss, nn.Module):  # it may hold weights
+            loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
         point = self.start(0)
         self.measures = {"test_loss": loss} | self._check_model(point) | _checked_names(metrics or {})
@@ -183,13 +186,17 @@ class Supervised(Sharded):
         return done[0] if len(done) == 1 else torch.cat(done)
 
     def _replayed(self, flat: Tensor, x: Tensor, y: Tensor, key: int) -> Tensor:
-        if self.capturable:
-            try:
-                self.replayed.prepare(flat, x, y)
-            except RuntimeError:  # such as a forward pass that waits for the GPU
-                self.capturable = False
         with seeded(self.device, key):
+            self._try_to_capture(flat, x, y)
+        with seeded(self.device, key):  # again: capturing draws random numbers too
             return self.replayed(flat, x, y).clone() if self.capturable else self._many_on_gpu(flat, x, y)
+
+    def _try_to_capture(self, *inputs: Tensor) -> None:
+        try:
+            if self.capturable:
+                self.replayed.prepare(*inputs)
+        except RuntimeError:  # such as a forward pass that waits for the GPU
+            self.capturable = False
 
     def _many_on_gpu(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
         many = self.module.gradients_mapped if self.mapped else self.module.gradients_on_streams
