@@ -27,7 +27,7 @@ from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
 LOCK = threading.Lock()  # torch has one generator for all threads
-ETAS = {"dnasa": None, "dasagt": 0.1, "dsgt": 0.1, "d2": 0.1, "dsgd": 0.1, "dmsgd": 0.01, "dadam": 0.01}
+ETAS = {"dnasa": None, "adanasa": None, "dasagt": 0.1, "dsgt": 0.1, "d2": 0.1, "dsgd": 0.1, "dmsgd": 0.01, "dadam": 0.01}
 
 
 def model(seed=0, norm=False):

@@ -15,16 +15,21 @@ from dnasa.arrays import unit
 from dnasa.core import Sent, Snapshot
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
-from dnasa.rules import schedules
+from dnasa.rules import registry, schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.runs.timing import Timeline
 
 STEPS = 40
-ETAS = {"dsgd": 0.05, "dmsgd": 0.01, "dadam": 0.02, "d2": 0.05, "dsgt": 0.02, "dasagt": 0.05, "dnasa": 0.0}
+ETAS = {"dsgd": 0.05, "dmsgd": 0.01, "dadam": 0.02, "d2": 0.05, "dsgt": 0.02, "dasagt": 0.05, "dnasa": 0.0, "adanasa": 0.0}
 
 
 def default_schedules(name, n):
-    return rules.RULES[name].schedules["diminishing"](n, STEPS, ETAS[name])
+    known = rules.RULES[name].schedules
+    return known.get("diminishing", next(iter(known.values())))(n, STEPS, ETAS[name])
+
+
+def make(name, steps, x):
+    return registry.make(rules.RULES[name], steps, (("x", x.shape),))
 
 
 def trace(rule, gradient, network, x, steps=STEPS):
@@ -59,7 +64,7 @@ def test_rule_is_its_literal_transcription(name, graph, bumpy):
     problem, steps = bumpy(n), default_schedules(name, n)
     expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
     network = simulated.connect(graph)
-    actual = trace(rules.RULES[name].make(*steps), problem.all, network, everyone(problem.start, n))
+    actual = trace(make(name, steps, problem.start), problem.all, network, everyone(problem.start, n))
     for t in range(STEPS):
         np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
 
@@ -68,7 +73,7 @@ def test_rule_is_its_literal_transcription(name, graph, bumpy):
 def test_rule_gives_the_same_on_torch(name, bumpy):
     graph = topology.ring(6, weights="lazy")
     problem, steps, network = bumpy(6), default_schedules(name, 6), simulated.connect(topology.ring(6, weights="lazy"))
-    rule = rules.RULES[name].make(*steps)
+    rule = make(name, steps, problem.start)
     expected = trace(rule, problem.all, network, everyone(problem.start, graph.nodes))
     on_torch = trace(
         rule,
@@ -82,9 +87,62 @@ def test_rule_gives_the_same_on_torch(name, bumpy):
 @pytest.mark.parametrize("name", ["dsgt", "dasagt", "dnasa"])
 def test_tracker_mean_equals_gradient_mean(name, graph, bumpy):
     problem = bumpy(graph.nodes)
-    rule = rules.RULES[name].make(*default_schedules(name, graph.nodes))
+    rule = make(name, default_schedules(name, graph.nodes), problem.start)
     for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
         np.testing.assert_allclose(state.u.mean(-2), state.v.mean(-2), atol=1e-9)
+
+
+def test_adanasas_tracker_mean_equals_the_mean_of_the_moving_averages(graph, bumpy):
+    problem = bumpy(graph.nodes)
+    rule = make("adanasa", default_schedules("adanasa", graph.nodes), problem.start)
+    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
+        np.testing.assert_allclose(state.y.mean(-2), state.z.mean(-2), atol=1e-9)
+    np.testing.assert_array_equal(rule.restarted(state).y, state.z)
+
+
+def test_adanasa_does_not_notice_the_scale_of_the_loss(bumpy):
+    network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
+    rule = make("adanasa", default_schedules("adanasa", 5), x[0])
+    a, b = (trace(rule, bumpy(5, scale=2.0**k).all, network, x)[-1].x for k in (0, -40))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy):
+    W, d, steps = topology.ring(3), 20_000, default_schedules("adanasa", 3)
+    start = np.random.default_rng(0).standard_normal(d)
+
+    def one(i, x, t):
+        return x - i + np.random.default_rng(t).standard_normal(d)
+
+    network, rule = simulated.connect(W), make("adanasa", steps, start)
+    expected = twins.adanasa(one, W.sparse.toarray(), start, 3, *steps)[-1]
+    last = trace(rule, lambda x, t: np.stack([one(i, x[i], t) for i in range(3)]), network, everyone(start, 3), 3)[-1]
+    np.testing.assert_allclose(last.x, expected, rtol=0, atol=1e-12)
+    assert last.way.shape == (3, 10_000)
+
+
+def test_adanasa_leaves_a_minimum_only_by_small_steps():
+    """At a minimum the gradients are noise around 0: the radius does not grow, and neither do the steps."""
+    random, d = np.random.default_rng(0), 1000
+    rule = make("adanasa", schedules.adanasa(4, 200), np.zeros(d))
+    network, x = simulated.connect(topology.ring(4)), np.ones((4, d))
+    state = trace(rule, lambda y, t: y - 1 + random.standard_normal((4, d)), network, x, steps=100)[-1]
+    far = trace(rule, lambda y, t: y + 9 + random.standard_normal((4, d)), network, x, steps=100)[-1]
+    assert state.r.max() < 2 * 1e-4 * (1 + d**0.5) < 100 * far.r.min()
+    assert np.abs(state.x - 1).max() < 0.2 < np.abs(far.x - 1).mean()
+
+
+def test_averaged_adanasa_answers_with_the_weighted_average(bumpy):
+    problem, network = bumpy(4), simulated.connect(topology.ring(4))
+    steps = schedules.adanasa_averaged(4)
+    rule, x = make("adanasa", steps, problem.start), everyone(problem.start, 4)
+    states = trace(rule, problem.all, network, x)
+    expected = x
+    for t, before in enumerate([x, *(state.x for state in states[:-1])]):
+        expected = expected + 9 / (t + 9) * (before - expected)
+    np.testing.assert_allclose(rule.answer(states[-1]), expected, atol=1e-12)
+    plain = trace(make("adanasa", steps[:3], problem.start), problem.all, network, x)
+    np.testing.assert_array_equal(states[-1].x, plain[-1].x)
 
 
 @given(exponent=st.integers(-12, 12))
@@ -116,7 +174,7 @@ def test_relabelling_the_nodes_relabels_the_iterates(order, name):
     order = np.array(order)
     graph, problem = topology.random(8, p=0.6, seed=1), Bumpy(8)
     moved = topology.from_matrix(graph.weights[np.ix_(order, order)])
-    rule = rules.RULES[name].make(*default_schedules(name, 8))
+    rule = make(name, default_schedules(name, 8), problem.start)
     x = everyone(problem.start, 8)
     a = trace(rule, problem.all, simulated.connect(graph), x)[-1].x
 
@@ -170,6 +228,18 @@ def central_dnasa(g, x, eta, t, memory):
     return central_dasagt(g, x, eta, t, memory, normalise=True)
 
 
+def central_adanasa(g, x, eta, t, memory):
+    """Adam with linear averages at the start, clipped to 1, and steps that a radius limits."""
+    z, m, start, way, back, r = memory.get("all", (0, 0, x, 0, 0, 1e-4 * (1 + np.linalg.norm(x))))
+    z, m = (1 - eta[1](t)) * z + eta[1](t) * g, eta[2](t) * m + (1 - eta[2](t)) * g**2
+    step = min(eta[0](t) / np.cbrt(len(x)), 64 * r / np.sqrt(len(x)))
+    h = g / np.maximum(np.sqrt(m), np.abs(g))
+    h = h / np.linalg.norm(h)
+    way, back = way + step * h, back + step * h @ (start - x)
+    memory["all"] = z, m, start, way, back, max(r, back / np.linalg.norm(way))
+    return x - step * np.clip(z / np.sqrt(m), -1, 1)
+
+
 CENTRAL = {
     "dsgd": central_dsgd,
     "dmsgd": central_dmsgd,
@@ -178,6 +248,7 @@ CENTRAL = {
     "dsgt": central_dsgd,
     "dasagt": central_dasagt,
     "dnasa": central_dnasa,
+    "adanasa": central_adanasa,
 }
 
 
@@ -188,7 +259,7 @@ def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_co
     memory: dict = {}
     x = problem.start
     decentral = trace(
-        rules.RULES[name].make(*eta),
+        make(name, eta, problem.start),
         lambda y, t: np.stack([problem.one(0, row, t) for row in y]),
         simulated.connect(topology.complete(n)),
         everyone(x, n),
@@ -266,7 +337,8 @@ def test_schedules_are_the_papers():
     assert schedules.parameter_free(3)(0) == 0
     assert schedules.parameter_free(3)(9) == 1
     assert schedules.parameter_free_fixed(3, 9)(100) == 1
-    assert [schedules.cosine(3, 10)(t) for t in (0, 5, 10, 20)] == pytest.approx([3, 1.5, 0, 0])
+    assert [schedules.cosine(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
+    assert [schedules.linear(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
     assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
 
 

@@ -52,6 +52,43 @@ def dadam(gradient, W, start, steps, eta):
     return trace
 
 
+def adanasa(gradient, W, start, steps, eta, alpha, beta, weight=None):
+    """As docs/which-rule.md prints it, coordinate by coordinate."""
+    n, d = len(W), len(start)
+    every = max(1, d // 10_000)
+    sample = range(0, d, every)
+    x = [start.copy() for _ in W]
+    y, z, m = np.zeros((n, d)), np.zeros((n, d)), np.zeros((n, d))
+    way, back, r = np.zeros((n, d)), np.zeros(n), np.full(n, 1e-4 * (1 + np.linalg.norm(start)))
+    trace = []
+    for t in range(steps):
+        half = [start.copy() for _ in W]
+        for i in range(n):
+            g = gradient(i, x[i], t)
+            step = min(eta(t) * d ** (-1 / 3), 64 * r[i] / np.sqrt(d))
+            h = np.zeros(d)
+            for k in range(d):
+                old = z[i, k]
+                z[i, k] = (1 - alpha(t)) * old + alpha(t) * g[k]
+                y[i, k] += z[i, k] - old
+                m[i, k] = beta(t) * m[i, k] + (1 - beta(t)) * g[k] ** 2
+                if y[i, k]:
+                    half[i][k] = x[i][k] - step * y[i, k] / max(np.sqrt(m[i, k]), abs(y[i, k]))
+                else:
+                    half[i][k] = x[i][k]
+                if k in sample and g[k]:
+                    h[k] = g[k] / max(np.sqrt(m[i, k]), abs(g[k]))
+            length = np.sqrt(sum(h[k] ** 2 for k in sample))
+            for k in sample:
+                way[i, k] += step * h[k] / length
+                back[i] += step * h[k] / length * (start[k] - x[i][k])
+            r[i] = max(r[i], np.sqrt(every) * back[i] / np.linalg.norm(way[i]))
+        x = [average(W, half, i) for i in range(n)]
+        y, m = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m))
+        trace.append(np.array(x))
+    return trace
+
+
 def d2(gradient, W, start, steps, eta):
     n, x = len(W), [start.copy() for _ in W]
     x_old: list = []

@@ -51,6 +51,16 @@ def nonzero(length: Array) -> Array:
     return length + (length == 0)
 
 
+def maximum(a: Array, b: Array) -> Array:
+    """The larger of two, entry by entry; NaN where a is NaN."""
+    return np.maximum(a, b) if isinstance(a, np.ndarray) else a.clamp(min=b)
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """The smaller of two, entry by entry; NaN where a is NaN."""
+    return np.minimum(a, b) if isinstance(a, np.ndarray) else a.clamp(max=b)
+
+
 def like(a: Array, other: Array) -> Array:
     """In the library, dtype and device of the other."""
     if isinstance(other, np.ndarray) and isinstance(a, (np.ndarray, list, tuple, float, int)):

@@ -6,6 +6,7 @@ node's own). Leading axes are independent runs, so that a whole grid search is o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 Array = Any
@@ -40,6 +41,11 @@ class Exchange(NamedTuple):
 
     send: Callable[[State, int], tuple[Messages, State]]
     receive: Callable[[State, Messages], State]
+
+
+def size(layout: Layout) -> int:
+    """The number of parameters."""
+    return sum(prod(shape) for _, shape in layout)
 
 
 class Needs(NamedTuple):

@@ -39,6 +39,8 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     method: Method = choose("rule", rule, RULES)
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
+    if schedule is None and steps is None and not method.needs_eta:
+        schedule = next(name for name in method.schedules if not registry.needs_steps(name))
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     if registry.needs_steps(variant.schedule) and steps is None:
         raise InputError(

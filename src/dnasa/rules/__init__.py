@@ -1,5 +1,6 @@
 """The methods, one file each; `register` adds one's own to those that can be used by name."""
 
+from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
 from dnasa.rules.dadam import dadam
 from dnasa.rules.dasagt import dasagt
@@ -14,6 +15,7 @@ __all__ = [
     "RULES",
     "Method",
     "Variant",
+    "adanasa",
     "d2",
     "dadam",
     "dasagt",

@@ -18,3 +18,7 @@ class TrackedAverage(NamedTuple):
     normalised: bool
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
     pack: Callable[[Array, Array, Array, Array], State]
+
+
+class ThroughSchedules(NamedTuple):
+    """No fast path of its own: the step depends on t through the rule's schedules alone, so it can be compiled once."""

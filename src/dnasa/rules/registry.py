@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import Array, InputError, Layout, Rule, Schedule, choose, positive
 from dnasa.rules import schedules
+from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
 from dnasa.rules.dadam import dadam
 from dnasa.rules.dasagt import dasagt
@@ -49,12 +50,16 @@ DNASA: dict[str, Schedules] = {
     "diminishing": lambda n, T, eta: schedules.diminishing(n),
     "fixed": lambda n, T, eta: schedules.fixed(n, T),
 }
+ADANASA: dict[str, Schedules] = {
+    "linear": lambda n, T, eta: schedules.adanasa(n, T),
+    "averaged": lambda n, T, eta: schedules.adanasa_averaged(n),
+}
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 
 
 def needs_steps(schedule: str) -> bool:
     """Whether the schedule of this name depends on the number of steps."""
-    return schedule == "cosine" or schedule.endswith("fixed")
+    return schedule in ("cosine", "linear") or schedule.endswith("fixed")
 
 
 def with_averaging(etas: Schedules) -> Schedules:
@@ -69,6 +74,9 @@ RULES: dict[str, Method] = {
     "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c"),
     "dasagt": Method(
         dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
+    ),
+    "adanasa": Method(
+        adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"
     ),
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
 }
@@ -154,13 +162,18 @@ def groups(runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, 
     several = sum(isinstance(run, Rule) for run in runs) > 1
     numbers = count(1)
     out: list[Group] = []
-    for custom, same in groupby(runs, key=lambda run: isinstance(run, Rule) or run.rule):
+    for custom, same in groupby(runs, key=lambda run: isinstance(run, Rule) or _kind(run)):
         if custom is True:
             out += [Group(rule, (_own(several, numbers),)) for rule in same if isinstance(rule, Rule)]
         else:
             variants = tuple(run for run in same if isinstance(run, Variant))
             out.append(Group(_side_by_side(variants, nodes, steps, like, layout), variants))
     return out
+
+
+def _kind(variant: Variant) -> tuple[str, bool]:
+    """What variants must share to be one rule: averaging needs an array more."""
+    return variant.rule, variant.schedule == "averaged"
 
 
 def _own(several: bool, numbers: Iterator[int]) -> Variant:

@@ -45,13 +45,38 @@ def root_fixed(eta: float, n: int, T: int) -> Schedule:
 
 
 def cosine(eta: float, T: int) -> Schedule:
-    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, without a warm-up."""
-    return lambda t: eta * (1 + cos(pi * min(t, T) / T)) / 2
+    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, with a linear warm-up in the first tenth."""
+    return lambda t: eta * warm_up(t, T / 10) * (1 + cos(pi * min(t, T) / T)) / 2
+
+
+def linear(eta: float, T: int) -> Schedule:
+    """eta (1 - t / T), from eta to 0 at t = T and after, with a linear warm-up in the first tenth."""
+    return lambda t: eta * warm_up(t, T / 10) * (1 - min(t, T) / T)
+
+
+def warm_up(t: int, length: float) -> float:
+    """From 0 to 1 in so many steps, then 1."""
+    return min(1.0, (t + 1) / length)
 
 
 def averaging(n: int) -> Schedule:
     """D-ASAGT's moving average: min(sqrt(n / (t+1)), 0.3)."""
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
+
+
+def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
+    """AdaNASA when the number of steps is known: 0.35 sqrt(n), decaying to 0."""
+    return linear(0.35 * sqrt(n), T), *moments()
+
+
+def adanasa_averaged(n: int) -> tuple[Schedule, ...]:
+    """AdaNASA when it is not: 0.35 sqrt(n) after 100 steps, and the answer is an average of the iterates."""
+    return lambda t: 0.35 * sqrt(n) * warm_up(t, 100), *moments(), lambda t: 9 / (t + 9)
+
+
+def moments() -> tuple[Schedule, Schedule]:
+    """Weights of Adam's moving averages; at the start plain averages of what there is, so that there is no bias."""
+    return lambda t: max(0.1, 1 / (t + 1)), lambda t: min(0.999, 1 - 1 / (t + 1))
 
 
 def parameter_free(eta: float) -> Schedule:

@@ -1,0 +1,74 @@
+"""AdaNASA: tracked moving averages, second moments and a learned radius; for networks, with no stepsize to tune.
+
+What differs from D-NASA, with the measurements behind it, is on the page "Which rule when" of the documentation.
+"""
+
+from typing import NamedTuple
+
+from dnasa.arrays import maximum, minimum, nonzero, norm, unit
+from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, size
+from dnasa.rules.forms import ThroughSchedules
+
+SMALL = 1e-4  # radius at the start, relative to 1 + |x|
+GROWTH = 64.0  # steps are at most this many radii long
+SAMPLE = 10_000  # the radius is learned from at least so many coordinates, if there are as many
+
+
+class State(NamedTuple):
+    x: Array
+    y: Array  # trackers of z, mixed: mean(y) == mean(z)
+    z: Array  # moving average of the node's own gradients
+    m: Array  # second moments of the gradients, mixed
+    start: Array  # x at the start, at a sample of the coordinates
+    way: Array  # sum of the scaled gradients there, weighted by the steps
+    back: Array  # sum of their inner products with the way back to the start, weighted alike
+    r: Array  # radius: a lower bound of the distance to go
+    average: Array  # of the iterates; empty where the last one is the answer
+
+
+def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | None = None, *, layout: Layout) -> Rule:
+    """AdaNASA on d parameters; with `weight`, the answer is an average of the iterates.
+
+    z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
+    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = min(eta d^(-1/3), 64 r d^(-1/2)),
+    and r = max(r, sum of lambda <h, x(0) - x> / |sum of lambda h|) for h = g / max(sqrt(m'), |g|), normalized.
+    """
+    d = size(layout)
+    every = max(1, d // SAMPLE)
+
+    def init(x: Array) -> State:
+        part = x[..., ::every]
+        average = x if weight else x[..., :0]
+        return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, back=0 * norm(x), r=SMALL * (1 + norm(x)), average=average)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        z = (1 - alpha(t)) * s.z + alpha(t) * g
+        y = s.y + z - s.z
+        m = beta(t) * s.m + (1 - beta(t)) * g**2
+        step = minimum(GROWTH * s.r / d**0.5, eta(t) * d ** (-1 / 3))
+        h = unit(scaled(g[..., ::every], m[..., ::every]))
+        way = s.way + step * h
+        back = s.back + step * (h * (s.start - s.x[..., ::every])).sum(-1)[..., None]
+        r = maximum(s.r, every**0.5 * back / nonzero(norm(way)))
+        average = s.average + weight(t) * (s.x - s.average) if weight else s.average
+        return (s.x - step * scaled(y, m), y, m), s._replace(z=z, way=way, back=back, r=r, average=average)
+
+    def receive(s: State, mixed: Messages) -> State:
+        x, y, m = mixed
+        return s._replace(x=x, y=y, m=m)
+
+    def restart(s: State) -> State:
+        return s._replace(y=s.z)  # then mean(y) = mean(z) over the nodes that are left
+
+    def answer(s: State) -> Array:
+        return s.average if weight else s.x
+
+    return Rule(
+        init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, form=ThroughSchedules()
+    )
+
+
+def scaled(a: Array, m: Array) -> Array:
+    """a / sqrt(m), at most 1: a node may have no second moment yet of what its neighbours send."""
+    return a / nonzero(maximum(m**0.5, abs(a)))
