@@ -27,7 +27,16 @@ from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
 LOCK = threading.Lock()  # torch has one generator for all threads
-ETAS = {"dnasa": None, "adanasa": None, "dasagt": 0.1, "dsgt": 0.1, "d2": 0.1, "dsgd": 0.1, "dmsgd": 0.01, "dadam": 0.01}
+ETAS = {
+    "dnasa": None,
+    "adanasa": None,
+    "dasagt": 0.1,
+    "dsgt": 0.1,
+    "d2": 0.1,
+    "dsgd": 0.1,
+    "dmsgd": 0.01,
+    "dadam": 0.01,
+}
 
 
 def model(seed=0, norm=False):
@@ -186,7 +195,7 @@ def test_different_options_are_noticed_at_the_start():
 
 
 def test_it_learns_alone_too():
-    net, opt = train(alone(), steps=300, net=model())
+    net, opt = train(alone(), steps=300, net=model(), rule="dnasa")
     x, y = batch(0, 999, rows=500)
     assert float((net(x).argmax(1) == y).float().mean()) > 0.85
     assert opt.consensus() == 0
@@ -195,9 +204,34 @@ def test_it_learns_alone_too():
         assert torch.equal(flat(net), own)
 
 
+def test_the_default_is_adanasa_whose_answer_is_the_last_iterate_where_the_number_of_steps_is_known():
+    net, last = model(), []
+    opt = Decentralized(net.parameters(), alone(), steps=300)
+    for t in range(300):
+        opt.zero_grad()
+        backward(net, 0, t)
+        opt.step()
+        last.append(flat(net))
+    x, y = batch(0, 999, rows=500)
+    with opt.averaged():
+        assert torch.equal(flat(net), last[-1])
+        assert float((net(x).argmax(1) == y).float().mean()) > 0.9
+    assert (last[-1] - last[-2]).norm() < 0.01 * (last[-200] - last[-201]).norm()
+
+
+def test_without_the_number_of_steps_the_default_answers_with_an_average_of_the_iterates():
+    record = [flat(model())]
+    net, opt = train(alone(), steps=30, net=model(), record=record)
+    expected = record[0]
+    for t, x in enumerate(record[:-1]):
+        expected = expected + 9 / (t + 9) * (x - expected)
+    with opt.averaged():
+        torch.testing.assert_close(flat(net), expected)
+
+
 def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out():
     def work(network):
-        net, opt = train(network, steps=200)
+        net, opt = train(network, steps=200, rule="dnasa")
         own = flat(net)
         with opt.averaged():
             mean = flat(net)
@@ -633,7 +667,7 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
         ({"rule": "adam"}, "Unknown rule 'adam'"),
         ({"rule": "dsgd"}, "needs a stepsize"),
         ({"eta": 0.1}, "takes no stepsize"),
-        ({"schedule": "fixed"}, "depends on the number of steps: give steps="),
+        ({"rule": "dnasa", "schedule": "fixed"}, "depends on the number of steps: give steps="),
         ({"rule": "dmsgd", "eta": 0.1}, "'cosine' depends on the number of steps: give steps="),
         ({"weight_decay": -1.0}, "weight_decay must be a positive number"),
         ({"rule": "dsgd", "eta": 0.1, "overlap": True}, "cannot be hidden"),
@@ -800,7 +834,7 @@ def test_buffers_stay_averages_on_a_directed_graph():
 
 def test_a_saved_state_does_not_stay_in_memory():
     _, opt = train(alone(), 3)
-    assert opt.state_dict()["state"][0]["u"].shape == (6, 5)
+    assert opt.state_dict()["state"][0]["y"].shape == (6, 5)
     assert not opt.state
 
 

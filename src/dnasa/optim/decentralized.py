@@ -58,7 +58,7 @@ class Decentralized(torch.optim.Optimizer):
         self,
         params: Any,
         network: Network,
-        rule: str | Rule = "dnasa",
+        rule: str | Rule = "adanasa",
         *,
         eta: float | Schedule | None = None,
         schedule: str | None = None,

@@ -10,7 +10,7 @@ from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, size
 from dnasa.rules.forms import ThroughSchedules
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
-GROWTH = 64.0  # steps are at most this many radii long
+GROWTH = 128.0  # steps are at most this many radii long
 SAMPLE = 10_000  # the radius is learned from at least so many coordinates, if there are as many
 
 
@@ -30,7 +30,7 @@ def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | N
     """AdaNASA on d parameters; with `weight`, the answer is an average of the iterates.
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
-    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = min(eta d^(-1/3), 64 r d^(-1/2)),
+    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = min(eta d^(-1/3), 128 r d^(-1/2)),
     and r = max(r, sum of lambda <h, x(0) - x> / |sum of lambda h|) for h = g / max(sqrt(m'), |g|), normalized.
     """
     d = size(layout)
@@ -64,9 +64,7 @@ def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | N
     def answer(s: State) -> Array:
         return s.average if weight else s.x
 
-    return Rule(
-        init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, form=ThroughSchedules()
-    )
+    return Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, form=ThroughSchedules())
 
 
 def scaled(a: Array, m: Array) -> Array:

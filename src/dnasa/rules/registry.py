@@ -75,9 +75,7 @@ RULES: dict[str, Method] = {
     "dasagt": Method(
         dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
     ),
-    "adanasa": Method(
-        adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"
-    ),
+    "adanasa": Method(adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"),
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
 }
 

@@ -65,13 +65,13 @@ def averaging(n: int) -> Schedule:
 
 
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
-    """AdaNASA when the number of steps is known: 0.35 sqrt(n), decaying to 0."""
-    return linear(0.35 * sqrt(n), T), *moments()
+    """AdaNASA when the number of steps is known: 0.4 sqrt(n), decaying to 0."""
+    return linear(0.4 * sqrt(n), T), *moments()
 
 
 def adanasa_averaged(n: int) -> tuple[Schedule, ...]:
-    """AdaNASA when it is not: 0.35 sqrt(n) after 100 steps, and the answer is an average of the iterates."""
-    return lambda t: 0.35 * sqrt(n) * warm_up(t, 100), *moments(), lambda t: 9 / (t + 9)
+    """AdaNASA when it is not: 0.4 sqrt(n) after 100 steps, and the answer is an average of the iterates."""
+    return lambda t: 0.4 * sqrt(n) * warm_up(t, 100), *moments(), lambda t: 9 / (t + 9)
 
 
 def moments() -> tuple[Schedule, Schedule]:
