@@ -14,6 +14,11 @@ NETWORKS = """
 problem = networks.make_problem("a9a network")
 print(len(networks.medians(networks.forward_backward(problem), networks.dnasa_step(problem, 2), rounds=1)), "medians")
 """
+FORMS = """
+limits = [adanasa_forms.limit(form, [1.0, -1 / 3]) for form in (adanasa_forms.Form(), adanasa_forms.Form(late=True))]
+print("limits", *map(round, limits))
+adanasa_forms.accuracy("digits", "iid", 3, "cpu", "tracked-first,learned-step")
+"""
 SMALL = {  # what runs, and what it prints
     "update": ("print(*update.measure(10, 'cpu', calls=1))", "copy fused sequential"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
@@ -22,6 +27,7 @@ SMALL = {  # what runs, and what it prints
     "suite": ("print(suite.solve_seconds(steps=3, runs=2) > 0)", "True"),
     "survive": ("print(survive.rank_of('self'))", "None"),
     "supervised": ("supervised.measure('GPT', 'float32', 'cpu', quick=True)", "8 nodes, one by one"),
+    "adanasa_forms": (FORMS, "limits 38 1"),
     "foundation": ("print(foundation.seconds_per_step(10, 3) > 0)", "True"),
 }
 
