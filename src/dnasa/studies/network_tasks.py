@@ -1,0 +1,149 @@
+"""The tasks of the studies on networks: data, network, and what is measured."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnasa.data import Dataset, from_text, load, partition
+from dnasa.problems.augment import flip_and_shift
+from dnasa.problems.sharded import Sharded
+from dnasa.problems.supervised import Augment
+from dnasa.studies import models, tasks
+
+NODES = 8
+STEPS = 1500
+GENERATED = "generated-text"
+
+
+class Measure(NamedTuple):
+    """A metric of the test rows; `scale` times it is in `unit`, and larger is better."""
+
+    column: str
+    label: str
+    scale: float
+    unit: str
+    target: float  # how far AdaNASA may be below the best tuned method
+
+    def gain(self, value: Any, other: Any) -> Any:
+        """By how much `value` is better than `other`."""
+        return self.scale * (value - other)
+
+    def text(self, value: float) -> str:
+        return f"{100 * value:.2f} %" if self.unit else f"{value:.3f}"
+
+    def amount(self, gain: float) -> str:
+        """A difference without its sign."""
+        return f"{abs(gain):.2f} points" if self.unit else f"{abs(gain):.3f}"
+
+
+ACCURACY = Measure("test_accuracy", "test accuracy", 100.0, "points", 0.5)
+LOSS = Measure("test_loss", "test loss", -1.0, "", 0.02)
+
+
+class Task(NamedTuple):
+    """`different` is the partition under which the nodes' data differ; `rows` cuts the data for quick runs."""
+
+    data: str
+    model: str | None = None
+    measure: Measure = ACCURACY
+    different: str = "dirichlet(0.1)"
+    batch: int = 32
+    augment: Augment | None = None
+    steps: int = STEPS
+    rows: int | None = None
+
+    def how(self, division: str) -> str:
+        """The partition: 'heterogeneous' is the task's own."""
+        return self.different if division == "heterogeneous" else division
+
+
+CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift)
+TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8)
+TASKS = {
+    "cifar10": CIFAR10,
+    "cifar10-group": CIFAR10._replace(model="resnet:32,group"),
+    "shakespeare": TEXT,
+    "mnist": Task("mnist"),
+    "a9a": Task("a9a"),
+    "covertype": Task("covertype"),
+}
+# For two cores.
+QUICK = {
+    "cifar10": CIFAR10._replace(model="resnet:8", batch=8, steps=20, rows=1000),
+    "shakespeare": TEXT._replace(model="gpt:1,48,32", steps=40, rows=20_000),
+    "mnist": Task("mnist", steps=60, rows=10_000),
+    "a9a": Task("a9a", steps=300),
+    "covertype": Task("covertype", steps=300),
+}
+# Where none of the data above is there.
+WITHOUT_DATA = {
+    "digits": Task("digits", steps=300),
+    GENERATED: TEXT._replace(data=GENERATED, model="gpt:1,48,32", steps=40, rows=20_000),
+}
+
+
+def read(task: Task) -> Dataset:
+    """The data of a task; an InputError says how to get what is missing."""
+    context = models.context(task.model)
+    data = generated_text(context) if task.data == GENERATED else load(task.data, context=context)
+    return data if task.rows is None else _first(data, task.rows)
+
+
+def _first(data: Dataset, rows: int) -> Dataset:
+    """Fewer rows, a tenth as many for testing (of a text, windows that do not overlap)."""
+    tests = rows // (10 if data.labels.ndim == 1 else 10 * data.labels.shape[1])
+    return data._replace(
+        inputs=data.inputs[:rows],
+        labels=data.labels[:rows],
+        test_inputs=data.test_inputs[:tests],
+        test_labels=data.test_labels[:tests],
+    )
+
+
+def generated_text(context: int) -> Dataset:
+    """Sentences of random words: something to learn for a character model, without any file."""
+    generator = np.random.default_rng(0)
+    letters = list("abcdefghijklmnop")
+    words = ["".join(generator.choice(letters, size)) for size in generator.integers(2, 8, size=60)]
+    sentences = [" ".join(generator.choice(words, 8)) + ".\n" for _ in range(1500)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{GENERATED}.txt"
+        path.write_text("".join(sentences))
+        return from_text(path, context)._replace(name=GENERATED, source="generated")
+
+
+def validation_split(data: Dataset) -> tuple[np.ndarray, Dataset]:
+    """The rows to train on, and the data with a tenth of its training rows in the place of the test rows.
+
+    Of a text it is the last tenth of the training part, without windows that reach into it.
+    """
+    count = len(data.labels)
+    if data.vocabulary:
+        context, cut = data.labels.shape[1], count * 9 // 10
+        train, validation = np.arange(cut - context), np.arange(cut, count, context)
+    else:
+        order = np.random.default_rng(0).permutation(count)
+        train, validation = np.sort(order[count // 10 :]), np.sort(order[: count // 10])
+    return train, data._replace(test_inputs=data.inputs[validation], test_labels=data.labels[validation])
+
+
+def divided(data: Dataset, rows: np.ndarray, how: str, nodes: int) -> list[np.ndarray]:
+    """These rows of the data, divided among the nodes."""
+    return [rows[shard] for shard in partition(how, data.labels[rows], nodes)]
+
+
+def make_problem(
+    task: Task, data: Dataset, shards: list[np.ndarray], device: str, batch: int | None = None, loss_scale: float = 1.0
+) -> Sharded:
+    return tasks.on_shards(
+        data,
+        shards,
+        batch or task.batch,
+        loss_scale,
+        device=device,
+        train_metrics=False,
+        model=task.model,
+        augment=task.augment,
+    )
