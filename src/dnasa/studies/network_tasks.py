@@ -13,7 +13,6 @@ from dnasa.problems.supervised import Augment
 from dnasa.studies import models, tasks
 
 NODES = 8
-STEPS = 1500
 GENERATED = "generated-text"
 
 
@@ -42,8 +41,30 @@ ACCURACY = Measure("test_accuracy", "test accuracy", 100.0, "points", 0.5)
 LOSS = Measure("test_loss", "test loss", -1.0, "", 0.02)
 
 
+Etas = dict[str, tuple[float, ...]]
+CENTRAL = "central"  # AdamW on the joint batch
+ROOT_DECAY, MOMENTUM, ADAM = (0.03, 0.1, 0.3, 1, 3, 10), (0.01, 0.03, 0.1, 0.3, 1), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+LARGE_ETAS: Etas = {"dsgd": ROOT_DECAY, "dmsgd": MOMENTUM, "dadam": ADAM, "dsgt": ROOT_DECAY, CENTRAL: ADAM}
+MORE_ADAM = (1e-4, *ADAM, 0.1, 0.3, 1)  # the smaller the network, the larger the best
+SMALL_ETAS: Etas = {
+    "dsgd": (0.1, 0.3, 1, 3, 10, 30),
+    "dmsgd": (0.003, *MOMENTUM),
+    "dadam": MORE_ADAM,
+    "dsgt": (0.1, 0.3, 1, 3, 10, 30),
+    CENTRAL: MORE_ADAM,
+}
+QUICK_ETAS: Etas = {
+    "dsgd": (0.1, 1, 10),
+    "dmsgd": (0.01, 0.1, 1),
+    "dadam": (1e-3, 1e-2, 0.1),
+    "dsgt": (0.1, 1, 10),
+    CENTRAL: (1e-3, 1e-2, 0.1),
+}
+
+
 class Task(NamedTuple):
-    """`different` is the partition under which the nodes' data differ; `rows` cuts the data for quick runs."""
+    """`different` is the partition under which the nodes' data differ; `rows` cuts the data for quick runs; `etas` are the
+    stepsizes tried of each rule that needs one."""
 
     data: str
     model: str | None = None
@@ -51,16 +72,17 @@ class Task(NamedTuple):
     different: str = "dirichlet(0.1)"
     batch: int = 32
     augment: Augment | None = None
-    steps: int = STEPS
+    steps: int = 1500
     rows: int | None = None
+    etas: Etas = SMALL_ETAS
 
     def how(self, division: str) -> str:
         """The partition: 'heterogeneous' is the task's own."""
         return self.different if division == "heterogeneous" else division
 
 
-CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift)
-TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8)
+CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift, etas=LARGE_ETAS)
+TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8, etas=LARGE_ETAS)
 TASKS = {
     "cifar10": CIFAR10,
     "cifar10-group": CIFAR10._replace(model="resnet:32,group"),
@@ -69,18 +91,19 @@ TASKS = {
     "a9a": Task("a9a"),
     "covertype": Task("covertype"),
 }
-# For two cores.
-QUICK = {
-    "cifar10": CIFAR10._replace(model="resnet:8", batch=8, steps=20, rows=1000),
-    "shakespeare": TEXT._replace(model="gpt:1,48,32", steps=40, rows=20_000),
-    "mnist": Task("mnist", steps=60, rows=10_000),
-    "a9a": Task("a9a", steps=300),
-    "covertype": Task("covertype", steps=300),
+QUICK = {  # for two cores
+    name: task._replace(etas=QUICK_ETAS)
+    for name, task in {
+        "cifar10": CIFAR10._replace(model="resnet:8", batch=8, steps=20, rows=1000),
+        "shakespeare": TEXT._replace(model="gpt:1,48,32", steps=40, rows=20_000),
+        "mnist": Task("mnist", steps=60, rows=10_000),
+        "a9a": Task("a9a", steps=300),
+        "covertype": Task("covertype", steps=300),
+    }.items()
 }
-# Where none of the data above is there.
-WITHOUT_DATA = {
-    "digits": Task("digits", steps=300),
-    GENERATED: TEXT._replace(data=GENERATED, model="gpt:1,48,32", steps=40, rows=20_000),
+WITHOUT_DATA = {  # where none of these is there
+    "digits": Task("digits", steps=300, etas=QUICK_ETAS),
+    GENERATED: QUICK["shakespeare"]._replace(data=GENERATED),
 }
 
 

@@ -5,7 +5,6 @@ test rows. Results are saved in parts, one for each task, graph and partition, a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from dnasa.rules.dadam import State, dadam
 from dnasa.runs.result import Result
 from dnasa.studies import tuning
 from dnasa.studies.network_tasks import (
+    CENTRAL,
     NODES,
     QUICK,
     TASKS,
@@ -43,15 +43,8 @@ from dnasa.studies.saved import Saved
 
 GRAPHS = ("ring", "exponential")
 DIVISIONS = ("iid", "heterogeneous")
-CENTRAL = "central"  # AdamW on the joint batch: no graph, no partition
 UNTUNED = ("adanasa", "dnasa")
-ETAS: dict[str, tuple[float, ...]] = {
-    "dsgd": (0.1, 0.3, 1, 3, 10),
-    "dmsgd": (0.01, 0.03, 0.1, 0.3, 1),
-    "dadam": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-    "dsgt": (0.1, 0.3, 1, 3, 10),
-    CENTRAL: (3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-}
+TUNED = ("dsgd", "dmsgd", "dadam", "dsgt")
 SEEDS = 3
 WEIGHT_DECAY = 0.01  # torch's default
 COLUMNS = ("rule", "eta", "seed", "steps", "validation", "test")
@@ -70,17 +63,15 @@ class Part(NamedTuple):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        return (CENTRAL,) if self.graph == CENTRAL else (*UNTUNED, *(rule for rule in ETAS if rule != CENTRAL))
+        return (CENTRAL,) if self.graph == CENTRAL else UNTUNED + TUNED
 
 
-@dataclass
-class Study:
+class Study(NamedTuple):
     """How large the study is, and where its results are saved."""
 
     tasks: dict[str, Task]
     graphs: Sequence[str]
     seeds: int
-    etas: dict[str, tuple[float, ...]]
     folder: Path
     device: str
     progress: bool | None
@@ -94,16 +85,13 @@ class Study:
 
     def missing(self, part: Part, saved: Saved) -> list[tuple[str, list[float]]]:
         """The rules and stepsizes of this part that have not been run; NaN for rules that need no stepsize."""
-        steps = self.tasks[part.task].steps
-        return [
-            (rule, todo)
-            for rule in part.rules
-            if (
-                todo := [
-                    eta for eta in self.etas.get(rule, (nan,)) if saved.find(rule=rule, eta=eta, steps=steps).empty
-                ]
-            )
-        ]
+        task, out = self.tasks[part.task], []
+        for rule in part.rules:
+            etas = task.etas.get(rule, (nan,))
+            todo = [eta for eta in etas if saved.find(rule=rule, eta=eta, steps=task.steps).empty]
+            if todo:
+                out.append((rule, todo))
+        return out
 
     def table(self, part: Part) -> pd.DataFrame | None:
         """The results of a part that is complete."""
@@ -114,9 +102,8 @@ class Study:
 def make_study(quick: bool, folder: str | Path, device: str, progress: bool | None) -> Study:
     options: Any = {"device": device, "progress": progress}
     if quick:
-        few = {rule: etas[::2] for rule, etas in ETAS.items()}
-        return Study(QUICK | WITHOUT_DATA, GRAPHS[:1], 1, few, Path(folder) / "networks-quick", **options)
-    return Study(TASKS | WITHOUT_DATA, GRAPHS, SEEDS, ETAS, Path(folder) / "networks", **options)
+        return Study(QUICK | WITHOUT_DATA, GRAPHS[:1], 1, Path(folder) / "networks-quick", **options)
+    return Study(TASKS | WITHOUT_DATA, GRAPHS, SEEDS, Path(folder) / "networks", **options)
 
 
 def run(
@@ -284,7 +271,7 @@ def finding(best: pd.DataFrame, measure: Measure) -> str:
     ours = best.test["adanasa"]
     if not np.isfinite(ours):
         return "AdaNASA diverged."
-    tuned = best.drop(index=[*UNTUNED, CENTRAL], errors="ignore")
+    tuned = best[best.index.isin(TUNED)]
     winner = str((measure.scale * tuned.test).idxmax())
     gain = measure.gain(ours, tuned.test[winner])
     verdict = "within" if gain >= -measure.target else "NOT within"

@@ -64,7 +64,7 @@ def entries(column: Column, steps: int) -> list[Entry]:
     """The default, and every single change of it."""
     default = Entry("default", "none", steps, column.partition)
     changes: list[dict[str, Any]] = [
-        *({"kind": "nodes", "change": f"{n} nodes", "nodes": n} for n in (1, 2, 32)),
+        *({"kind": "nodes", "change": f"{n} node{'s' * (n > 1)}", "nodes": n} for n in (1, 2, 32)),
         *({"kind": "steps", "change": f"{t:,} steps", "steps": t} for t in (steps // 5, 4 * steps)),
         *({"kind": "graph", "change": g, "graph": g} for g in ("exponential", "complete", "star", "path")),
         *({"kind": "partition", "change": how, "partition": how} for how in column.others),
@@ -205,7 +205,7 @@ def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.Dat
     """For people: results and differences of both rules as text."""
     return pd.DataFrame(
         [
-            {"column": name, "kind": row["kind"], "change": row["change"]}
+            {"column": name, "change": row["change"]}
             | {title(rule): entry_text(row[rule], row[f"{rule} gain"], measures[name]) for rule in RULES}
             for name, some in rows.items()
             for _, row in some.iterrows()
@@ -230,11 +230,12 @@ def draw(rows: dict[str, pd.DataFrame], measures: dict[str, Measure], quick: boo
         changed = some[some.kind != "default"]
         limit = LIMITS[measures[name].unit]
         axis.axvspan(-limit, limit, color="#eeeeee", label="within the limit")
-        for rule, marker in zip(RULES, "os", strict=True):
-            axis.plot(drawable(changed[f"{rule} gain"]), changed.change, marker, color=colour[rule], label=title(rule))
+        for rule, style in (("dnasa", {"marker": "s", "mfc": "none"}), ("adanasa", {"marker": "o"})):
+            gains = drawable(changed[f"{rule} gain"])
+            axis.plot(gains, changed.change, linestyle="", color=colour[rule], label=title(rule), **style)
         axis.invert_yaxis()
         axis.set_title(name, fontsize=10)
-        axis.set_xlabel(f"better than the default by {measures[name].unit}".removesuffix(" by "))
+        axis.set_xlabel(f"better than the default ({measures[name].unit or 'loss'})")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     figure.suptitle("Single changes of the default: 8 nodes, ring" + " (quick run)" * quick)
     return figure

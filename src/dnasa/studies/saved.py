@@ -31,7 +31,7 @@ class Saved:
 
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     try:
-        table = pd.read_csv(path, float_precision="round_trip")
+        table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"Cannot read the saved results in {path} ({reason}): delete the file.") from error
