@@ -52,23 +52,16 @@ def run(
 ) -> Report:
     """MNIST with LeNet and, on a GPU, CIFAR-10 with the residual net; the digits where there is no data."""
     names = ("mnist", "cifar10") if device == "cuda" and not quick else ("mnist",)
-    before, source = (200, QUICK) if quick else (1000, TASKS)
-    every = {
-        name: task._replace(steps=before)
-        for name, task in (source | WITHOUT_DATA).items()
-        if name in (*names, "digits")
-    }
-    place, rest = Path(folder), (device, progress)
-    if quick:
-        study = Study(every, 100, 1, place / "finetuning-quick", *rest)
-    else:
-        study = Study(every, 200, 3, place / "finetuning", *rest)
+    steps, before, seeds, tasks = (60, 200, 1, QUICK) if quick else (200, 1000, 3, TASKS)
+    every = {name: (tasks | WITHOUT_DATA)[name]._replace(steps=before) for name in (*names, "digits")}
+    place = Path(folder) / ("finetuning-quick" if quick else "finetuning")
+    study = Study(every, steps, seeds, place, device, progress)
     if only:
         choose("part", only, every)
     notes = [note for name in ([only] if only else names) if (note := run_task(study, name))]
     if not only and len(notes) == len(names):
-        notes.append(run_task(study, "digits"))
-    return make_report(study, [note for note in notes if note], quick)
+        run_task(study, "digits")
+    return make_report(study, notes, quick)
 
 
 # ---------------------------------------------------------------- runs
@@ -168,7 +161,8 @@ def findings(table: pd.DataFrame) -> list[str]:
 
 
 def make_report(study: Study, notes: list[str], quick: bool) -> Report:
-    report = Report("finetuning", f"{study.steps} steps from a trained network, ring of {NODES}, {study.seeds} seeds")
+    seeds = f"{study.seeds} seed{'s' * (study.seeds > 1)}"
+    report = Report("finetuning", f"{study.steps} steps from a trained network, ring of {NODES}, {seeds}")
     report.findings += notes
     for name in study.tasks:
         history = saved_of(study, name).table

@@ -166,22 +166,14 @@ def run_part(study: Study, part: Part, data: Dataset) -> None:
     validated, tested = (make_problem(task, rows, shards, study.device, batch) for rows in (held_out, data))
     graph = topology.make("complete" if central else part.graph, nodes)
     together = isinstance(validated, Classification) and not central
-
-    def outcome(rule: str | Rule, eta: Any = None) -> pd.DataFrame:
-        steps, seeds = task.steps, range(study.seeds)
-        result = solve(
-            validated, graph, rule, eta=eta, steps=steps, seed=seeds, evaluate=[steps], progress=study.progress
-        )
-        return results(result, tested, task.measure)
-
+    options: Any = {"steps": task.steps, "seed": range(study.seeds), "progress": study.progress}
     for rule, etas in study.missing(part, saved):
-        if central:
-            for eta in etas:
-                rows = outcome(adamw(warm_up_and_cosine(eta, task.steps)))
-                saved.add(rows.assign(rule=CENTRAL, eta=eta))
-        else:
-            for some in [etas] if together else [[eta] for eta in etas]:
-                saved.add(outcome(rule, None if rule in UNTUNED else some))
+        for some in [etas] if together else [[eta] for eta in etas]:
+            method = adamw(warm_up_and_cosine(some[0], task.steps)) if central else rule
+            tuned = some if rule in TUNED else None
+            result = solve(validated, graph, method, eta=tuned, evaluate=[task.steps], **options)
+            rows = results(result, tested, task.measure)
+            saved.add(rows.assign(rule=rule, eta=some[0]) if central else rows)
 
 
 def results(result: Result, tested: Sharded, measure: Measure) -> pd.DataFrame:
@@ -234,13 +226,13 @@ def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     rows = []
     for _, same in means.groupby("rule", sort=False):
         best = same.loc[(measure.scale * same.validation).idxmax()]
-        edge = "" if same.eta.min() < best.eta < same.eta.max() or pd.isna(best.eta) else edge_of(same.eta, best.eta)
-        rows.append(best.to_dict() | {"edge": edge})
+        rows.append(best.to_dict() | {"edge": edge_of(same.eta, best.eta)})
     return pd.DataFrame(rows).set_index("rule")
 
 
 def edge_of(etas: pd.Series, eta: float) -> str:
-    return "largest" if eta == etas.max() else "smallest"
+    """Empty inside the grid, and for rules that need no stepsize."""
+    return "largest" if eta == etas.max() else "smallest" if eta == etas.min() else ""
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -300,7 +292,8 @@ def edges(best: pd.DataFrame) -> str:
 
 
 def make_report(study: Study, notes: list[str], quick: bool) -> Report:
-    report = Report("networks", f"{NODES} nodes, stepsizes chosen on validation rows, {study.seeds} seeds")
+    seeds = f"{study.seeds} seed{'s' * (study.seeds > 1)}"
+    report = Report("networks", f"{NODES} nodes, stepsizes chosen on validation rows, {seeds}")
     report.findings += notes
     for name, task in study.tasks.items():
         tables = {part: table for part in study.parts([name]) if (table := study.table(part)) is not None}
@@ -319,7 +312,9 @@ def make_report(study: Study, notes: list[str], quick: bool) -> Report:
 def draw(name: str, task: Task, means: dict[Part, pd.DataFrame], best: dict[Part, pd.DataFrame], quick: bool) -> Figure:
     """The test result against the stepsize, a panel for each graph and partition."""
     columns = min(2, len(means))
-    figure, axes = panels(columns, (len(means) + 1) // columns, height=3.6)
+    figure, axes = panels(columns, -(-len(means) // columns), height=3.6)
+    for axis in axes.flat[len(means) :]:
+        axis.set_visible(False)
     for axis, (part, table) in zip(axes.flat, means.items(), strict=False):
         shown = table[table.rule != CENTRAL].assign(value=visible(table.test, best[part].test))
         tuning.draw_stepsizes(axis, shown, task.measure.label, log=task.measure.scale < 0)

@@ -184,7 +184,8 @@ def finding(rows: pd.DataFrame, measure: Measure) -> str:
 
 
 def make_report(study: Study, columns: dict[str, Column], notes: list[str], quick: bool) -> Report:
-    report = Report("robustness", f"Single changes of the default ({NODES} nodes, ring), {study.seeds} seeds")
+    seeds = f"{study.seeds} seed{'s' * (study.seeds > 1)}"
+    report = Report("robustness", f"Single changes of the default ({NODES} nodes, ring), {seeds}")
     report.findings += notes
     rows, measures = {}, {}
     for name, column in columns.items():
