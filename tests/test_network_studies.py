@@ -242,11 +242,11 @@ def changes(measure, **gains):
 
 def test_robustness_names_the_worst_entry_and_what_dnasa_does_there():
     said = robustness.finding(changes(ACCURACY, star=-0.004, path=-0.008, complete=0.05), ACCURACY)
-    assert "worst entry: path, -0.8 points (D-NASA -0.4 points there): within 1 points" in said
+    assert "worst entry: path, -0.80 points (D-NASA -0.40 points there): within 1 points" in said
     said = robustness.finding(changes(ACCURACY, star=-0.02, path=-0.008), ACCURACY)
-    assert "worst entry: star, -2 points (D-NASA -1 points there): NOT within 1 points" in said
+    assert "worst entry: star, -2.00 points (D-NASA -1.00 points there): NOT within 1 points" in said
     said = robustness.finding(changes(LOSS, star=0.06, path=-0.08), LOSS)
-    assert "worst entry: star, -0.06 (D-NASA -0.03 there): NOT within 0.05" in said
+    assert "worst entry: star, -0.060 (D-NASA -0.030 there): NOT within 0.05" in said
     assert "diverged: path" in robustness.finding(changes(ACCURACY, star=-0.02, path=np.nan), ACCURACY)
 
 

@@ -149,7 +149,7 @@ def findings(table: pd.DataFrame) -> list[str]:
     """Whether AdaNASA reaches the target; a diverged run does not."""
     lines = []
     for row in table[table.rule == "adanasa"].itertuples():
-        reached = row.fall <= MOST and row.gain >= 0
+        reached = round(row.fall, 6) <= MOST and round(row.gain, 6) >= 0
         lines.append(
             f"{row.trained}, {row.data}: AdaNASA starts at {100 * row.start:.2f} %, falls by at most {max(row.fall, 0):.2f} "
             f"points in the first {EARLY} steps and ends {row.gain:+.2f} points from its start: target "

@@ -30,7 +30,13 @@ class Measure(NamedTuple):
         return self.scale * (value - other)
 
     def text(self, value: float) -> str:
+        if not np.isfinite(value):
+            return "diverged"
         return f"{100 * value:.2f} %" if self.unit else f"{value:.3f}"
+
+    def signed(self, gain: float) -> str:
+        """For tables."""
+        return f"{gain:+.2f}" if self.unit else f"{gain:+.3f}"
 
     def amount(self, gain: float) -> str:
         """A difference without its sign."""

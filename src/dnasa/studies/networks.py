@@ -237,15 +237,14 @@ def edge_of(etas: pd.Series, eta: float) -> str:
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     """For people: one row for each rule."""
-    gains = measure.gain(best.test, best.test["adanasa"])
     unit = f" ({measure.unit})" * bool(measure.unit)
     return pd.DataFrame(
         {
             "rule": [name_of(rule) for rule in best.index],
             "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
-            measure.label: best.test.to_numpy(),
+            measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
-            f"better than AdaNASA by{unit}": gains.to_numpy(),
+            f"against AdaNASA{unit}": measure.gain(best.test, best.test["adanasa"]).map(measure.signed).to_numpy(),
         }
     )
 

@@ -177,9 +177,10 @@ def finding(rows: pd.DataFrame, measure: Measure) -> str:
     low = rows.loc[rows["adanasa gain"].idxmin()]
     verdict = "within" if low["adanasa gain"] >= -limit else "NOT within"
     unit = f" {measure.unit}".rstrip()
+    ours, beside = (measure.signed(low[f"{rule} gain"]) + unit for rule in RULES)
     return (
-        f"AdaNASA {measure.text(default.adanasa)} by default; worst entry: {low.change}, {low['adanasa gain']:+.3g}{unit} "
-        f"(D-NASA {low['dnasa gain']:+.3g}{unit} there): {verdict} {limit:g}{unit}. No run of AdaNASA diverged."
+        f"AdaNASA {measure.text(default.adanasa)} by default; worst entry: {low.change}, {ours} (D-NASA {beside} there): "
+        f"{verdict} {limit:g}{unit}. No run of AdaNASA diverged."
     )
 
 
@@ -215,9 +216,7 @@ def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.Dat
 
 
 def entry_text(value: float, gain: float, measure: Measure) -> str:
-    if not np.isfinite(value):
-        return "diverged"
-    return f"{measure.text(value)} ({gain:+.2f})" if measure.unit else f"{measure.text(value)} ({gain:+.3f})"
+    return f"{measure.text(value)} ({measure.signed(gain)})" if np.isfinite(value) else "diverged"
 
 
 def draw(rows: dict[str, pd.DataFrame], measures: dict[str, Measure], quick: bool) -> Figure:
