@@ -35,8 +35,8 @@ class Measure(NamedTuple):
         return f"{100 * value:.2f} %" if self.unit else f"{value:.3f}"
 
     def signed(self, gain: float) -> str:
-        """For tables."""
-        return f"{gain:+.2f}" if self.unit else f"{gain:+.3f}"
+        """For tables; 0.0 is added so that no zero has a minus sign."""
+        return f"{gain + 0.0:+.2f}" if self.unit else f"{gain + 0.0:+.3f}"
 
     def amount(self, gain: float) -> str:
         """A difference without its sign."""
@@ -100,9 +100,9 @@ TASKS = {
 QUICK = {  # for two cores
     name: task._replace(etas=QUICK_ETAS)
     for name, task in {
-        "cifar10": CIFAR10._replace(model="resnet:8", batch=8, steps=20, rows=1000),
-        "shakespeare": TEXT._replace(model="gpt:1,48,32", steps=40, rows=20_000),
-        "mnist": Task("mnist", steps=60, rows=10_000),
+        "cifar10": CIFAR10._replace(model="resnet:8", batch=8, steps=4, rows=200),
+        "shakespeare": TEXT._replace(model="gpt:1,48,32", steps=30, rows=20_000),
+        "mnist": Task("mnist", steps=40, rows=10_000),
         "a9a": Task("a9a", steps=300),
         "covertype": Task("covertype", steps=300),
     }.items()

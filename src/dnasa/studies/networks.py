@@ -244,7 +244,7 @@ def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
             "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
             measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
-            f"against AdaNASA{unit}": measure.gain(best.test, best.test["adanasa"]).map(measure.signed).to_numpy(),
+            f"gain over AdaNASA{unit}": measure.gain(best.test, best.test["adanasa"]).map(measure.signed).to_numpy(),
         }
     )
 
@@ -317,6 +317,7 @@ def draw(name: str, task: Task, means: dict[Part, pd.DataFrame], best: dict[Part
     for axis, (part, table) in zip(axes.flat, means.items(), strict=False):
         shown = table[table.rule != CENTRAL].assign(value=visible(table.test, best[part].test))
         tuning.draw_stepsizes(axis, shown, task.measure.label, log=task.measure.scale < 0)
+        axis.set_yscale("linear")  # the range is small
         if CENTRAL in best[part].index:
             axis.axhline(best[part].test[CENTRAL], linestyle=":", color="black", label="central AdamW, tuned")
         axis.set_title(f"{part.graph}, {task.how(part.division)}", fontsize=10)
