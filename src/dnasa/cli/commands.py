@@ -170,24 +170,34 @@ def compare(
 
 @app.command()
 def reproduce(
-    figure: Annotated[str, typer.Argument(help="fig1 to fig6, theory, heterogeneity, or faults.")],
+    figure: Annotated[
+        str, typer.Argument(help="fig1 to fig6, theory, heterogeneity, faults, networks, robustness, or finetuning.")
+    ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="One part of networks or robustness, such as cifar10/ring/iid or a9a-iid.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:
-    """Reproduce a figure of the paper: picture, numbers, and findings."""
+    """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
     from dnasa import studies
 
     module = studies.figure(figure)
     make_folder(out)
-    on_data = "device" in inspect.signature(module.run).parameters
-    if device is not None and not on_data:
+    known = inspect.signature(module.run).parameters
+    if device is not None and "device" not in known:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")
-    report = module.run(quick=quick, device=device or inputs.best_device()) if on_data else module.run(quick=quick)
-    for table in report.tables.values():
-        console.print(frame_table(table, report.title))
+    if only is not None and "only" not in known:
+        raise InputError(f"{figure} has no parts: leave --only out.")
+    given = {"quick": quick, "only": only, "folder": out}
+    if "device" in known:
+        given["device"] = device or inputs.best_device()
+    report = module.run(**{name: value for name, value in given.items() if name in known})
+    for name, table in report.tables.items():
+        console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
     for line in report.findings:
         print_line(line)
     for picture in report.save(out):

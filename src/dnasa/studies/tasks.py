@@ -9,7 +9,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset, load, partition
 from dnasa.problems.classification import Classification
 from dnasa.problems.sharded import Sharded
-from dnasa.problems.supervised import Supervised, cross_entropy
+from dnasa.problems.supervised import Augment, Supervised, cross_entropy
 from dnasa.studies import models
 
 BATCH = 32
@@ -41,16 +41,18 @@ def on_shards(
     device: str = "cpu",
     train_metrics: bool = True,
     model: str | None = None,
+    augment: Augment | None = None,
 ) -> Sharded:
     """The same for rows that are already divided, with a model by its name.
 
-    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training. For
-    others whole numbers are features: tokens need `Classification` itself.
+    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training; only
+    they take `augment`. For others whole numbers are features: tokens need `Classification` itself.
     """
     name = model or models.default(rows)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
     if not models.batched(name, rows):
-        return Supervised(models.make(name, rows), cross_entropy, rows, shards, train_metrics=False, **options)
+        options |= {"augment": augment, "train_metrics": False}
+        return Supervised(models.make(name, rows), cross_entropy, rows, shards, **options)
     return Classification(
         models.make(name, rows),
         rows.inputs.astype(np.float32, copy=False),

@@ -1,0 +1,178 @@
+"""The tasks of the studies on networks: data, network, and what is measured."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnasa.data import Dataset, from_text, load, partition
+from dnasa.problems.augment import flip_and_shift
+from dnasa.problems.sharded import Sharded
+from dnasa.problems.supervised import Augment
+from dnasa.studies import models, tasks
+
+NODES = 8
+GENERATED = "generated-text"
+
+
+class Measure(NamedTuple):
+    """A metric of the test rows; `scale` times it is in `unit`, and larger is better."""
+
+    column: str
+    label: str
+    scale: float
+    unit: str
+    target: float  # how far AdaNASA may be below the best tuned method
+
+    def gain(self, value: Any, other: Any) -> Any:
+        """By how much `value` is better than `other`."""
+        return self.scale * (value - other)
+
+    def text(self, value: float) -> str:
+        if not np.isfinite(value):
+            return "diverged"
+        return f"{100 * value:.2f} %" if self.unit else f"{value:.3f}"
+
+    def signed(self, gain: float) -> str:
+        """For tables; 0.0 is added so that no zero has a minus sign."""
+        return f"{gain + 0.0:+.2f}" if self.unit else f"{gain + 0.0:+.3f}"
+
+    def amount(self, gain: float) -> str:
+        """A difference without its sign."""
+        return f"{abs(gain):.2f} points" if self.unit else f"{abs(gain):.3f}"
+
+
+ACCURACY = Measure("test_accuracy", "test accuracy", 100.0, "points", 0.5)
+LOSS = Measure("test_loss", "test loss", -1.0, "", 0.02)
+
+
+Etas = dict[str, tuple[float, ...]]
+CENTRAL = "central"  # AdamW on the joint batch
+ROOT_DECAY, MOMENTUM, ADAM = (0.03, 0.1, 0.3, 1, 3, 10), (0.01, 0.03, 0.1, 0.3, 1), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+LARGE_ETAS: Etas = {"dsgd": ROOT_DECAY, "dmsgd": MOMENTUM, "dadam": ADAM, "dsgt": ROOT_DECAY, CENTRAL: ADAM}
+MORE_ADAM = (1e-4, *ADAM, 0.1, 0.3, 1)  # the smaller the network, the larger the best
+SMALL_ETAS: Etas = {
+    "dsgd": (0.1, 0.3, 1, 3, 10, 30),
+    "dmsgd": (0.003, *MOMENTUM),
+    "dadam": MORE_ADAM,
+    "dsgt": (0.1, 0.3, 1, 3, 10, 30),
+    CENTRAL: MORE_ADAM,
+}
+QUICK_ETAS: Etas = {
+    "dsgd": (0.1, 1, 10),
+    "dmsgd": (0.01, 0.1, 1),
+    "dadam": (1e-3, 1e-2, 0.1),
+    "dsgt": (0.1, 1, 10),
+    CENTRAL: (1e-3, 1e-2, 0.1),
+}
+
+
+class Task(NamedTuple):
+    """`different` is the partition under which the nodes' data differ; `rows` cuts the data for quick runs; `etas` are the
+    stepsizes tried of each rule that needs one."""
+
+    data: str
+    model: str | None = None
+    measure: Measure = ACCURACY
+    different: str = "dirichlet(0.1)"
+    batch: int = 32
+    augment: Augment | None = None
+    steps: int = 1500
+    rows: int | None = None
+    etas: Etas = SMALL_ETAS
+
+    def how(self, division: str) -> str:
+        """The partition: 'heterogeneous' is the task's own."""
+        return self.different if division == "heterogeneous" else division
+
+
+CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift, etas=LARGE_ETAS)
+TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8, etas=LARGE_ETAS)
+TASKS = {
+    "cifar10": CIFAR10,
+    "cifar10-group": CIFAR10._replace(model="resnet:32,group"),
+    "shakespeare": TEXT,
+    "mnist": Task("mnist"),
+    "a9a": Task("a9a"),
+    "covertype": Task("covertype"),
+}
+QUICK = {  # for two cores
+    name: task._replace(etas=QUICK_ETAS)
+    for name, task in {
+        "cifar10": CIFAR10._replace(model="resnet:8", batch=8, steps=4, rows=200),
+        "shakespeare": TEXT._replace(model="gpt:1,48,32", steps=30, rows=20_000),
+        "mnist": Task("mnist", steps=40, rows=10_000),
+        "a9a": Task("a9a", steps=300),
+        "covertype": Task("covertype", steps=300),
+    }.items()
+}
+WITHOUT_DATA = {  # where none of these is there
+    "digits": Task("digits", steps=300, etas=QUICK_ETAS),
+    GENERATED: QUICK["shakespeare"]._replace(data=GENERATED),
+}
+
+
+def read(task: Task) -> Dataset:
+    """The data of a task; an InputError says how to get what is missing."""
+    context = models.context(task.model)
+    data = generated_text(context) if task.data == GENERATED else load(task.data, context=context)
+    return data if task.rows is None else _first(data, task.rows)
+
+
+def _first(data: Dataset, rows: int) -> Dataset:
+    """Fewer rows, a tenth as many for testing (of a text, windows that do not overlap)."""
+    tests = rows // (10 if data.labels.ndim == 1 else 10 * data.labels.shape[1])
+    return data._replace(
+        inputs=data.inputs[:rows],
+        labels=data.labels[:rows],
+        test_inputs=data.test_inputs[:tests],
+        test_labels=data.test_labels[:tests],
+    )
+
+
+def generated_text(context: int) -> Dataset:
+    """Sentences of random words: something to learn for a character model, without any file."""
+    generator = np.random.default_rng(0)
+    letters = list("abcdefghijklmnop")
+    words = ["".join(generator.choice(letters, size)) for size in generator.integers(2, 8, size=60)]
+    sentences = [" ".join(generator.choice(words, 8)) + ".\n" for _ in range(1500)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{GENERATED}.txt"
+        path.write_text("".join(sentences))
+        return from_text(path, context)._replace(name=GENERATED, source="generated")
+
+
+def validation_split(data: Dataset) -> tuple[np.ndarray, Dataset]:
+    """The rows to train on, and the data with a tenth of its training rows in the place of the test rows.
+
+    Of a text it is the last tenth of the training part, without windows that reach into it.
+    """
+    count = len(data.labels)
+    if data.vocabulary:
+        context, cut = data.labels.shape[1], count * 9 // 10
+        train, validation = np.arange(cut - context), np.arange(cut, count, context)
+    else:
+        order = np.random.default_rng(0).permutation(count)
+        train, validation = np.sort(order[count // 10 :]), np.sort(order[: count // 10])
+    return train, data._replace(test_inputs=data.inputs[validation], test_labels=data.labels[validation])
+
+
+def divided(data: Dataset, rows: np.ndarray, how: str, nodes: int) -> list[np.ndarray]:
+    """These rows of the data, divided among the nodes."""
+    return [rows[shard] for shard in partition(how, data.labels[rows], nodes)]
+
+
+def make_problem(
+    task: Task, data: Dataset, shards: list[np.ndarray], device: str, batch: int | None = None, loss_scale: float = 1.0
+) -> Sharded:
+    return tasks.on_shards(
+        data,
+        shards,
+        batch or task.batch,
+        loss_scale,
+        device=device,
+        train_metrics=False,
+        model=task.model,
+        augment=task.augment,
+    )

@@ -1,0 +1,304 @@
+"""The studies on networks: stepsizes are chosen on validation rows, saved parts are not run again, findings are true."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa import data, schedules
+from dnasa.core import InputError
+from dnasa.engine.loop import solve
+from dnasa.problems import Custom
+from dnasa.rules import RULES
+from dnasa.rules.dadam import dadam
+from dnasa.rules.registry import Method, Schedules
+from dnasa.studies import finetuning, network_tasks, networks, robustness
+from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Task
+from dnasa.studies.saved import Saved
+from dnasa.topology import complete
+
+MISSING = "put the file there"
+
+
+@pytest.fixture(autouse=True)
+def adanasa(monkeypatch):
+    """A stand-in with the name and without a stepsize: these tests are about the studies, not about the rule."""
+    made: dict[str, Schedules] = {"known steps": lambda n, T, eta: (schedules.cosine(0.01, T),)}
+    monkeypatch.setitem(RULES, "adanasa", Method(dadam, made, needs_eta=False, title="AdaNASA", colour="#e377c2"))
+
+
+@pytest.fixture
+def no_data(monkeypatch):
+    """Only what comes with the package, cut down."""
+
+    def load(name, target=None, context=256):
+        if name == "digits":
+            return data.load(name)
+        raise InputError(MISSING)
+
+    monkeypatch.setattr(network_tasks, "load", load)
+    digits, text = WITHOUT_DATA.values()
+    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, rows=1000))
+    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, rows=1000))
+
+
+# ---------------------------------------------------------------- validation rows
+
+
+def test_validation_rows_are_training_rows_that_nobody_trains_on():
+    rows = data.load("digits")
+    train, held_out = network_tasks.validation_split(rows)
+    assert len(train) + len(held_out.test_labels) == len(rows.labels)
+    used = {row.tobytes() for row in rows.inputs[train]}
+    assert not used & {row.tobytes() for row in held_out.test_inputs}
+    shards = network_tasks.divided(rows, train, "dirichlet(0.1)", 8)
+    assert sorted(np.concatenate(shards)) == sorted(train)
+
+
+def test_validation_windows_of_a_text_share_no_character_with_training_windows():
+    text = network_tasks.generated_text(32)
+    numbered = text._replace(
+        labels=np.lib.stride_tricks.sliding_window_view(np.arange(len(text.labels) + 32), 33)[:, 1:]
+    )
+    train, held_out = network_tasks.validation_split(numbered)
+    assert numbered.labels[train].max() < held_out.test_labels.min() - 1
+    assert len(held_out.test_labels) > 50
+
+
+# ---------------------------------------------------------------- choosing and comparing
+
+
+def table(**rules):
+    """(eta, validation, test) of one seed for each rule."""
+    rows = [
+        {"rule": rule, "eta": eta, "seed": 0, "steps": 1, "validation": validation, "test": test}
+        for rule, results in rules.items()
+        for eta, validation, test in results
+    ]
+    return pd.DataFrame(rows)
+
+
+def best_of(measure=ACCURACY, **rules):
+    return networks.chosen(networks.averages(table(**rules), measure), measure)
+
+
+UNTUNED = {"adanasa": [(np.nan, 0.8, 0.80)], "dnasa": [(np.nan, 0.7, 0.70)]}
+
+
+def test_stepsizes_are_chosen_on_validation_rows():
+    best = best_of(dsgd=[(0.1, 0.5, 0.9), (1.0, 0.7, 0.6), (10.0, np.nan, np.nan)])
+    assert best.loc["dsgd", ["eta", "test", "edge"]].tolist() == [1.0, 0.6, ""]
+    best = best_of(LOSS, dsgd=[(0.1, 2.5, 1.0), (1.0, 1.7, 1.6), (10.0, np.nan, np.nan)])
+    assert best.loc["dsgd", ["eta", "test", "edge"]].tolist() == [1.0, 1.6, ""]
+
+
+@pytest.mark.parametrize(("values", "edge"), [((3, 2, 1), "smallest"), ((1, 2, 3), "largest"), ((1, 3, 2), "")])
+def test_a_best_stepsize_at_the_edge_of_the_grid_is_named(values, edge):
+    grid = [(eta, value / 10, value / 10) for eta, value in zip((0.1, 1.0, 10.0), values, strict=True)]
+    best = best_of(dsgd=grid, **UNTUNED)
+    assert best.edge["dsgd"] == edge
+    assert best.edge["dnasa"] == ""
+    assert ("at an edge of the grid: D-SGD" in networks.finding(best, ACCURACY)) == bool(edge)
+    assert ("(edge)" in networks.summary(best, ACCURACY)["best eta"].iloc[0]) == bool(edge)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "words"),
+    [
+        (0.804, ["0.40 points worse than the best", ": within the target of 0.50 points"]),
+        (0.806, ["0.60 points worse than the best", "NOT within the target of 0.50 points"]),
+        (0.75, ["5.00 points better than the best", ": within the target"]),
+    ],
+)
+def test_the_finding_says_whether_the_target_is_reached(tuned, words):
+    grid = [(eta, value, value) for eta, value in ((0.1, 0.1), (1.0, tuned), (10.0, 0.1))]
+    best = best_of(dsgd=grid, dsgt=[(1.0, 0.3, 0.3)], central=[(1.0, 0.9, 0.9)], **UNTUNED)
+    said = networks.finding(best, ACCURACY)
+    for part in [*words, "D-SGD (", "10.00 points better than D-NASA", "10.00 points worse than central AdamW"]:
+        assert part in said
+
+
+def test_of_losses_the_smaller_is_better():
+    untuned = {"adanasa": [(np.nan, 1.5, 1.50)], "dnasa": [(np.nan, 2.3, 2.30)]}
+    said = networks.finding(best_of(LOSS, dsgd=[(0.1, 3, 3), (1.0, 1.47, 1.47), (10.0, 3, 3)], **untuned), LOSS)
+    assert "0.030 worse than the best tuned" in said
+    assert "NOT within the target of 0.020" in said
+    assert "0.800 better than D-NASA" in said
+
+
+def test_a_diverged_run_is_never_the_best_and_a_diverged_adanasa_is_said():
+    best = best_of(adanasa=[(np.nan, np.nan, np.nan)], dnasa=[(np.nan, 0.7, 0.7)], dsgd=[(1.0, np.nan, np.nan)])
+    assert networks.finding(best, ACCURACY) == "AdaNASA diverged."
+
+
+def test_the_central_reference_is_the_adamw_of_torch():
+    import torch
+
+    target = torch.tensor([1.0, -2.0, 3.0])
+    parameter = torch.nn.Parameter(torch.tensor([0.5, 0.5, 0.5]))
+    optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=networks.WEIGHT_DECAY)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (0.5 * (parameter - target) ** 2).sum().backward()
+        optimizer.step()
+    problem = Custom(lambda x, node, rng: x - target.numpy(), start=np.full(3, 0.5))
+    ours = solve(problem, complete(1), networks.adamw(schedules.constant(0.1)), steps=20).mean
+    assert ours == pytest.approx(parameter.detach().numpy(), abs=1e-5)
+
+
+# ---------------------------------------------------------------- saved parts
+
+
+def test_without_any_data_the_study_runs_on_digits_and_generated_text(no_data, monkeypatch, tmp_path):
+    report = networks.run(quick=True, progress=False, folder=tmp_path)
+    assert [line for line in report.findings if MISSING in line] == [
+        f"{name} is left out: {MISSING}" for name in network_tasks.QUICK
+    ]
+    assert set(report.tables) == {"networks-digits", "networks-generated-text"}
+    assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
+    monkeypatch.setattr(networks, "solve", None)  # a second call needs no run
+    again = networks.run(quick=True, progress=False, folder=tmp_path)
+    assert again.findings == report.findings
+    for name, rows in report.tables.items():
+        pd.testing.assert_frame_equal(rows, again.tables[name])
+
+
+def test_a_stopped_part_continues_with_the_rules_that_are_missing(no_data, monkeypatch, tmp_path):
+    options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
+    networks.run(**options)
+    path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
+    complete_rows = pd.read_csv(path)
+    complete_rows[complete_rows.rule != "dsgt"].to_csv(path, index=False)
+    asked = []
+
+    def recorded(problem, graph, rule, **settings):
+        asked.append(rule)
+        return solve(problem, graph, rule, **settings)
+
+    monkeypatch.setattr(networks, "solve", recorded)
+    report = networks.run(**options)
+    assert asked == ["dsgt"]
+    assert report.tables["networks-digits"].rule.tolist()[-1] == "D-SGT"
+
+
+def test_results_of_another_number_of_steps_are_not_used(no_data, monkeypatch, tmp_path):
+    options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
+    first = networks.run(**options).tables["networks-digits"]
+    monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=40))
+    second = networks.run(**options).tables["networks-digits"]
+    assert (second["test accuracy"] != first["test accuracy"]).any()
+    assert second.shape == first.shape
+
+
+@pytest.mark.parametrize("only", ["digit", "digits/rng", "digits/ring/idd", "digits/ring/iid/x"])
+def test_a_wrong_part_is_refused_with_the_choices(only, tmp_path):
+    with pytest.raises(InputError, match=f"There is no part '{only}'. Write a task .*digits.*such as cifar10/ring/iid"):
+        networks.run(quick=True, folder=tmp_path, only=only)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_not_a_saved_part_is_refused(tmp_path):
+    for text in ("a,b\n1,2\n", "", "\0"):
+        (tmp_path / "x.csv").write_text(text)
+        with pytest.raises(InputError, match="delete"):
+            Saved(tmp_path / "x.csv", ("rule", "eta"))
+
+
+def test_saved_rows_are_found_again_to_the_bit(tmp_path):
+    Saved(tmp_path / "x.csv", ("rule", "eta")).add(pd.DataFrame({"rule": ["a", "b"], "eta": [0.1 + 0.2, np.nan]}))
+    saved = Saved(tmp_path / "x.csv", ("rule", "eta"))
+    assert len(saved.find(rule="a", eta=0.1 + 0.2)) == 1
+    assert len(saved.find(rule="b", eta=np.nan)) == 1
+    assert saved.find(rule="a", eta=np.nan).empty
+
+
+# ---------------------------------------------------------------- robustness
+
+
+def test_robustness_runs_without_data_and_is_not_run_twice(no_data, monkeypatch, tmp_path):
+    report = robustness.run(quick=True, progress=False, folder=tmp_path)
+    rows = report.data["robustness-digits-iid"]
+    assert len(rows) == 14
+    assert rows.kind.value_counts().to_dict() == {
+        "graph": 4, "nodes": 3, "steps": 2, "partition": 2, "loss scale": 2, "default": 1
+    }  # fmt: skip
+    assert rows.loc[0, ["adanasa gain", "dnasa gain"]].tolist() == [0, 0]
+    dnasa = rows.set_index("change")["dnasa gain"]
+    assert dnasa["loss times 1000"] == pytest.approx(0, abs=0.2)
+    assert dnasa["20 steps"] != dnasa["1 steps"]
+    assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
+    monkeypatch.setattr(robustness, "solve", None)
+    assert robustness.run(quick=True, folder=tmp_path).findings == report.findings
+
+
+def changes(measure, **gains):
+    entries = {"none": 0.0} | gains
+    rows = [
+        {"kind": "default" if change == "none" else "graph", "change": change, "rule": rule, "seed": 0, "value": value}
+        for change, gain in entries.items()
+        for rule, value in (("adanasa", 0.8 + gain), ("dnasa", 0.7 + gain / 2))
+    ]
+    return robustness.differences(pd.DataFrame(rows), measure)
+
+
+def test_robustness_names_the_worst_entry_and_what_dnasa_does_there():
+    said = robustness.finding(changes(ACCURACY, star=-0.004, path=-0.008, complete=0.05), ACCURACY)
+    assert "worst entry: path, -0.80 points (D-NASA -0.40 points there): within 1 points" in said
+    said = robustness.finding(changes(ACCURACY, star=-0.02, path=-0.008), ACCURACY)
+    assert "worst entry: star, -2.00 points (D-NASA -1.00 points there): NOT within 1 points" in said
+    said = robustness.finding(changes(LOSS, star=0.06, path=-0.08), LOSS)
+    assert "worst entry: star, -0.060 (D-NASA -0.030 there): NOT within 0.05" in said
+    assert "diverged: path" in robustness.finding(changes(ACCURACY, star=-0.02, path=np.nan), ACCURACY)
+
+
+def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most():
+    assert robustness.worst(changes(ACCURACY, star=-0.02, path=-0.03)).change.tolist() == ["path"]
+
+
+# ---------------------------------------------------------------- fine-tuning
+
+
+def test_finetuning_starts_where_training_ended_and_trains_only_a_part(no_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetuning, "EARLY", 10)
+    report = finetuning.run(quick=True, progress=False, folder=tmp_path)
+    rows = report.tables["finetuning-digits"]
+    assert len(rows) == 2 * 2 * 4
+    assert rows["accuracy at the start"].nunique() == 1
+    assert rows["accuracy at the start"].iloc[0] > 0.8
+    assert len(report.findings) == 1 + 4
+    assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
+    monkeypatch.setattr(finetuning, "solve", None)
+    assert finetuning.run(quick=True, folder=tmp_path).findings == report.findings
+
+
+def test_partial_training_is_of_the_last_layer_and_the_biases():
+    rows = data.load("digits")
+    weights = np.arange(64 * 32 + 32 + 32 * 10 + 10)
+    import torch
+
+    shards = data.iid(rows.labels, 8)
+    problem = finetuning.of_last_layer(Task("digits"), rows, shards, torch.as_tensor(weights).float(), "cpu")
+    assert [(name, tuple(shape)) for name, shape in problem.layout] == [
+        ("0.bias", (32,)), ("2.weight", (10, 32)), ("2.bias", (10,))
+    ]  # fmt: skip
+    assert (problem.start(0).numpy() == weights[64 * 32 :]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([0.9, 0.89, 0.91], "at most 1.00 points in the first 50 steps and ends +1.00 points from its start: target reached"),
+        ([0.9, 0.87, 0.91], "at most 3.00 points in the first 50 steps and ends +1.00 points from its start: target NOT"),
+        ([0.9, 0.91, 0.89], "at most 0.00 points in the first 50 steps and ends -1.00 points from its start: target NOT"),
+        ([0.9, np.nan, np.nan], "AdaNASA diverged"),
+    ],
+)  # fmt: skip
+def test_the_finding_on_finetuning_says_whether_the_target_is_reached(values, words):
+    rows = {"trained": "all", "data": "same", "rule": "adanasa", "eta": np.nan, "seed": 0, "step": [0, 30, 100]}
+    (line,) = finetuning.findings(finetuning.summary(pd.DataFrame(rows | {"accuracy": values})))
+    assert words in line
+
+
+@pytest.mark.parametrize("module", [robustness, finetuning])
+def test_a_wrong_column_or_task_is_refused(module, tmp_path):
+    with pytest.raises(InputError, match="Unknown part 'mist'"):
+        module.run(quick=True, folder=tmp_path, only="mist")
