@@ -8,22 +8,12 @@ from dnasa import data, schedules
 from dnasa.core import InputError
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.rules import RULES
-from dnasa.rules.dadam import dadam
-from dnasa.rules.registry import Method, Schedules
 from dnasa.studies import finetuning, network_tasks, networks, robustness
 from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Task
 from dnasa.studies.saved import Saved
 from dnasa.topology import complete
 
 MISSING = "put the file there"
-
-
-@pytest.fixture(autouse=True)
-def adanasa(monkeypatch):
-    """A stand-in with the name and without a stepsize: these tests are about the studies, not about the rule."""
-    made: dict[str, Schedules] = {"known steps": lambda n, T, eta: (schedules.cosine(0.01, T),)}
-    monkeypatch.setitem(RULES, "adanasa", Method(dadam, made, needs_eta=False, title="AdaNASA", colour="#e377c2"))
 
 
 @pytest.fixture
