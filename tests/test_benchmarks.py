@@ -15,7 +15,7 @@ problem = networks.make_problem("a9a network")
 print(len(networks.medians(networks.forward_backward(problem), networks.dnasa_step(problem, 2), rounds=1)), "medians")
 """
 SMALL = {  # what runs, and what it prints
-    "update": ("print(*update.measure(10, 'cpu', calls=1))", "copy fused sequential"),
+    "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
     "networks": (NETWORKS, "2 medians"),
     "choices": ("choices.gradients('a9a network', 1)", "a9a network, gradients alone"),

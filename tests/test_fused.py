@@ -160,7 +160,9 @@ def test_fused_steps_of_adanasa_are_the_rules_steps(shape, averaged, backend, ar
 
 
 @compiled_backends
-@pytest.mark.parametrize("graph", [topology.star(9), topology.paper_random(), topology.grid(8), topology.exponential(300)])
+@pytest.mark.parametrize(
+    "graph", [topology.star(9), topology.paper_random(), topology.grid(8), topology.exponential(300)]
+)
 def test_steps_of_adanasa_agree_on_any_graph(graph, backend, arrays):
     shape = (graph.nodes, 70)
     gradients = [1 + arrays(shape) for _ in range(20)]

@@ -619,19 +619,41 @@ def test_runs_with_messages_in_16_bits_train():
 # ---------------------------------------------------------------- the fused update
 
 
-@pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
-def test_the_fused_update_is_the_rule(rule, monkeypatch):
-    """In place and with the schedules in memory; compiled on a GPU, as it is here."""
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+FUSED: Any = [{"rule": "dnasa"}, {"rule": "dasagt", "eta": 0.1}, {"rule": "adanasa"}, {"rule": "adanasa", "steps": 20}]
+
+
+def trained(network, fuse, **options):
     net = model(3)
-    opt = Decentralized(net.parameters(), alone(), rule, eta=ETAS[rule])
-    opt.fuse = True
+    opt = Decentralized(net.parameters(), network, **options)
+    opt.fuse = fuse
     for t in range(20):
         opt.zero_grad()
-        backward(net, 0, t)
+        backward(net, network.rank, t)
         opt.step()
-    assert isinstance(opt.stepper, InPlace)
-    torch.testing.assert_close(flat(net), flat(train(alone(), 20, net=model(3), rule=rule, eta=ETAS[rule])[0]))
+    return opt
+
+
+@pytest.mark.parametrize("options", FUSED)
+def test_the_fused_update_is_the_rule(options, monkeypatch):
+    """In place and with the schedules in memory; compiled on a GPU, as it is here."""
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
+    fast, plain = (trained(alone(), fuse, **options) for fuse in (True, False))
+    assert isinstance(fast.stepper, InPlace)
+    torch.testing.assert_close(fast.flat, plain.flat)
+    torch.testing.assert_close(fast.stepper.state, plain.stepper.state)
+
+
+@pytest.mark.parametrize("overlap", [None, False])
+@pytest.mark.parametrize("options", FUSED)
+def test_nodes_with_neighbours_compile_what_they_send(options, overlap, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: compiled.append(function) or function)
+
+    def work(fuse):
+        return run_threads(RING, lambda network: trained(network, fuse, overlap=overlap, **options).flat.clone())
+
+    torch.testing.assert_close(work(True), work(False))
+    assert len(compiled) == 4 * (1 if options["rule"] == "adanasa" else 2)  # `send`, and `early` where there is one
 
 
 def test_the_compiled_functions_are_the_rules(monkeypatch):

@@ -317,7 +317,7 @@ class Decentralized(torch.optim.Optimizer):
         if self.fuse and self.network.nodes == 1:
             self.stepper = InPlace(self.made, _cloned(snapshot, keep=self.flat))
         else:
-            rule = fused(self.made, self.flat) if self.fuse and self.overlap else self.rule
+            rule = fused(self.made, self.flat) if self.fuse else self.rule
             args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
             self.stepper = make_stepper(*args)
         if self.rule.points is not only_x:
@@ -415,6 +415,8 @@ class Decentralized(torch.optim.Optimizer):
 
 
 def _cloned(snapshot: Snapshot, keep: Tensor | None = None) -> Snapshot:
-    """With memory of its own; `keep` stays the array it is."""
-    arrays = {name: a if a is keep else a.clone() for name, a in leaves(snapshot.state).items()}
+    """With memory of its own for each array; x stays the array it is if that is `keep`."""
+    arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
+    if snapshot.state.x is keep:
+        arrays[next(iter(arrays))] = keep
     return snapshot._replace(state=rebuilt(snapshot.state, arrays))

@@ -5,7 +5,7 @@ What differs from D-NASA, with the measurements behind it, is on the page "Which
 
 from typing import NamedTuple
 
-from dnasa.arrays import maximum, minimum, nonzero, norm, unit
+from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, size
 from dnasa.rules.forms import ScaledAverage
 
@@ -36,18 +36,21 @@ def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | N
     d = size(layout)
     every = max(1, d // SAMPLE)
 
+    def sample(a: Array) -> Array:
+        return copied(a[..., ::every])  # a view would keep all of a in memory
+
     def init(x: Array) -> State:
-        part = x[..., ::every]
+        part = sample(x)
         average = x if weight else x[..., :0]
         return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, back=0 * norm(x), r=SMALL * (1 + norm(x)), average=average)
 
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
         """The step, and the state with the radius and the average of the iterates after it."""
         step = minimum(GROWTH * s.r / d**0.5, eta(t) * d ** (-1 / 3))
-        part = g[..., ::every]
-        h = unit(scaled(part, second_moments(s.m[..., ::every], part, t)))
+        x, m, g = sample(s.x), sample(s.m), sample(g)
+        h = unit(scaled(g, second_moments(m, g, t)))
         way = s.way + step * h
-        back = s.back + step * (h * (s.start - s.x[..., ::every])).sum(-1)[..., None]
+        back = s.back + step * (h * (s.start - x)).sum(-1)[..., None]
         r = maximum(s.r, every**0.5 * back / nonzero(norm(way)))
         average = s.average + weight(t) * (s.x - s.average) if weight else s.average
         return step, s._replace(way=way, back=back, r=r, average=average)
