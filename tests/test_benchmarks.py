@@ -14,8 +14,15 @@ NETWORKS = """
 problem = networks.make_problem("a9a network")
 print(len(networks.medians(networks.forward_backward(problem), networks.dnasa_step(problem, 2), rounds=1)), "medians")
 """
+OPTIMIZER = """
+import torch
+torch.compile = lambda function, **options: function
+for case in optimizer_gpu.CASES.values():
+    print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
+"""
 SMALL = {  # what runs, and what it prints
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
+    "optimizer_gpu": (OPTIMIZER, "copy fused plain send zero_grad"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
     "networks": (NETWORKS, "2 medians"),
     "choices": ("choices.gradients('a9a network', 1)", "a9a network, gradients alone"),

@@ -647,7 +647,12 @@ def test_the_fused_update_is_the_rule(options, monkeypatch):
 @pytest.mark.parametrize("options", FUSED)
 def test_nodes_with_neighbours_compile_what_they_send(options, overlap, monkeypatch):
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda function, **settings: compiled.append(function) or function)
+
+    def compile(function, **settings):
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
 
     def work(fuse):
         return run_threads(RING, lambda network: trained(network, fuse, overlap=overlap, **options).flat.clone())
