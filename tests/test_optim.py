@@ -661,6 +661,18 @@ def test_nodes_with_neighbours_compile_what_they_send(options, overlap, monkeypa
     assert len(compiled) == 4 * (1 if options["rule"] == "adanasa" else 2)  # `send`, and `early` where there is one
 
 
+@pytest.mark.parametrize(("steps", "arrays"), [(20, 4), (None, 5)])
+def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(steps, arrays, monkeypatch):
+    """And a sample of the coordinates; the gradient is held by all optimizers."""
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
+    opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
+    opt.fuse = True
+    opt.step()
+    sizes = [a.untyped_storage().nbytes() // 4 for a in opt.stepper.state]
+    assert sorted(sizes) == [0] * (5 - arrays) + [1, 1, 10_000, 10_000] + [1_000_000] * arrays
+    assert all(a.is_meta for a in opt.snapshot.state)
+
+
 def test_the_compiled_functions_are_the_rules(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     made = make_rule("dnasa", None, None, None, 4, ())

@@ -88,7 +88,7 @@ class Decentralized(torch.optim.Optimizer):
         self._check_agreement()
         start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers.tensors])
         self.stepper: Any = None
-        self.snapshot = self._initial()  # while there is no stepper
+        self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
 
     def _flatten(self, buffers: Iterable[Tensor]) -> None:
         everyone = [p for group in self.param_groups for p in group["params"]]
@@ -320,6 +320,7 @@ class Decentralized(torch.optim.Optimizer):
             rule = fused(self.made, self.flat) if self.fuse else self.rule
             args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
             self.stepper = make_stepper(*args)
+        self.snapshot = _without_memory(snapshot)
         if self.rule.points is not only_x:
             self.flat.copy_(self.stepper.points(self.t)[0])
 
@@ -420,3 +421,10 @@ def _cloned(snapshot: Snapshot, keep: Tensor | None = None) -> Snapshot:
     if snapshot.state.x is keep:
         arrays[next(iter(arrays))] = keep
     return snapshot._replace(state=rebuilt(snapshot.state, arrays))
+
+
+def _without_memory(snapshot: Snapshot) -> Snapshot:
+    """The names and shapes of the state's arrays."""
+    return Snapshot(
+        rebuilt(snapshot.state, {name: a.to("meta") for name, a in leaves(snapshot.state).items()}), {}, Sent()
+    )
