@@ -9,6 +9,8 @@ from setuptools import Extension, setup
 OPENMP = ["-fopenmp"] if sys.platform == "linux" else []
 # Sums may be reordered, which vectorizing them requires.
 REORDER_SUMS = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]
+# Vectorizing a square root requires that it does not report errors.
+PLAIN_ROOTS = ["-fno-math-errno"]
 
 setup(
     ext_modules=[
@@ -19,7 +21,7 @@ setup(
             include_dirs=[np.get_include()],
             library_dirs=[str(Path(np.__file__).parent / "random" / "lib")],
             libraries=["npyrandom", "m"],
-            extra_compile_args=["-O3", "-funroll-loops", *REORDER_SUMS, *OPENMP],
+            extra_compile_args=["-O3", "-funroll-loops", *REORDER_SUMS, *PLAIN_ROOTS, *OPENMP],
             extra_link_args=OPENMP,
             optional=True,
         )

@@ -1,37 +1,45 @@
 """The optimizer's own work on a GPU against copying memory.
 
-    python -m benchmarks.optimizer_gpu
+    python -m benchmarks.optimizer_gpu [PARAMETERS ...]
 
-A model of 100 million float32 parameters on a network of one node, so that nothing is exchanged. A step cannot avoid reading
-x, u, v, z and g, and z once more for its norm before anything can be written, and writing x, u, v and z: ten arrays. "Copy" is
-`b.copy_(a)` of one such array (two arrays of traffic), interleaved with the rest.
+Models of 10 and 100 million float32 parameters, unless other sizes are given. "Fused" and "plain" are steps of a node alone, so
+that nothing is exchanged. "Send" is what a node with neighbours compiles: all of a step except the exchange. "Copy" is
+`b.copy_(a)` of one array (two arrays of traffic), interleaved with the rest. The arrays that cannot be avoided:
+
+- D-NASA reads x, u, v, z and g, and z once more for its norm before anything can be written, and writes x, u, v and z: ten.
+  Without hidden exchanges its `send` reads u, v, z and g, and writes u and z: six.
+- AdaNASA reads x, y, z, m and g, and writes x, y, z and m: nine, and in `send` the same. An average is read and written, too.
 """
 
+import sys
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 import dnasa
+from benchmarks.update import times
 from dnasa.optim import Decentralized
-from dnasa.optim.compiled import InPlace
-
-PARAMETERS, ARRAYS, ROUNDS = 100_000_000, 10, 30
+from dnasa.optim.compiled import InPlace, fused
 
 
-def seconds(work: Callable[[], object], calls: int = 5) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(calls):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end) / 1e3 / calls
+class Case(NamedTuple):
+    options: dict[str, Any]
+    step: int  # arrays that a step must read or write
+    send: int
 
 
-def optimizer(fuse: bool) -> Decentralized:
-    layers = [nn.Linear(10_000, 1_000, bias=False, device="cuda") for _ in range(PARAMETERS // 10_000_000)]
-    opt = Decentralized(nn.ModuleList(layers).parameters(), dnasa.connect("ring", device="cuda"))
+CASES = {
+    "D-NASA": Case({"rule": "dnasa"}, step=10, send=6),
+    "AdaNASA": Case({"rule": "adanasa", "steps": 10_000}, step=9, send=9),
+    "AdaNASA with an average": Case({"rule": "adanasa"}, step=11, send=11),
+}
+
+
+def optimizer(fuse: bool, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
+    parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
+    opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
     opt.fuse = fuse
     opt.gradient.normal_()
     for _ in range(3):
@@ -39,32 +47,35 @@ def optimizer(fuse: bool) -> Decentralized:
     return opt
 
 
-def main() -> None:
-    fused, plain = optimizer(True), optimizer(False)
-    assert isinstance(fused.stepper, InPlace)
-    a, b = torch.randn(PARAMETERS, device="cuda"), torch.empty(PARAMETERS, device="cuda")
+@torch.no_grad()
+def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[str, float]:
+    """Seconds of each."""
+    fast, plain = (optimizer(fuse, parameters, device, case.options) for fuse in (True, False))
+    assert isinstance(fast.stepper, InPlace)
+    rule, state = fused(fast.made, fast.flat), plain.stepper.state
+    a, b = torch.randn(parameters, device=device), torch.empty(parameters, device=device)
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: b.copy_(a),
-        "fused": fused.step,
+        "fused": fast.step,
         "plain": plain.step,
-        "zero_grad": fused.zero_grad,
+        "send": lambda: rule.send(state, (plain.gradient,), 5),
+        "zero_grad": fast.zero_grad,
     }
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(ROUNDS):
-        for name, work in works.items():
-            times[name].append(seconds(work))
-    median = {name: sorted(each)[ROUNDS // 2] for name, each in times.items()}
-    array = PARAMETERS * 4
-    copied = 2 * array / median["copy"]
-    print(f"{torch.cuda.get_device_name()}, {PARAMETERS:,} float32 parameters, torch {torch.__version__}")
-    print(f"copy: {copied / 1e9:,.0f} GB/s")
-    for name in ("fused", "plain"):
-        reached = ARRAYS * array / median[name]
-        print(
-            f"{name} step: {1e3 * median[name]:.3f} ms, {reached / 1e9:,.0f} GB/s, {100 * reached / copied:.0f} % of copying"
-        )
-    print(f"zero_grad: {1e3 * median['zero_grad']:.3f} ms")
+    return times(works, device, calls)
+
+
+def main(sizes: list[int]) -> None:
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for parameters in sizes:
+        for name, case in CASES.items():
+            taken = measure(case, parameters, "cuda")
+            arrays = {"copy": 2, "fused": case.step, "plain": case.step, "send": case.send, "zero_grad": 1}
+            rates = {kind: arrays[kind] * 4 * parameters / seconds for kind, seconds in taken.items()}
+            print(f"{name}, {parameters:,} parameters")
+            for kind, rate in rates.items():
+                share = 100 * rate / rates["copy"]
+                print(f"  {kind:10s} {1e3 * taken[kind]:8.3f} ms  {rate / 1e9:7,.0f} GB/s  {share:4.0f} % of copying")
 
 
 if __name__ == "__main__":
-    main()
+    main([int(word) for word in sys.argv[1:]] or [10_000_000, 100_000_000])

@@ -1,4 +1,4 @@
-"""D-NASA's steps as `solve` takes them, for the benchmarks."""
+"""Steps as `solve` takes them, for the benchmarks."""
 
 from dnasa.core import Array, Network, Rule, Sent, Snapshot
 from dnasa.engine.side_by_side import make_stepper
@@ -7,9 +7,10 @@ from dnasa.rules import registry
 from dnasa.runs.timing import Timeline
 
 
-def make_rule(nodes: int, x: Array) -> Rule:
-    """D-NASA with its default schedules; `x` has shape (1, runs, nodes, d)."""
-    (group,) = registry.groups(registry.variants("dnasa"), nodes, steps=1000, like=x, layout=())
+def make_rule(nodes: int, x: Array, name: str = "dnasa") -> Rule:
+    """A rule without a stepsize, with its default schedules; `x` has shape (1, runs, nodes, d)."""
+    layout = (("x", tuple(x.shape[-1:])),)
+    (group,) = registry.groups(registry.variants(name), nodes, steps=1000, like=x, layout=layout)
     return group.rule
 
 

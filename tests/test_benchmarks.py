@@ -19,8 +19,15 @@ limits = [adanasa_forms.limit(form, [1.0, -1 / 3]) for form in (adanasa_forms.Fo
 print("limits", *map(round, limits))
 adanasa_forms.accuracy("digits", "iid", 3, "cpu", "tracked-first,learned-step")
 """
+OPTIMIZER = """
+import torch
+torch.compile = lambda function, **options: function
+for case in optimizer_gpu.CASES.values():
+    print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
+"""
 SMALL = {  # what runs, and what it prints
-    "update": ("print(*update.measure(10, 'cpu', calls=1))", "copy fused sequential"),
+    "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
+    "optimizer_gpu": (OPTIMIZER, "copy fused plain send zero_grad"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
     "networks": (NETWORKS, "2 medians"),
     "choices": ("choices.gradients('a9a network', 1)", "a9a network, gradients alone"),

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dnasa import rules, topology
+from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
 from dnasa.core import Channel, InputError, Network, Sent, Snapshot
-from dnasa.engine import fused
+from dnasa.engine import fused, side_by_side
 from dnasa.engine.fused import CompiledBackend, Fused, TorchBackend, TritonBackend, supports
 from dnasa.engine.side_by_side import SideBySide, make_stepper
 from dnasa.engine.steppers import Sequential
@@ -39,6 +39,9 @@ RULES = {
     "dasagt": lambda n: rules.dasagt(schedules.root_decay(0.1, n), schedules.averaging(n)),
 }
 backends = pytest.mark.parametrize("backend", [pytest.param(b, marks=MARKS[BACKENDS[b][0]]) for b in BACKENDS])
+compiled_backends = pytest.mark.parametrize(
+    "backend", [pytest.param(b, marks=needs_compiler) for b in BACKENDS if BACKENDS[b][0] is CompiledBackend]
+)
 compiled_numpy = pytest.mark.parametrize("backend", [pytest.param("compiled, numpy", marks=needs_compiler)])
 
 
@@ -140,6 +143,70 @@ def test_iterates_do_not_depend_on_the_scale_of_the_loss(scale, backend, arrays)
     assert_close(scaled.x, unscaled.x, rtol=1e-4, atol=1e-5)
 
 
+# ---------------------------------------------------------------- AdaNASA
+
+
+def adanasa(shape, averaged=False, steps=30):
+    made = schedules.adanasa_averaged(shape[-2]) if averaged else schedules.adanasa(shape[-2], steps)
+    return rules.adanasa(*made, layout=(("x", shape[-1:]),))
+
+
+@compiled_backends
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
+def test_fused_steps_of_adanasa_are_the_rules_steps(shape, averaged, backend, arrays):
+    rule, gradients = adanasa(shape, averaged), [1 + arrays(shape) for _ in range(20)]
+    assert_steps_agree(backend, rule, ring(shape[-2]), arrays(shape), gradients)
+
+
+@compiled_backends
+@pytest.mark.parametrize(
+    "graph", [topology.star(9), topology.paper_random(), topology.grid(8), topology.exponential(300)]
+)
+def test_steps_of_adanasa_agree_on_any_graph(graph, backend, arrays):
+    shape = (graph.nodes, 70)
+    gradients = [1 + arrays(shape) for _ in range(20)]
+    assert_steps_agree(backend, adanasa(shape), network_of(graph), arrays(shape), gradients)
+
+
+@compiled_backends
+def test_every_run_of_adanasa_uses_its_own_schedules(backend, arrays):
+    several = zip(*(schedules.adanasa(4, steps) for steps in (10, 30, 100)), strict=True)
+    made = [schedules.side_by_side(each, arrays((1,))) for each in several]
+    rule, shape = rules.adanasa(*made, layout=(("x", (3,)),)), (3, 2, 4, 3)
+    gradients = [1 + arrays(shape) for _ in range(20)]
+    assert_steps_agree(backend, rule, ring(4), arrays(shape), gradients)
+
+
+@needs_compiler
+def test_runs_of_adanasa_beside_other_rules_are_the_runs_of_the_plain_rule(monkeypatch):
+    made = ["adanasa", "dnasa", adanasa((5, 30), averaged=True)]
+
+    def run():
+        return solve(problems.LeastSquares(dim=30), topology.ring(5), made, seed=[0, 1, 2], steps=60).x
+
+    fast = run()
+    monkeypatch.setattr(side_by_side, "supports", lambda *args: False)
+    np.testing.assert_allclose(fast, run(), rtol=1e-9, atol=1e-11)
+
+
+@compiled_backends
+def test_a_coordinate_without_gradients_stays_where_it_is(backend, arrays):
+    start, g = arrays((4, 5)), arrays((4, 5))
+    g[..., 2] = 0
+    run = started(adanasa((4, 5)), ring(4), 0 * start + 1)
+    for t in range(10):
+        run.step((g,), t)
+    assert_close(run.x[..., 2], 0 * start[..., 2] + 1)
+    assert bool((abs(run.x[..., 1] - 1) > 1e-6).all())
+
+
+@backends
+def test_adanasa_has_a_fast_path_in_c_alone(backend, arrays):
+    x = arrays((4, 5))
+    assert supports(adanasa((4, 5)), ring(4), adanasa((4, 5)).init(x)) == (BACKENDS[backend][0] is CompiledBackend)
+
+
 # ---------------------------------------------------------------- gradients as problems return them
 
 
@@ -234,9 +301,10 @@ def test_a_diverged_run_does_not_change_the_others(backend, arrays):
 
 
 @needs_compiler
-def test_a_step_from_a_saved_state_is_the_same_step():
+@pytest.mark.parametrize("rule", [RULES["dnasa"](6), adanasa((6, 5000)), adanasa((6, 5000), averaged=True)])
+def test_a_step_from_a_saved_state_is_the_same_step(rule):
     """|z| of a saved state is computed exactly as a step computes it: a resumed run is exact."""
-    rule, network, generator = RULES["dnasa"](6), ring(6), np.random.default_rng(0)
+    network, generator = ring(6), np.random.default_rng(0)
     run = started(rule, network, np.zeros((6, 5000), np.float32))
     gradients = generator.standard_normal((20, 6, 5000)).astype(np.float32)
     for t in range(20):
@@ -245,7 +313,8 @@ def test_a_step_from_a_saved_state_is_the_same_step():
         run.step((gradients[t],), t)
         if t >= 10:
             resumed.step((gradients[t],), t)
-    np.testing.assert_array_equal(run.x, resumed.x)
+    for a, b in zip(run.state, resumed.state, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 @backends
@@ -358,8 +427,6 @@ def test_steps_of_a_cuda_graph_are_the_launched_steps(rule, monkeypatch):
 @needs_gpu
 @pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.ReLU])
 def test_runs_with_cuda_graphs_are_the_runs_without(activation, monkeypatch):
-    from dnasa import problems, solve
-
     generator = np.random.default_rng(0)
     x, y = generator.standard_normal((400, 1, 12, 12)).astype(np.float32), np.arange(400) % 3
     layers = (

@@ -10,6 +10,7 @@ from dnasa.problems.least_squares import LeastSquares
 pytestmark = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 RUNS, NODES, DIM, WIDTH = 2, 4, 50, 16
 STATE = ("x", "u", "z", "v")
+PLAIN, NORMALISED, SCALED = range(3)
 
 
 def step_arguments(threads=1, dtype=np.float64):
@@ -18,8 +19,9 @@ def step_arguments(threads=1, dtype=np.float64):
     neighbours = np.stack([index, (index + 1) % NODES, (index - 1) % NODES], axis=1)
     return {
         **{name: generator.standard_normal((RUNS, NODES, DIM)).astype(dtype) for name in STATE},
-        "eta": np.full(RUNS, 0.1),
+        "eta": np.full((RUNS, NODES), 0.1),
         "alpha": np.full(RUNS, 0.5),
+        "beta": np.full(RUNS, 0.9),
         "norms": np.empty((RUNS, NODES)),
         "starts": np.arange(0, 3 * NODES + 1, 3, dtype=np.int32),
         "neighbours": neighbours.ravel().astype(np.int32),
@@ -30,7 +32,7 @@ def step_arguments(threads=1, dtype=np.float64):
         "nodes": NODES,
         "dim": DIM,
         "width": WIDTH,
-        "normalised": True,
+        "kind": NORMALISED,
         "is_double": dtype == np.float64,
     }
 
@@ -43,8 +45,9 @@ def prepare(**changes):
     return compiled.prepare(*(step_arguments() | changes).values())
 
 
-def test_valid_arguments_are_accepted():
-    prepared = prepare()
+@pytest.mark.parametrize("kind", [PLAIN, NORMALISED, SCALED])
+def test_valid_arguments_are_accepted(kind):
+    prepared = prepare(kind=kind)
     assert compiled.measure(prepared)
     assert compiled.step(prepared, np.ones((RUNS, NODES, DIM)))
 
@@ -108,6 +111,12 @@ def test_prepare_refuses_sizes_whose_product_overflows(runs, nodes, dim):
         prepare(runs=runs, nodes=nodes, dim=dim)
 
 
+@pytest.mark.parametrize("kind", [-1, 3])
+def test_prepare_refuses_unknown_kinds_of_steps(kind):
+    with pytest.raises(ValueError, match="kind"):
+        prepare(kind=kind)
+
+
 @pytest.mark.parametrize("node", [-1, NODES, 2**31 - 1, -(2**31)])
 def test_prepare_refuses_neighbours_that_do_not_exist(node):
     neighbours = step_arguments()["neighbours"]
@@ -164,16 +173,20 @@ def test_a_step_refuses_what_was_not_prepared():
             compiled.measure(wrong)
 
 
+@pytest.mark.parametrize("kind", [NORMALISED, SCALED])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_steps_do_not_depend_on_the_number_of_threads(dtype):
-    one, three = step_arguments(1, dtype), step_arguments(3, dtype)
+def test_steps_do_not_depend_on_the_number_of_threads(dtype, kind):
+    one, three = (step_arguments(threads, dtype) | {"kind": kind} for threads in (1, 3))
+    for arguments in (one, three):
+        arguments["z"] = abs(arguments["z"])  # second moments, where AdaNASA steps
     g = np.random.default_rng(1).standard_normal((6, RUNS, NODES, DIM)).astype(dtype)
     for arguments in (one, three):
         prepared = compiled.prepare(*arguments.values())
         compiled.measure(prepared)
         for t in range(len(g)):
             compiled.step(prepared, g[t])
-    for name in (*STATE, "norms"):
+    for name in STATE:
+        assert np.isfinite(one[name]).all()
         np.testing.assert_array_equal(one[name], three[name])
 
 

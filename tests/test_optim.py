@@ -619,19 +619,58 @@ def test_runs_with_messages_in_16_bits_train():
 # ---------------------------------------------------------------- the fused update
 
 
-@pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
-def test_the_fused_update_is_the_rule(rule, monkeypatch):
-    """In place and with the schedules in memory; compiled on a GPU, as it is here."""
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+FUSED: Any = [{"rule": "dnasa"}, {"rule": "dasagt", "eta": 0.1}, {"rule": "adanasa"}, {"rule": "adanasa", "steps": 20}]
+
+
+def trained(network, fuse, **options):
     net = model(3)
-    opt = Decentralized(net.parameters(), alone(), rule, eta=ETAS[rule])
-    opt.fuse = True
+    opt = Decentralized(net.parameters(), network, **options)
+    opt.fuse = fuse
     for t in range(20):
         opt.zero_grad()
-        backward(net, 0, t)
+        backward(net, network.rank, t)
         opt.step()
-    assert isinstance(opt.stepper, InPlace)
-    torch.testing.assert_close(flat(net), flat(train(alone(), 20, net=model(3), rule=rule, eta=ETAS[rule])[0]))
+    return opt
+
+
+@pytest.mark.parametrize("options", FUSED)
+def test_the_fused_update_is_the_rule(options, monkeypatch):
+    """In place and with the schedules in memory; compiled on a GPU, as it is here."""
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
+    fast, plain = (trained(alone(), fuse, **options) for fuse in (True, False))
+    assert isinstance(fast.stepper, InPlace)
+    torch.testing.assert_close(fast.flat, plain.flat)
+    torch.testing.assert_close(fast.stepper.state, plain.stepper.state)
+
+
+@pytest.mark.parametrize("overlap", [None, False])
+@pytest.mark.parametrize("options", FUSED)
+def test_nodes_with_neighbours_compile_what_they_send(options, overlap, monkeypatch):
+    compiled = []
+
+    def compile(function, **settings):
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+
+    def work(fuse):
+        return run_threads(RING, lambda network: trained(network, fuse, overlap=overlap, **options).flat.clone())
+
+    torch.testing.assert_close(work(True), work(False))
+    assert len(compiled) == 4 * (1 if options["rule"] == "adanasa" else 2)  # `send`, and `early` where there is one
+
+
+@pytest.mark.parametrize(("steps", "arrays"), [(20, 4), (None, 5)])
+def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(steps, arrays, monkeypatch):
+    """And a sample of the coordinates; the gradient is held by all optimizers."""
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
+    opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
+    opt.fuse = True
+    opt.step()
+    sizes = [a.untyped_storage().nbytes() // 4 for a in opt.stepper.state]
+    assert sorted(sizes) == [0] * (5 - arrays) + [1, 1, 10_000, 10_000] + [1_000_000] * arrays
+    assert all(a.is_meta for a in opt.snapshot.state)
 
 
 def test_the_compiled_functions_are_the_rules(monkeypatch):

@@ -7,6 +7,7 @@ def prepare(
     v: Any,
     eta: Any,
     alpha: Any,
+    beta: Any,
     norms: Any,
     starts: Any,
     neighbours: Any,
@@ -17,7 +18,7 @@ def prepare(
     nodes: int,
     dim: int,
     width: int,
-    normalised: bool,
+    kind: int,
     is_double: bool,
     /,
 ) -> Any: ...

@@ -1,8 +1,8 @@
-"""The step of `rules.forms.TrackedAverage` with few passes over memory, for all nodes in one process.
+"""The step of a form in `rules.forms` with few passes over memory, for all nodes in one process.
 
 The rule itself remains the definition: a step here gives the same numbers to rounding (`tests/test_fused.py`) with less
-memory traffic. It reads x, u, z, v and the gradient, and writes x, u, z and v in place; |z| for the next step is computed
-in the same pass.
+memory traffic. It reads the four large arrays of the state and the gradient, and writes the four in place. Where the next
+step needs |z|, it is computed in the same pass.
 """
 
 from collections.abc import Sequence
@@ -15,40 +15,45 @@ from dnasa.arrays import compiled, like, norm, norms_safe, stack
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State, only_x
 from dnasa.cuda_graphs import CudaGraphs
 from dnasa.engine.steppers import Immediate
-from dnasa.rules.forms import TrackedAverage
+from dnasa.rules.forms import ScaledAverage, TrackedAverage
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
 MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
 SMALL = 1 << 22  # numbers in an array up to which launching kernels takes a GPU longer than running them
+SCALED = 2  # kind of a step in `kernels.c`; 0 and 1 are D-NASA's family, plain and normalised
 CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core beside the arrays themselves
+
+Form = TrackedAverage | ScaledAverage
 
 
 def supports(rule: Rule, network: Network, state: State) -> bool:
     """All nodes in this process, one exchange with a fixed W, a rule of this form, and arrays that a backend can process."""
     plain = network.fixed_weights is not None and network.channel is None and network.rounds == 1
-    if not plain or not isinstance(rule.form, TrackedAverage) or rule.then or rule.points is not only_x:
+    if not plain or not isinstance(rule.form, Form) or rule.then or rule.points is not only_x:
         return False
     x, *_ = rule.form.unpack(state)
-    return _backend(network, x) is not None
+    return _backend(rule.form, network, x) is not None
 
 
 class Backend(Protocol):
-    """Steps the arrays that it was created with: `held` is x, u, z and v in one array."""
+    """Steps the arrays that it was created with: `held` is what the form unpacks (x, u, z and v), in one array."""
 
-    norms_safe: bool  # whether the next step can divide by |z|
+    norms_safe: bool  # whether the next step can divide by |z|, if it has to
 
-    def __init__(self, held: Array, weights: Any, normalised: bool): ...
+    def __init__(self, held: Array, weights: Any, form: Any): ...
     def measure(self) -> None: ...
-    def step(self, g: Array, eta: Any, alpha: Any) -> None: ...
+    def step(self, g: Array, *values: Any) -> None: ...  # the values that the form gives for this step
 
 
-def _backend(network: Network, x: Array) -> type[Backend] | None:
-    itemsize, dense = x.dtype.itemsize, isinstance(network.fixed_weights, np.ndarray)
-    if getattr(x, "is_cuda", False):
-        return TritonBackend if itemsize == 4 and dense and network.nodes <= MAX_GPU_NODES else None
-    if compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
+def _backend(form: Form, network: Network, x: Array) -> type[Backend] | None:
+    on_cpu, dense = not getattr(x, "is_cuda", False), isinstance(network.fixed_weights, np.ndarray)
+    if on_cpu and compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
         return CompiledBackend
-    return TorchBackend if not isinstance(x, np.ndarray) and itemsize == 4 and dense else None
+    if isinstance(form, ScaledAverage) or isinstance(x, np.ndarray) or x.dtype.itemsize != 4 or not dense:
+        return None
+    if on_cpu:
+        return TorchBackend
+    return TritonBackend if network.nodes <= MAX_GPU_NODES else None
 
 
 class Fused(Immediate):
@@ -57,14 +62,11 @@ class Fused(Immediate):
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any):
         self.rule, self.network, self.form, self.sent = rule, network, rule.form, snapshot.sent
         self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
+        self.state = self.form.state_with(snapshot.state, self.held)
         self.x = self.held[0]
-        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # x, u and z are sent
-        backend = cast(type[Backend], _backend(network, self.x))  # `supports` was checked
-        self.backend = backend(self.held, network.fixed_weights, self.form.normalised)
-
-    @property
-    def state(self) -> State:
-        return self.form.pack(*self.held)
+        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
+        backend = cast(type[Backend], _backend(self.form, network, self.x))  # `supports` was checked
+        self.backend = backend(self.held, network.fixed_weights, self.form)
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -76,10 +78,11 @@ class Fused(Immediate):
     def step(self, gradients: Gradients, t: int) -> None:
         (g,) = gradients
         g = as_owned_contiguous(g, self.x, self.held)
-        if self.form.normalised and not self.backend.norms_safe:
-            self._fallback(g, t)
+        if self.backend.norms_safe:
+            values, self.state = self.form.values(self.state, g, t)
+            self.backend.step(g, *values)
         else:
-            self.backend.step(g, self.form.eta(t), self.form.alpha(t))
+            self._fallback(g, t)
         self.sent.add(self.network, self.row_bytes, t)
 
     def _fallback(self, g: Array, t: int) -> None:
@@ -126,7 +129,7 @@ def as_owned_contiguous(g: Array, x: Array, held: Array) -> Array:
 class CompiledBackend:
     """One pass over memory in C (`kernels.c`), for NumPy arrays and torch tensors on the CPU."""
 
-    def __init__(self, held: Array, weights: Any, normalised: bool):
+    def __init__(self, held: Array, weights: Any, form: Form):
         _, *runs, nodes, dim = held.shape
         count, itemsize = int(np.prod(runs)), held.dtype.itemsize
         dtype = np.dtype(f"float{8 * itemsize}")
@@ -135,7 +138,7 @@ class CompiledBackend:
         threads = compiled.threads(count * nodes * dim)
         x, u, z, v = map(as_buffer, held)
         starts, neighbours, values = pad_csr(weights)
-        self.etas, self.alphas = np.empty((*runs, 1, 1)), np.empty((*runs, 1, 1))
+        self.etas, (self.alphas, self.betas) = np.empty((*runs, nodes, 1)), np.empty((2, *runs, 1, 1))
         self.prepared = compiled.prepare(
             x,
             u,
@@ -143,6 +146,7 @@ class CompiledBackend:
             v,
             self.etas,
             self.alphas,
+            self.betas,
             np.empty((count, nodes)),
             starts,
             neighbours,
@@ -153,7 +157,7 @@ class CompiledBackend:
             nodes,
             dim,
             width,
-            normalised,
+            SCALED if isinstance(form, ScaledAverage) else int(form.normalised),
             itemsize == 8,
         )
         self.measure()
@@ -161,8 +165,8 @@ class CompiledBackend:
     def measure(self) -> None:
         self.norms_safe = compiled.measure(self.prepared)
 
-    def step(self, g: Array, eta: Any, alpha: Any) -> None:
-        self.etas[...], self.alphas[...] = as_buffer(eta), as_buffer(alpha)
+    def step(self, g: Array, eta: Any, alpha: Any, beta: Any = 0.0) -> None:
+        self.etas[...], self.alphas[...], self.betas[...] = map(as_buffer, (eta, alpha, beta))
         self.norms_safe = compiled.step(self.prepared, as_buffer(g))
 
 
@@ -189,17 +193,17 @@ def as_buffer(a: Any) -> Any:
 class TorchBackend:
     """Without a compiler: all messages in one buffer, then one product with W that writes into the state."""
 
-    def __init__(self, held: Array, weights: Any, normalised: bool):
+    def __init__(self, held: Array, weights: Any, form: TrackedAverage):
         import torch
 
-        self.held, self.normalised = held, normalised
+        self.held, self.normalised = held, form.normalised
         self.messages = torch.empty_like(held[:3])
         self.weights = torch.as_tensor(weights, dtype=held.dtype)
         self.measure()
 
     def measure(self) -> None:
         self.norms = norm(self.held[2])
-        self.norms_safe = norms_safe(self.norms)
+        self.norms_safe = not self.normalised or norms_safe(self.norms)
 
     def step(self, g: Array, eta: Any, alpha: Any) -> None:
         import torch
@@ -221,12 +225,12 @@ class TritonBackend:
 
     norms_safe = True  # |z| is computed in float64, and 0 is handled in the kernel
 
-    def __init__(self, held: Array, weights: Any, normalised: bool):
+    def __init__(self, held: Array, weights: Any, form: TrackedAverage):
         import torch
         import triton
 
         _, *self.runs, self.nodes, self.dim = held.shape
-        self.held, self.normalised = held, normalised
+        self.held, self.normalised = held, form.normalised
         self.count, self.rows = held[0].numel() // (self.nodes * self.dim), triton.next_power_of_2(self.nodes)
         self.columns = max(32, min(256, GPU_TILE // self.rows))
         self.blocks = triton.cdiv(self.dim, self.columns)

@@ -26,26 +26,32 @@ enum {
 
 static int threads_for(double numbers) { return numbers < MIN_PARALLEL_SIZE ? 1 : MAX_THREADS; }
 
+typedef enum { PLAIN, NORMALISED, SCALED, KINDS } Kind; /* D-ASAGT, D-NASA, AdaNASA */
+
 typedef struct {
-    void *x, *u, *z, *v;            /* (runs, nodes, dim) */
-    const double *eta, *alpha;      /* (runs,) */
+    void *x, *u, *z, *v;            /* (runs, nodes, dim); AdaNASA's x, y, m and z */
+    const double *eta;              /* (runs, nodes) */
+    const double *alpha, *beta;     /* (runs,) */
     double *norms;                  /* |z|, (runs, nodes) */
     const int *starts, *neighbours; /* W in CSR form, rows padded to multiples of three entries */
     const void *weights;
     void *scratch;                  /* (threads, 3, nodes, width) */
     double *squares;                /* (runs, tiles, nodes) */
     Py_ssize_t runs, nodes, dim, width, threads;
-    int normalised, is_double;
+    int kind, is_double;
 } Step;
 
 static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->width - 1) / step->width; }
 
 #define REAL float
+#define SQRT sqrtf
 #define NAME(what) what##_float
 #include "kernels.h"
 #undef REAL
+#undef SQRT
 #undef NAME
 #define REAL double
+#define SQRT sqrt
 #define NAME(what) what##_double
 #include "kernels.h"
 
@@ -117,7 +123,7 @@ static int update_norms(const Step *step) {
     return safe;
 }
 
-enum { X, U, Z, V, ETA, ALPHA, NORMS, STARTS, NEIGHBOURS, WEIGHTS, SCRATCH, SQUARES, ARRAYS };
+enum { X, U, Z, V, ETA, ALPHA, BETA, NORMS, STARTS, NEIGHBOURS, WEIGHTS, SCRATCH, SQUARES, ARRAYS };
 
 typedef struct {
     Step step;
@@ -145,14 +151,15 @@ static int check_rows(const Step *step, Py_ssize_t entries) {
 
 static int get_state(Step *step, Py_buffer *views, PyObject **objects) {
     static const char *names[] = {"x", "u", "z", "v"};
-    Py_ssize_t size = product(product(step->runs, step->nodes), step->dim);
+    Py_ssize_t rows = product(step->runs, step->nodes), size = product(rows, step->dim);
     for (int i = X; i <= V; i++)
         if (!get_sized(objects[i], views + i, names[i], real(step->is_double), PyBUF_WRITABLE, size)) return 0;
-    if (!get_sized(objects[ETA], views + ETA, "eta", &DOUBLE, 0, step->runs) ||
-        !get_sized(objects[ALPHA], views + ALPHA, "alpha", &DOUBLE, 0, step->runs))
+    if (!get_sized(objects[ETA], views + ETA, "eta", &DOUBLE, 0, rows) ||
+        !get_sized(objects[ALPHA], views + ALPHA, "alpha", &DOUBLE, 0, step->runs) ||
+        !get_sized(objects[BETA], views + BETA, "beta", &DOUBLE, 0, step->runs))
         return 0;
     step->x = views[X].buf, step->u = views[U].buf, step->z = views[Z].buf, step->v = views[V].buf;
-    step->eta = views[ETA].buf, step->alpha = views[ALPHA].buf;
+    step->eta = views[ETA].buf, step->alpha = views[ALPHA].buf, step->beta = views[BETA].buf;
     return 1;
 }
 
@@ -168,6 +175,10 @@ static int get_weights(Step *step, Py_buffer *views, PyObject **objects) {
 }
 
 static int get_workspace(Step *step, Py_buffer *views, PyObject **objects) {
+    if (step->kind < 0 || step->kind >= KINDS) {
+        PyErr_SetString(PyExc_ValueError, "there is no such kind of step");
+        return 0;
+    }
     if (step->width < 1 || step->width > step->dim) {
         PyErr_SetString(PyExc_ValueError, "the width of a tile must be from 1 to dim");
         return 0;
@@ -193,9 +204,9 @@ static PyObject *prepare(PyObject *self, PyObject *args) {
     }
     Step *step = &prepared->step;
     PyObject *o[ARRAYS];
-    if (PyArg_ParseTuple(args, "OOOOOOOOOOOOnnnnpp", o + X, o + U, o + Z, o + V, o + ETA, o + ALPHA, o + NORMS, o + STARTS,
-                         o + NEIGHBOURS, o + WEIGHTS, o + SCRATCH, o + SQUARES, &step->runs, &step->nodes, &step->dim,
-                         &step->width, &step->normalised, &step->is_double) &&
+    if (PyArg_ParseTuple(args, "OOOOOOOOOOOOOnnnnip", o + X, o + U, o + Z, o + V, o + ETA, o + ALPHA, o + BETA, o + NORMS,
+                         o + STARTS, o + NEIGHBOURS, o + WEIGHTS, o + SCRATCH, o + SQUARES, &step->runs, &step->nodes,
+                         &step->dim, &step->width, &step->kind, &step->is_double) &&
         get_state(step, prepared->views, o) && get_weights(step, prepared->views, o) && get_workspace(step, prepared->views, o))
         return capsule;
     Py_DECREF(capsule);
@@ -207,7 +218,7 @@ static PyObject *run(const Step *step, const void *gradients) {
     Py_BEGIN_ALLOW_THREADS
     if (step->is_double) all_tiles_double(step, gradients);
     else all_tiles_float(step, gradients);
-    safe = update_norms(step);
+    safe = step->kind != NORMALISED || update_norms(step);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(safe);
 }
@@ -336,7 +347,7 @@ static void after_fork_in_child(void) { forked = 1; }
 
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "Check the arrays of a state and hold them for the steps to come."},
-    {"step", step, METH_VARARGS, "Take a step in place; whether the next one can divide by |z|."},
+    {"step", step, METH_VARARGS, "Take a step in place; whether the next one can divide by |z|, if it has to."},
     {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},

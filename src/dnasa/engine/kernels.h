@@ -4,6 +4,11 @@
 
    x <- W[x - scale z]   u <- W[u + g - v]   z <- W[(1 - alpha) z + alpha (u + g - v)]   v <- g
 
+   or of AdaNASA, whose y, m and z are in the places of u, z and v:
+
+   z' = (1 - alpha) z + alpha g   y' = y + z' - z   m' = beta m + (1 - beta) g^2
+   x <- W[x - eta y'/max(sqrt(m'), |y'|)]   y <- W[y']   m <- W[m']   z <- z'
+
    Columns are processed in tiles: the messages of all nodes stay in the cache until they are mixed, and every array is read
    from and written to main memory once. Squares are summed per tile, so that |z| does not depend on the number of threads. */
 
@@ -16,6 +21,21 @@ static void NAME(messages)(const REAL *restrict x, const REAL *restrict u, const
         new_u[k] = tracked;
         new_z[k] = (1 - alpha) * z[k] + alpha * tracked;
         v[k] = g[k];
+    }
+}
+
+static void NAME(scaled_messages)(const REAL *restrict x, const REAL *restrict y, const REAL *restrict m, REAL *restrict z,
+                                  const REAL *restrict g, REAL eta, double alpha, double beta, Py_ssize_t width,
+                                  REAL *restrict new_x, REAL *restrict new_y, REAL *restrict new_m) {
+    REAL z_old = 1 - alpha, z_new = alpha, m_old = beta, m_new = 1 - beta;
+    for (Py_ssize_t k = 0; k < width; k++) {
+        REAL average = z_old * z[k] + z_new * g[k], tracked = y[k] + average - z[k];
+        REAL moment = m_old * m[k] + m_new * (g[k] * g[k]), root = SQRT(moment), size = fabs(tracked);
+        REAL larger = root > size ? root : size;
+        new_x[k] = x[k] - eta * (tracked / (larger == 0 ? 1 : larger));
+        new_y[k] = tracked;
+        new_m[k] = moment;
+        z[k] = average;
     }
 }
 
@@ -47,10 +67,15 @@ static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_ssize_t 
     REAL *x = (REAL *)step->x + offset, *u = (REAL *)step->u + offset;
     REAL *z = (REAL *)step->z + offset, *v = (REAL *)step->v + offset;
     const REAL *g = gradients + offset, *weights = step->weights;
-    double eta = step->eta[run], *norms = step->norms + run * step->nodes;
+    const double *eta = step->eta + run * step->nodes, *norms = step->norms + run * step->nodes;
     for (Py_ssize_t i = 0, row = 0; i < step->nodes; i++, row += step->dim) {
-        double scale = !step->normalised ? eta : norms[i] == 0 ? 0 : eta / norms[i]; /* z/|z| is 0 where z is 0 */
         REAL *out = scratch + i * stride;
+        if (step->kind == SCALED) {
+            NAME(scaled_messages)(x + row, u + row, z + row, v + row, g + row, eta[i], step->alpha[run], step->beta[run],
+                                  width, out, out + next, out + 2 * next);
+            continue;
+        }
+        double scale = step->kind == PLAIN ? eta[i] : norms[i] == 0 ? 0 : eta[i] / norms[i]; /* z/|z| is 0 where z is 0 */
         NAME(messages)(x + row, u + row, z + row, v + row, g + row, scale, step->alpha[run], width, out, out + next,
                        out + 2 * next);
     }
@@ -68,7 +93,7 @@ static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_ssize_t 
             NAME(mix)(u + row, scratch + next, neighbours, weights + begin, count, width, stride);
             NAME(mix)(z + row, scratch + 2 * next, neighbours, weights + begin, count, width, stride);
         }
-        squares[i] = NAME(sum_of_squares)(z + row, width);
+        if (step->kind == NORMALISED) squares[i] = NAME(sum_of_squares)(z + row, width);
     }
 }
 

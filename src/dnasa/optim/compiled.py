@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, whole
+from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, nothing, whole
 from dnasa.engine.steppers import Immediate
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Method, Variant
@@ -86,15 +86,15 @@ def with_stored_schedules(made: Made, like: Tensor) -> tuple[Rule, Callable[[int
 
 
 def fused(made: Made, like: Tensor) -> Rule:
-    """The rule with `early` and `send` compiled, each with schedules of its own: they run on different CUDA streams."""
+    """The rule with `early` and `send` compiled, each with schedules of its own: they may run on different CUDA streams."""
     first, set_first = with_stored_schedules(made, like)
     second, set_second = with_stored_schedules(made, like)
-    early = compiled(lambda s: first.early(s, 0))
     send = compiled(lambda s, gradients: second.send(s, gradients, 0))
-    return made.rule._replace(
-        early=lambda s, t: (set_first(t), early(s))[1],
-        send=lambda s, gradients, t: (set_second(t), send(s, gradients))[1],
-    )
+    rule = made.rule._replace(send=lambda s, gradients, t: (set_second(t), send(s, gradients))[1])
+    if rule.early is nothing:
+        return rule
+    early = compiled(lambda s: first.early(s, 0))
+    return rule._replace(early=lambda s, t: (set_first(t), early(s))[1])
 
 
 class InPlace(Immediate):

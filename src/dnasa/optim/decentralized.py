@@ -88,7 +88,7 @@ class Decentralized(torch.optim.Optimizer):
         self._check_agreement()
         start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers.tensors])
         self.stepper: Any = None
-        self.snapshot = self._initial()  # while there is no stepper
+        self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
 
     def _flatten(self, buffers: Iterable[Tensor]) -> None:
         everyone = [p for group in self.param_groups for p in group["params"]]
@@ -317,9 +317,10 @@ class Decentralized(torch.optim.Optimizer):
         if self.fuse and self.network.nodes == 1:
             self.stepper = InPlace(self.made, _cloned(snapshot, keep=self.flat))
         else:
-            rule = fused(self.made, self.flat) if self.fuse and self.overlap else self.rule
+            rule = fused(self.made, self.flat) if self.fuse else self.rule
             args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
             self.stepper = make_stepper(*args)
+        self.snapshot = _without_memory(snapshot)
         if self.rule.points is not only_x:
             self.flat.copy_(self.stepper.points(self.t)[0])
 
@@ -415,6 +416,15 @@ class Decentralized(torch.optim.Optimizer):
 
 
 def _cloned(snapshot: Snapshot, keep: Tensor | None = None) -> Snapshot:
-    """With memory of its own; `keep` stays the array it is."""
-    arrays = {name: a if a is keep else a.clone() for name, a in leaves(snapshot.state).items()}
+    """With memory of its own for each array; x stays the array it is if that is `keep`."""
+    arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
+    if snapshot.state.x is keep:
+        arrays[next(iter(arrays))] = keep
     return snapshot._replace(state=rebuilt(snapshot.state, arrays))
+
+
+def _without_memory(snapshot: Snapshot) -> Snapshot:
+    """The names and shapes of the state's arrays."""
+    return Snapshot(
+        rebuilt(snapshot.state, {name: a.to("meta") for name, a in leaves(snapshot.state).items()}), {}, Sent()
+    )

@@ -5,9 +5,9 @@ What differs from D-NASA, with the measurements behind it, is on the page "Which
 
 from typing import NamedTuple
 
-from dnasa.arrays import maximum, minimum, nonzero, norm, unit
+from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, size
-from dnasa.rules.forms import ThroughSchedules
+from dnasa.rules.forms import ScaledAverage
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
 GROWTH = 128.0  # steps are at most this many radii long
@@ -36,23 +36,35 @@ def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | N
     d = size(layout)
     every = max(1, d // SAMPLE)
 
+    def sample(a: Array) -> Array:
+        return copied(a[..., ::every])  # a view would keep all of a in memory
+
     def init(x: Array) -> State:
-        part = x[..., ::every]
+        part = sample(x)
         average = x if weight else x[..., :0]
         return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, back=0 * norm(x), r=SMALL * (1 + norm(x)), average=average)
+
+    def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
+        """The step, and the state with the radius and the average of the iterates after it."""
+        step = minimum(GROWTH * s.r / d**0.5, eta(t) * d ** (-1 / 3))
+        x, m, g = sample(s.x), sample(s.m), sample(g)
+        h = unit(scaled(g, second_moments(m, g, t)))
+        way = s.way + step * h
+        back = s.back + step * (h * (s.start - x)).sum(-1)[..., None]
+        r = maximum(s.r, every**0.5 * back / nonzero(norm(way)))
+        average = s.average + weight(t) * (s.x - s.average) if weight else s.average
+        return step, s._replace(way=way, back=back, r=r, average=average)
+
+    def second_moments(m: Array, g: Array, t: int) -> Array:
+        return beta(t) * m + (1 - beta(t)) * g**2
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         z = (1 - alpha(t)) * s.z + alpha(t) * g
         y = s.y + z - s.z
-        m = beta(t) * s.m + (1 - beta(t)) * g**2
-        step = minimum(GROWTH * s.r / d**0.5, eta(t) * d ** (-1 / 3))
-        h = unit(scaled(g[..., ::every], m[..., ::every]))
-        way = s.way + step * h
-        back = s.back + step * (h * (s.start - s.x[..., ::every])).sum(-1)[..., None]
-        r = maximum(s.r, every**0.5 * back / nonzero(norm(way)))
-        average = s.average + weight(t) * (s.x - s.average) if weight else s.average
-        return (s.x - step * scaled(y, m), y, m), s._replace(z=z, way=way, back=back, r=r, average=average)
+        m = second_moments(s.m, g, t)
+        step, after = learn(s, g, t)
+        return (s.x - step * scaled(y, m), y, m), after._replace(z=z)
 
     def receive(s: State, mixed: Messages) -> State:
         x, y, m = mixed
@@ -64,7 +76,14 @@ def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | N
     def answer(s: State) -> Array:
         return s.average if weight else s.x
 
-    return Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, form=ThroughSchedules())
+    form = ScaledAverage(
+        learn,
+        alpha,
+        beta,
+        unpack=lambda s: (s.x, s.y, s.m, s.z),
+        pack=lambda s, x, y, m, z: s._replace(x=x, y=y, m=m, z=z),
+    )
+    return Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, form=form)
 
 
 def scaled(a: Array, m: Array) -> Array:
