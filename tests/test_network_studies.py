@@ -207,13 +207,16 @@ def test_saved_rows_are_found_again_to_the_bit(tmp_path):
 def test_robustness_runs_without_data_and_is_not_run_twice(no_data, monkeypatch, tmp_path):
     report = robustness.run(quick=True, progress=False, folder=tmp_path)
     rows = report.data["robustness-digits-iid"]
-    assert len(rows) == 14
+    assert len(rows) == 16
     assert rows.kind.value_counts().to_dict() == {
-        "graph": 4, "nodes": 3, "steps": 2, "partition": 2, "loss scale": 2, "default": 1
+        "graph": 4, "nodes": 3, "steps": 2, "partition": 2, "loss scale": 2, "radius": 2, "default": 1
     }  # fmt: skip
     assert rows.loc[0, ["adanasa gain", "dnasa gain"]].tolist() == [0, 0]
     dnasa = rows.set_index("change")["dnasa gain"]
     assert dnasa["loss times 1000"] == pytest.approx(0, abs=0.2)
+    assert (
+        dnasa["radius 1e-06 at the start"] == 0 != rows.set_index("change")["adanasa gain"]["radius 1e-06 at the start"]
+    )
     assert dnasa["20 steps"] != dnasa["1 steps"]
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
     monkeypatch.setattr(robustness, "solve", None)

@@ -26,7 +26,15 @@ class State(NamedTuple):
     average: Array  # of the iterates; empty where the last one is the answer
 
 
-def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | None = None, *, layout: Layout) -> Rule:
+def adanasa(
+    eta: Schedule,
+    alpha: Schedule,
+    beta: Schedule,
+    weight: Schedule | None = None,
+    *,
+    layout: Layout,
+    radius: float = SMALL,
+) -> Rule:
     """AdaNASA on d parameters; with `weight`, the answer is an average of the iterates.
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
@@ -42,7 +50,9 @@ def adanasa(eta: Schedule, alpha: Schedule, beta: Schedule, weight: Schedule | N
     def init(x: Array) -> State:
         part = sample(x)
         average = x if weight else x[..., :0]
-        return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, back=0 * norm(x), r=SMALL * (1 + norm(x)), average=average)
+        return State(
+            x, 0 * x, 0 * x, 0 * x, part, 0 * part, back=0 * norm(x), r=radius * (1 + norm(x)), average=average
+        )
 
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
         """The step, and the state with the radius and the average of the iterates after it."""

@@ -1,4 +1,4 @@
-"""Beyond the paper: how much AdaNASA's result changes with the nodes, steps, graph, partition and scale of the loss.
+"""Beyond the paper: how much AdaNASA's result changes with nodes, steps, graph, partition, scale of the loss and first radius.
 
 Each entry differs from the default of its column in one respect. The batch of a node is constant, so the number of nodes
 also changes the total batch. D-NASA is run beside it: what changes for both is due to the task rather than the rule.
@@ -12,10 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.core import InputError, choose
+from dnasa.core import InputError, Layout, Rule, choose
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.plots import colours, drawable, panels, title
+from dnasa.rules import adanasa, schedules
+from dnasa.rules.registry import CUSTOM
 from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, divided, make_problem, read
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
@@ -42,6 +44,12 @@ class Entry(NamedTuple):
     nodes: int = NODES
     graph: str = "ring"
     loss_scale: float = 1.0
+    radius: float | None = None  # AdaNASA's at the start, relative to 1 + |x|; None: its own
+
+    def rules(self, layout: Layout) -> list[str | Rule]:
+        if self.radius is None:
+            return list(RULES)
+        return [adanasa(*schedules.adanasa(self.nodes, self.steps), layout=layout, radius=self.radius), "dnasa"]
 
 
 TABLES = {
@@ -69,6 +77,7 @@ def entries(column: Column, steps: int) -> list[Entry]:
         *({"kind": "graph", "change": g, "graph": g} for g in ("exponential", "complete", "star", "path")),
         *({"kind": "partition", "change": how, "partition": how} for how in column.others),
         *({"kind": "loss scale", "change": f"loss times {c:g}", "loss_scale": c} for c in (1e-3, 1e3)),
+        *({"kind": "radius", "change": f"radius {r:g} at the start", "radius": r} for r in (1e-6, 1e-2)),
     ]
     return [default, *(default._replace(**change) for change in changes)]
 
@@ -128,16 +137,17 @@ class Study(NamedTuple):
 
     def run_entry(self, task: Task, data: Dataset, entry: Entry) -> pd.DataFrame:
         shards = divided(data, np.arange(len(data.labels)), entry.partition, entry.nodes)
+        problem = make_problem(task, data, shards, self.device, loss_scale=entry.loss_scale)
         result = solve(
-            make_problem(task, data, shards, self.device, loss_scale=entry.loss_scale),
+            problem,
             topology.make(entry.graph, entry.nodes),
-            list(RULES),
+            entry.rules(problem.layout),
             steps=entry.steps,
             seed=range(self.seeds),
             evaluate=[entry.steps],
             progress=self.progress,
         )
-        final = result.final().reset_index(drop=True)
+        final = result.final().reset_index(drop=True).replace({"rule": {CUSTOM: "adanasa"}})
         labels = {"kind": entry.kind, "change": entry.change, "steps": entry.steps}
         return final.assign(**labels, value=final[task.measure.column])[list(SAVED)]
 
