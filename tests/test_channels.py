@@ -28,6 +28,31 @@ def run(channel=None, rule=None, graph=RING, problem=None, **options):
     return dnasa.solve(problem or flat(), graph, rule or rules.dsgd(lambda t: 0.1), **chosen)
 
 
+CHANNELS = {
+    "float16": channels.cast("float16"),
+    "bfloat16": channels.cast("bfloat16"),
+    "compressed": CHOCO,
+    "lost": channels.faulty(drop=0.3),
+}
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize("rule", [name for name in rules.RULES if name != "d2"])  # which amplifies what is lost
+def test_every_rule_learns_through_every_channel(rule, channel):
+    """Rounding and compression make small messages negative that are positive by themselves, such as second moments."""
+    target = np.random.default_rng(0).standard_normal((4, 40))
+
+    def gradient(x, node, rng):
+        return 2e-4 * (x - target[node] + 0.1 * rng.standard_normal(40) * (np.arange(40) % 8 == node))
+
+    problem = Custom(gradient, start=np.zeros(40, np.float32), fingerprint="small gradients")
+    eta: Any = {} if not rules.RULES[rule].needs_eta else {"eta": 0.05 if rule == "dadam" else 100.0}
+    done = run(CHANNELS[channel], rule, problem=problem, steps=150, **eta)
+    assert done.runs.diverged.isna().all()
+    mean = target.mean(0)
+    assert np.linalg.norm(done.mean - mean) < 0.7 * np.linalg.norm(mean)
+
+
 def test_compression_with_memory_is_refused_on_a_changing_graph():
     changing = topology.changing([topology.ring(4), topology.path(4)])
     with pytest.raises(InputError, match="remembers what came over one graph, and changing changes"):

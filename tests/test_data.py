@@ -157,6 +157,12 @@ JPEGS = jpeg_parts([as_jpeg((9, 9, 9))] * 2, [0, 1])
         ({"train_ends": JPEGS["train_ends"][::-1]}, "do not end where 'train_ends' says"),
         ({"train_ends": JPEGS["train_ends"] / 2}, "do not end where 'train_ends' says"),
         ({"test_jpeg": JPEGS["test_jpeg"].reshape(2, -1)}, "do not end where 'test_ends' says"),
+        ({"train_ends": np.array(["a", "b"])}, "do not end where 'train_ends' says"),
+        ({"train_ends": np.array(7), "train_labels": np.array(1)}, "do not end where 'train_ends' says"),
+        (
+            {"train_jpeg": np.empty(0, np.uint8), "train_ends": np.empty(0, int), "train_labels": np.empty(0, int)},
+            "do not end",
+        ),
         ({"train_labels": np.array([0, 10])}, "whole numbers from 0 to 9"),
         ({"train_labels": np.array([0, 1, 2])}, "do not end"),
         ({"test_jpeg": 0 * JPEGS["test_jpeg"]}, "not a colour JPEG of 32 x 32"),

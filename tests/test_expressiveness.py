@@ -19,6 +19,7 @@ from dnasa import core, rules
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized
 from dnasa.problems import Custom
+from dnasa.rules import schedules
 
 NODES, DIM = 4, 5
 TARGETS = np.random.default_rng(1).standard_normal((NODES, DIM))
@@ -304,6 +305,9 @@ def test_what_is_no_topology_codec_or_rule_is_named():
         dnasa.channels.choco("sign", 0.3)  # type: ignore[arg-type]
     with pytest.raises(core.InputError, match="push_sum wraps a Rule"):
         rules.push_sum("dsgd")  # type: ignore[arg-type]
+    radius = rules.adanasa(*schedules.adanasa(4, 10), layout=(("x", (3,)),))
+    with pytest.raises(core.InputError, match="cannot be used with push-sum"):
+        rules.push_sum(radius)
 
 
 def test_a_rule_that_never_exchanges_says_so():

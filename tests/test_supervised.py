@@ -506,8 +506,33 @@ def test_wrong_options_are_refused(change, words):
 def test_labels_beyond_the_outputs_are_refused():
     data = images()
     shard = np.flatnonzero(data.labels < 2)  # so that the first batch has none of them
-    with pytest.raises(InputError, match="Labels run up to 2, but the model has 2 outputs"):
+    with pytest.raises(InputError, match="Labels run from 0 to 2, but the model has 2 outputs"):
         Supervised(lambda: resnet(2, 2, (8,)), cross_entropy, data, [shard], batch=2)
+    data.labels[shard[-1]] = -1
+    with pytest.raises(InputError, match="Labels run from -1 to 2"):
+        Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)
+    data.labels[shard[-1]] = -100  # torch's losses leave these out
+    Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)
+
+
+def test_a_process_without_test_rows_adds_nothing_to_the_measures():
+    task = problem("batch norm", train_metrics=False)
+    few = problem("batch norm", train_metrics=False)
+    few.test_total = task.test_total = 2
+    x, nodes = task.start(0)[None, None], range(NODES)
+    shared = task.statistics(x, nodes)
+    every = task.evaluate(x, nodes, statistics=shared)["test_loss"]
+    parts = [few.evaluate(x, range(node, node + 1), statistics=shared)["test_loss"] for node in nodes]
+    assert torch.isfinite(torch.stack(parts)).all()
+    torch.testing.assert_close(torch.stack(parts).mean(0), every)
+
+
+def test_another_dropout_is_another_model():
+    def with_dropout(p):
+        net = nn.Sequential(nn.Dropout(p), nn.Linear(5, 2))
+        return Supervised(lambda: net, nn.MSELoss(), table(), [np.arange(30)], batch=4).fingerprint
+
+    assert with_dropout(0.1) == with_dropout(0.1) != with_dropout(0.9)
 
 
 def test_a_metric_named_after_a_column_is_refused():

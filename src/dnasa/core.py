@@ -49,10 +49,14 @@ def size(layout: Layout) -> int:
 
 
 class Needs(NamedTuple):
-    """What a rule needs of W: all eigenvalues strictly above `smallest_eigenvalue`; symmetric unless it says `directed`."""
+    """What a rule needs of W: all eigenvalues strictly above `smallest_eigenvalue`; symmetric unless it says `directed`.
+
+    A rule that is `doubly_stochastic` cannot be used with push-sum.
+    """
 
     smallest_eigenvalue: float = -1.0
     directed: bool = False
+    doubly_stochastic: bool = False
 
 
 def nothing(state: State, t: int) -> Messages:

@@ -87,7 +87,7 @@ def train(
     thresholds = inputs.thresholds(stop or ())
     task, graph, shared = inputs.prepare(context)
     if local_accuracy and not hasattr(task, "accuracies"):
-        raise InputError("--local-accuracy tests linear, mlp and lenet models: leave it out.")
+        raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
     console.quiet = result.rank != 0
     print_lost_nodes(result)
@@ -178,7 +178,8 @@ def reproduce(
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="One part of networks or robustness, such as cifar10/ring/iid or a9a-iid.")
+        str | None,
+        typer.Option(help="One part of networks, robustness or finetuning, such as cifar10/ring/iid or mnist."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:

@@ -134,9 +134,14 @@ def read_cifar10_jpeg(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Training and test part of an .npz: `_jpeg` has the bytes of all images, `_ends` where each ends, and `_labels`."""
     for part in ("train", "test"):
         raw, ends, labels = _read_arrays(path, [f"{part}_{name}" for name in ("jpeg", "ends", "labels")]).values()
-        cuts = np.append(0, ends).astype(np.int64)
-        plain = raw.dtype == np.uint8 and raw.ndim == 1 and ends.dtype.kind in "iu" and ends.shape == labels.shape
-        if not plain or (np.diff(cuts) <= 0).any() or cuts[-1] != len(raw):
+        plain = (
+            raw.dtype == np.uint8
+            and ends.dtype.kind in "iu"
+            and ends.shape == labels.shape
+            and raw.ndim == ends.ndim == 1
+        )
+        cuts = np.append(0, ends).astype(np.int64) if plain and len(ends) else np.zeros(1)
+        if len(cuts) == 1 or (np.diff(cuts) <= 0).any() or cuts[-1] != len(raw):
             raise InputError(f"{path} is damaged: the images in '{part}_jpeg' do not end where '{part}_ends' says.")
         images = [decode_jpeg(raw[start:end].tobytes(), path) for start, end in pairwise(cuts)]
         yield np.stack(images).transpose(0, 3, 1, 2), _checked_classes(labels, 10, path)

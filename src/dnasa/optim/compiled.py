@@ -40,7 +40,7 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
     if schedule is None and steps is None and not method.needs_eta:
-        schedule = next(name for name in method.schedules if not registry.needs_steps(name))
+        schedule = next((name for name in method.schedules if not registry.needs_steps(name)), None)
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     if registry.needs_steps(variant.schedule) and steps is None:
         raise InputError(
@@ -48,7 +48,8 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
         )
     schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
     make = partial(_make, method, layout)
-    return Made(str(list(variant.label().values())), make(*schedules), make, schedules)
+    label = [*variant.label().values(), steps if registry.needs_steps(variant.schedule) else None]
+    return Made(str(label), make(*schedules), make, schedules)
 
 
 def _make(method: Method, layout: Layout, *schedules: Schedule) -> Rule:

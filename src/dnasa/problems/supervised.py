@@ -17,6 +17,7 @@ from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded
 from dnasa.problems.stored import Rows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
+IGNORED = -100  # the label that torch's losses leave out
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
 MEASURED = ("train_loss", "test_loss", "test_accuracy", "gradient", "grad_norm", "stationarity", "tracking")
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -98,11 +99,12 @@ class Supervised(Sharded):
         outputs = self.module.outputs(point, x, self._no_statistics())
         if not _are_classes(outputs, y):
             return {}
-        largest = max(int(labels.memory.max()) for labels in (self.labels, self.test_labels))
-        if largest >= outputs.shape[-1]:
+        labels = torch.cat([part.memory.flatten() for part in (self.labels, self.test_labels)])
+        labels = labels[labels != getattr(self.module.loss, "ignore_index", IGNORED)]
+        if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= outputs.shape[-1]):
             raise InputError(
-                f"Labels run up to {largest}, but the model has {outputs.shape[-1]} outputs: the largest label may be "
-                f"{outputs.shape[-1] - 1}."
+                f"Labels run from {int(labels.min())} to {int(labels.max())}, but the model has {outputs.shape[-1]} outputs: "
+                f"they must be 0 to {outputs.shape[-1] - 1}."
             )
         return {"test_accuracy": _accuracy}
 
@@ -124,10 +126,9 @@ class Supervised(Sharded):
     @cached_property
     def fingerprint(self) -> str:
         """Of the test data, the model and the loss: the nodes' rows may be in other processes."""
-        kinds = [type(part).__name__ for part in self.module.tested.modules()]
         every = np.arange(self.test_total)
         data = self.test_inputs.checksum(every), self.test_labels.checksum(every)
-        model = self.layout, kinds, self.module.constants(), self.module.autocast
+        model = self.layout, repr(self.module.tested), self.module.constants(), self.module.autocast
         common = checksum(data, model, self.module.loss, self.augment)
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
@@ -256,7 +257,7 @@ class Supervised(Sharded):
     def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor) -> dict[str, Tensor]:
         """The measures, added up over the rows."""
         totals = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
-        for part in rows.split(self._most_rows):
+        for part in rows.split(self._most_rows) if len(rows) else ():
             x, y = self._test_batch(part)
             outputs = self.module.outputs(point, x, statistics)
             for name, measure in self.measures.items():

@@ -6,11 +6,12 @@ What differs from D-NASA, with the measurements behind it, is on the page "Which
 from typing import NamedTuple
 
 from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
-from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, size
+from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
 from dnasa.rules.forms import ScaledAverage
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
 GROWTH = 128.0  # steps are at most this many radii long
+NEEDS = Needs(doubly_stochastic=True)  # the radius is that of x itself, which push-sum scales
 SAMPLE = 10_000  # the radius is learned from at least so many coordinates, if there are as many
 
 
@@ -78,7 +79,7 @@ def adanasa(
 
     def receive(s: State, mixed: Messages) -> State:
         x, y, m = mixed
-        return s._replace(x=x, y=y, m=m)
+        return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
     def restart(s: State) -> State:
         return s._replace(y=s.z)  # then mean(y) = mean(z) over the nodes that are left
@@ -93,7 +94,7 @@ def adanasa(
         unpack=lambda s: (s.x, s.y, s.m, s.z),
         pack=lambda s, x, y, m, z: s._replace(x=x, y=y, m=m, z=z),
     )
-    return Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, form=form)
+    return Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, needs=NEEDS, form=form)
 
 
 def scaled(a: Array, m: Array) -> Array:

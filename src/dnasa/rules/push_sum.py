@@ -22,6 +22,8 @@ def push_sum(rule: Rule) -> Rule:
     """
     if not isinstance(rule, Rule):
         raise InputError("push_sum wraps a Rule, such as rules.dsgd(eta): call the rule's maker first.")
+    if rule.needs.doubly_stochastic:
+        raise InputError("This rule cannot be used with push-sum: use D-SGD, D-SGT or D-NASA on a directed graph.")
 
     def init(x: Array) -> State:
         return State(rule.init(x), x[..., :1] * 0 + 1)

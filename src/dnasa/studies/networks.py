@@ -169,7 +169,7 @@ def run_part(study: Study, part: Part, data: Dataset) -> None:
     options: Any = {"steps": task.steps, "seed": range(study.seeds), "progress": study.progress}
     for rule, etas in study.missing(part, saved):
         for some in [etas] if together else [[eta] for eta in etas]:
-            method = adamw(warm_up_and_cosine(some[0], task.steps)) if central else rule
+            method = adamw(schedules.cosine(some[0], task.steps)) if central else rule
             tuned = some if rule in TUNED else None
             result = solve(validated, graph, method, eta=tuned, evaluate=[task.steps], **options)
             rows = results(result, tested, task.measure)
@@ -201,12 +201,6 @@ def adamw(eta: Schedule) -> Rule:
         return (x - eta(t) * WEIGHT_DECAY * s.x,), after
 
     return plain._replace(send=send)
-
-
-def warm_up_and_cosine(eta: float, T: int) -> Schedule:
-    """A cosine to 0, its first tenth multiplied by a line from 0 to 1."""
-    cosine = schedules.cosine(eta, T)
-    return lambda t: cosine(t) * min(1.0, (t + 1) / (T / 10))
 
 
 # ---------------------------------------------------------------- tables
@@ -278,6 +272,8 @@ def finding(best: pd.DataFrame, measure: Measure) -> str:
 def compared(best: pd.DataFrame, rule: str, measure: Measure) -> str:
     """How much better or worse AdaNASA is, in words."""
     gain = measure.gain(best.test["adanasa"], best.test[rule])
+    if not np.isfinite(gain):
+        return "better than"
     return f"{measure.amount(gain)} {'better' if gain >= 0 else 'worse'} than"
 
 
@@ -305,6 +301,10 @@ def make_report(study: Study, notes: list[str], quick: bool) -> Report:
             report.tables[f"networks-{name}"] = table
             report.figures[f"networks-{name}"] = draw(name, task, means, best, quick)
         report.findings += [f"{part.name}: {finding(rows, task.measure)}" for part, rows in best.items()]
+    if not report.findings:
+        report.findings.append(
+            "The results are saved. A table follows once a graph and a partition of the task are complete."
+        )
     return report
 
 

@@ -8,6 +8,8 @@ import pandas as pd
 from dnasa.core import InputError
 from dnasa.files import make_folder, write_durably
 
+NUMBERS = {"eta", "steps", "step", "seed", "value", "accuracy", "validation", "test"}
+
 
 class Saved:
     """A table that is written after every addition."""
@@ -37,4 +39,7 @@ def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         raise InputError(f"Cannot read the saved results in {path} ({reason}): delete the file.") from error
     if list(table.columns) != list(columns):
         raise InputError(f"{path} does not hold results of this study: delete it, or choose another --out.")
+    for name in NUMBERS & set(columns):
+        if table[name].dtype.kind not in "iuf":
+            raise InputError(f"Column '{name}' of the saved results in {path} must hold numbers: delete the file.")
     return table

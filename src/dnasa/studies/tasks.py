@@ -51,6 +51,8 @@ def on_shards(
     name = model or models.default(rows)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
     if not models.batched(name, rows):
+        if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
+            rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
         options |= {"augment": augment, "train_metrics": False}
         return Supervised(models.make(name, rows), cross_entropy, rows, shards, **options)
     return Classification(
