@@ -100,10 +100,10 @@ def optimizer(engine):
     net = connect("ring", engine)
     assert net.nodes == 4
     ends = []
-    for overlap in (True, False):
+    for rule, overlap in (("dnasa", True), ("dnasa", False), ("adanasa", None)):
         torch.manual_seed(net.rank)
         model = nn.Linear(5, 3).double()
-        opt = Decentralized(model.parameters(), net, overlap=overlap)
+        opt = Decentralized(model.parameters(), net, rule, steps=60, overlap=overlap)
         start = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
         for t in range(60):
             rows = problem.samples.at([0], net.local_nodes, t, ready=torch.as_tensor)[0, 0]
@@ -114,7 +114,7 @@ def optimizer(engine):
             assert opt.consensus() >= 0
         ends.append(net.gather(opt.flat.clone()))
         opt.state_dict()
-    assert torch.equal(*ends)
+    assert torch.equal(*ends[:2])
     hidden, plain = (
         solve(problem, graph, steps=60, start=start, network=net, overlap=overlap, evaluate=[60]).x
         for overlap in (True, False)
@@ -126,6 +126,7 @@ def optimizer(engine):
     if net.rank == 0:
         simulated = solve(problem, graph, steps=60, start=start)
         np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10)
         np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
         simulated_half = solve(problem, graph, steps=60, start=start, message_dtype="bfloat16")
         np.testing.assert_allclose(half.x, simulated_half.x, rtol=0, atol=1e-10)
