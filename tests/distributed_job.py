@@ -126,7 +126,9 @@ def optimizer(engine):
     if net.rank == 0:
         simulated = solve(problem, graph, steps=60, start=start)
         np.testing.assert_allclose(ends[0], simulated.x, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(
+            ends[2], solve(problem, graph, "adanasa", steps=60, start=start).x, rtol=0, atol=1e-10
+        )
         np.testing.assert_allclose(plain, simulated.x, rtol=0, atol=1e-10)
         simulated_half = solve(problem, graph, steps=60, start=start, message_dtype="bfloat16")
         np.testing.assert_allclose(half.x, simulated_half.x, rtol=0, atol=1e-10)

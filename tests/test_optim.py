@@ -219,6 +219,33 @@ def test_the_default_is_adanasa_whose_answer_is_the_last_iterate_where_the_numbe
     assert (last[-1] - last[-2]).norm() < 0.01 * (last[-200] - last[-201]).norm()
 
 
+def test_more_steps_than_were_announced_get_a_warning():
+    net = model()
+    opt = Decentralized(net.parameters(), alone(), steps=3)
+    for t in range(3):
+        opt.zero_grad()
+        backward(net, 0, t)
+        opt.step()
+    last = flat(net)
+    with pytest.warns(UserWarning, match="more often than steps=3 says"):
+        opt.step()
+    opt.step()
+    assert torch.equal(flat(net), last)
+
+
+def test_a_learning_rate_is_refused_with_a_clear_line():
+    with pytest.raises(InputError, match="has no learning rate"):
+        Decentralized(model().parameters(), alone(), lr=1e-3)  # type: ignore[arg-type]
+
+
+def test_nodes_that_expect_different_numbers_of_steps_are_told_so():
+    def work(network):
+        with pytest.raises(InputError, match="the rule"):
+            Decentralized(model().parameters(), network, steps=10 + network.rank)
+
+    run_threads(RING, work)
+
+
 def test_without_the_number_of_steps_the_default_answers_with_an_average_of_the_iterates():
     record = [flat(model())]
     net, opt = train(alone(), steps=30, net=model(), record=record)

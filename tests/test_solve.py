@@ -211,7 +211,10 @@ def broken(gradient):
         (lambda p, g: dnasa.solve(p, g, "dsgd", steps=5), "needs a stepsize"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=-1, steps=5), "eta must be a positive number"),
         (lambda p, g: dnasa.solve(p, g, "dsgd", eta=float("nan"), steps=5), "eta must be a positive number"),
-        (lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5), "Unknown rule 'dsdg'. Choose from: dsgd, dmsgd, dadam, d2"),
+        (
+            lambda p, g: dnasa.solve(p, g, "dsdg", eta=1, steps=5),
+            "Unknown rule 'dsdg'. Choose from: dsgd, dmsgd, dadam, d2",
+        ),
         (lambda p, g: dnasa.solve(p, g, schedule="constant", steps=5), "Unknown schedule for dnasa 'constant'"),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
         (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),

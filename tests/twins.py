@@ -65,7 +65,7 @@ def adanasa(gradient, W, start, steps, eta, alpha, beta, weight=None):
         half = [start.copy() for _ in W]
         for i in range(n):
             g = gradient(i, x[i], t)
-            step = min(eta(t) * d ** (-1 / 3), 128 * r[i] / np.sqrt(d))
+            step = d ** (-1 / 3) * min(eta(t), 3 * r[i])
             h = np.zeros(d)
             for k in range(d):
                 old = z[i, k]

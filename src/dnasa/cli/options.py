@@ -57,13 +57,13 @@ Plugin = Annotated[
         help="Python file that registers rules of your own (dnasa.rules.register); may be given several times."
     ),
 ]
-Eta = Annotated[float | None, typer.Option(help="Stepsize, for rules that need one; dnasa needs none.")]
+Eta = Annotated[float | None, typer.Option(help="Stepsize, for rules that need one; dnasa and adanasa need none.")]
 Etas = Annotated[str, typer.Option(help="Stepsizes for the rules that need one, separated by commas.")]
 Schedule = Annotated[
     str | None,
     typer.Option(
         help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of dmsgd and dadam) for rules "
-        "with a stepsize; parameter-free or parameter-free-fixed for dsgt."
+        "with a stepsize; parameter-free or parameter-free-fixed for dsgt; linear (default) or averaged for adanasa."
     ),
 ]
 Steps = Annotated[int, typer.Option(help="Number of steps.")]

@@ -24,6 +24,7 @@ class Made(NamedTuple):
     rule: Rule
     make: Callable[..., Rule] | None = None
     schedules: tuple[Schedule, ...] = ()
+    steps: int | None = None  # after which its steps are 0
 
     @property
     def compiles(self) -> bool:
@@ -48,8 +49,9 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
         )
     schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
     make = partial(_make, method, layout)
-    label = [*variant.label().values(), steps if registry.needs_steps(variant.schedule) else None]
-    return Made(str(label), make(*schedules), make, schedules)
+    known = steps if registry.needs_steps(variant.schedule) else None
+    ends = known if variant.schedule in ("linear", "cosine") else None
+    return Made(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
 
 
 def _make(method: Method, layout: Layout, *schedules: Schedule) -> Rule:

@@ -1,5 +1,6 @@
 """The optimizer. All parameters live in one flat vector, since rules may normalise the whole of it; so do their gradients."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
@@ -26,6 +27,7 @@ NO_LEARNING_RATE = (
 )
 
 
+BEYOND = "step() is called more often than steps={} says: the rule's steps are 0 now, and the model no longer changes."
 OWN = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
 
 
@@ -66,7 +68,10 @@ class Decentralized(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         buffers: Iterable[Tensor] = (),
         overlap: bool | None = None,
+        lr: None = None,
     ):
+        if lr is not None:
+            raise InputError(NO_LEARNING_RATE)
         if not isinstance(network, Network):
             raise InputError(f"The network must come from dnasa.connect(...), not {type(network).__name__}.")
         if len(network.local_nodes) != 1:
@@ -134,6 +139,8 @@ class Decentralized(torch.optim.Optimizer):
         loss = None
         if self.stepper is None:
             self._begin(closure is not None)
+        if self.t == self.made.steps:
+            warnings.warn(BEYOND.format(self.t), stacklevel=2)
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()

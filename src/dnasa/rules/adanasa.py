@@ -10,7 +10,7 @@ from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule
 from dnasa.rules.forms import ScaledAverage
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
-GROWTH = 128.0  # steps are at most this many radii long
+GROWTH = 3.0  # eta is at most so many radii
 NEEDS = Needs(doubly_stochastic=True)  # the radius is that of x itself, which push-sum scales
 SAMPLE = 10_000  # the radius is learned from at least so many coordinates, if there are as many
 
@@ -39,7 +39,7 @@ def adanasa(
     """AdaNASA on d parameters; with `weight`, the answer is an average of the iterates.
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
-    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = min(eta d^(-1/3), 128 r d^(-1/2)),
+    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 3 r),
     and r = max(r, sum of lambda <h, x(0) - x> / |sum of lambda h|) for h = g / max(sqrt(m'), |g|), normalized.
     """
     d = size(layout)
@@ -57,7 +57,7 @@ def adanasa(
 
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
         """The step, and the state with the radius and the average of the iterates after it."""
-        step = minimum(GROWTH * s.r / d**0.5, eta(t) * d ** (-1 / 3))
+        step = d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
         x, m, g = sample(s.x), sample(s.m), sample(g)
         h = unit(scaled(g, second_moments(m, g, t)))
         way = s.way + step * h

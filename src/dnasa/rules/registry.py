@@ -144,7 +144,7 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
     if not method.needs_eta:
         return [Variant(rule, name) for name in names]
     if not len(etas):
-        raise InputError(f"Rule '{rule}' needs a stepsize: give eta, or use 'dnasa', which needs none.")
+        raise InputError(f"Rule '{rule}' needs a stepsize: give eta, or use 'dnasa' or 'adanasa', which need none.")
     functions = [eta for eta in etas if callable(eta)]
     if functions and schedule is not None:
         raise InputError("An eta that is a function of t is a schedule of its own: leave schedule out.")
