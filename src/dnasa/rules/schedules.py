@@ -70,8 +70,12 @@ def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
 
 
 def adanasa_averaged(n: int) -> tuple[Schedule, ...]:
-    """AdaNASA when it is not: 0.4 sqrt(n) after 100 steps, and the answer is an average of the iterates."""
-    return lambda t: 0.4 * sqrt(n) * warm_up(t, 100), *moments(), lambda t: 9 / (t + 9)
+    """AdaNASA when it is not: 0.4 sqrt(n) at step 100, then decaying as 1/sqrt(t); the answer is an average of the iterates."""
+
+    def eta(t: int) -> float:
+        return 0.4 * sqrt(n) * min((t + 1) / 100, 10 / sqrt(t + 1))
+
+    return eta, *moments(), lambda t: 9 / (t + 9)
 
 
 def moments() -> tuple[Schedule, Schedule]:
