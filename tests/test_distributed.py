@@ -27,9 +27,9 @@ LONG = pytest.mark.long
 
 
 EVERY = [
-    *(pytest.param("mpi", processes, marks=(needs_mpi, LONG)) for processes in (1, 2, 4)),
+    *(pytest.param("mpi", processes, marks=(needs_mpi, LONG)) for processes in (1, 2, 8)),
     *(pytest.param("torch", processes, marks=LONG) for processes in (1, 4, 8)),
-    pytest.param("mpi", 8, marks=needs_mpi),
+    pytest.param("mpi", 4, marks=needs_mpi),
     pytest.param("torch", 2),
 ]
 

@@ -30,6 +30,7 @@ def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
     assert done.stdout
 
 
+@pytest.mark.long
 def test_the_plugin_of_the_page_on_extending_works_on_the_command_line(tmp_path):
     parts = [code for code in blocks("docs/extending.md", "python") if code.startswith("# my_rules.py\n")]
     (tmp_path / "my_rules.py").write_text("\n\n".join(parts))

@@ -31,10 +31,12 @@ def test_own_model_learns_on_real_processes(engine):
     assert accuracies[-1] > 80
 
 
+@pytest.mark.long
 def test_own_model_learns_in_one_process(tmp_path):
     assert "consensus error 0.00e+00" in run("own_model.py", "100", cwd=tmp_path)
 
 
+@pytest.mark.long
 def test_the_residual_net_learns(tmp_path):
     rows = [line.split() for line in run("residual_net.py", "60", cwd=tmp_path).splitlines()]
     accuracy = rows[0].index("test_accuracy")
