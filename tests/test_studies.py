@@ -89,7 +89,9 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 1
 
 
-@pytest.mark.parametrize("name", ["fig3", "fig4", "fig5", "fig6", pytest.param("heterogeneity", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["fig3", "fig4", "fig5", "fig6", pytest.param("heterogeneity", marks=pytest.mark.long)]
+)
 def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     """On small data of the same shapes, with the network and the grid cut down."""
     from dnasa import data, studies
