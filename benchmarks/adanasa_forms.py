@@ -13,7 +13,7 @@ import numpy as np
 
 from dnasa import solve, topology
 from dnasa.arrays import nonzero, norm, unit
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, size
 from dnasa.data import load, partition
 from dnasa.problems import Supervised
 from dnasa.problems.augment import flip_and_shift
@@ -33,7 +33,7 @@ class State(NamedTuple):
     y: Array  # tracker
     z: Array  # moving average
     m: Array  # second moments
-    v: Array  # last gradient
+    v: Array  # tracker of the gradients, where they are tracked first; then z is the last gradient and y the average
 
 
 class Form(NamedTuple):
@@ -53,17 +53,10 @@ class Form(NamedTuple):
 
         def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
             (g,) = gradients
-            a, b = alpha(t), beta(t)
-            if self.tracked_first:
-                u = s.v + g - s.z  # here v is the tracker of the gradients, z the last gradient, y the average
-                y, z, v, seen = (1 - a) * s.y + a * u, g, u, u
-            else:
-                z = (1 - a) * s.z + a * g
-                y, v, seen = (s.y + z - s.z if self.tracked else z), s.v, g
-            m = b * s.m + (1 - b) * seen**2
+            y, z, v = self.averaged(s, g, alpha(t))
+            m = beta(t) * s.m + (1 - beta(t)) * (v if self.tracked_first else g) ** 2
             step = eta(t) * d ** (-1 / 3) * (direction(s.y, s.m) if self.late else direction(y, m))
-            moved = s.x if self.mixed_first else s.x - step
-            return (moved, y, m, v), State(step, y, z, m, v)
+            return self.messages(s, step, y, z, m, v)
 
         def receive(s: State, mixed: Messages) -> State:
             x, y, m, v = mixed
@@ -76,6 +69,18 @@ class Form(NamedTuple):
             )
 
         return Rule(lambda x: State(x, *[0 * x] * 4), send, receive)
+
+    def averaged(self, s: State, g: Array, a: float) -> tuple[Array, Array, Array]:
+        """y, z and v with the gradient g."""
+        if self.tracked_first:
+            u = s.v + g - s.z
+            return (1 - a) * s.y + a * u, g, u
+        z = (1 - a) * s.z + a * g
+        return (s.y + z - s.z if self.tracked else z), z, s.v
+
+    def messages(self, s: State, step: Array, y: Array, z: Array, m: Array, v: Array) -> tuple[Messages, State]:
+        """What is sent, and the state meanwhile, which holds the step in the place of x."""
+        return (s.x if self.mixed_first else s.x - step, y, m, v), State(step, y, z, m, v)
 
 
 FORMS = {
@@ -91,7 +96,7 @@ FORMS = {
 
 
 def learned_step(eta: Schedule, alpha: Schedule, beta: Schedule) -> Rule:
-    """The steps of METHODS: K r s(t) long with K = 0.8, where r is learned as AdaNASA's radius is."""
+    """Steps of length 0.8 r eta(t), where r is learned as AdaNASA's radius is."""
 
     class Learned(NamedTuple):
         x: Array
@@ -128,7 +133,7 @@ def learned_step(eta: Schedule, alpha: Schedule, beta: Schedule) -> Rule:
 
 def make_problem(task: str, how: str, device: str) -> Sharded:
     if task in ("cifar10", "gpt"):
-        rows = load("shakespeare" if task == "gpt" else task, context=128) if task == "gpt" else load(task)
+        rows = load("shakespeare" if task == "gpt" else task, context=128)  # of the text
         how = "contiguous" if task == "gpt" and how != "iid" else how
         options: Any = {"train_metrics": False, "device": device, "batch": 8 if task == "gpt" else 32}
         if device == "cuda":
@@ -142,11 +147,10 @@ def make_problem(task: str, how: str, device: str) -> Sharded:
 
 def accuracy(task: str, how: str, steps: int, device: str, only: str | None) -> None:
     problem = make_problem(task, how, device)
-    d = sum(int(np.prod(shape)) for _, shape in problem.layout)
     eta = schedules.linear(0.4 * NODES**0.5, steps)
     runs: dict[str, tuple[Any, dict[str, Any]]] = {"adanasa": ("adanasa", {}), "dnasa": ("dnasa", {})}
     runs |= {"averaged": ("adanasa", {"schedule": "averaged"})}
-    runs |= {name: (form.rule(eta, *schedules.moments(), d), {}) for name, form in FORMS.items()}
+    runs |= {name: (form.rule(eta, *schedules.moments(), size(problem.layout)), {}) for name, form in FORMS.items()}
     runs["learned-step"] = (learned_step(schedules.linear(1.0, steps), *schedules.moments()), {})
     runs |= {f"dadam-{eta:g}": ("dadam", {"eta": eta}) for eta in DADAM}
     for name, (rule, options) in runs.items():
@@ -166,25 +170,15 @@ def growth(form: Form, w: float, h: float, alpha: float = 0.1) -> float:
     rule = form.rule(lambda t: 1.0, lambda t: alpha, lambda t: 0.0, d=1)
 
     def step(state: np.ndarray) -> np.ndarray:
+        """A step without the scaling by second moments."""
         s = State(*state[:, None])
-        messages, after = linear_send(form, s, h * s.x, alpha)
+        y, z, v = form.averaged(s, h * s.x, alpha)
+        messages, after = form.messages(s, s.y if form.late else y, y, z, 0 * s.m, v)
         received = rule.receive(after, tuple(w * message for message in messages))
         return np.concatenate([np.ravel(part) for part in received])
 
     columns = [step(unit_vector) for unit_vector in np.eye(5)]
     return float(np.abs(np.linalg.eigvals(np.array(columns).T)).max())
-
-
-def linear_send(form: Form, s: State, g: Array, a: float) -> tuple[Messages, State]:
-    """`send` of a form with the scaling left out: the step is y itself."""
-    if form.tracked_first:
-        u = s.v + g - s.z
-        y, z, v = (1 - a) * s.y + a * u, g, u
-    else:
-        z = (1 - a) * s.z + a * g
-        y, v = (s.y + z - s.z if form.tracked else z), s.v
-    step = s.y if form.late else y
-    return (s.x if form.mixed_first else s.x - step, y, 0 * s.m, v), State(step, y, z, 0 * s.m, v)
 
 
 def limit(form: Form, eigenvalues: np.ndarray) -> float:

@@ -50,7 +50,7 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
     make = partial(_make, method, layout)
     known = steps if registry.needs_steps(variant.schedule) else None
-    ends = known if variant.schedule in ("linear", "cosine") else None
+    ends = known if variant.schedule in registry.ENDING else None
     return Made(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
 
 

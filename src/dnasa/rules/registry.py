@@ -54,12 +54,13 @@ ADANASA: dict[str, Schedules] = {
     "linear": lambda n, T, eta: schedules.adanasa(n, T),
     "averaged": lambda n, T, eta: schedules.adanasa_averaged(n),
 }
+ENDING = ("cosine", "linear")  # schedules that are 0 after the last step
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 
 
 def needs_steps(schedule: str) -> bool:
     """Whether the schedule of this name depends on the number of steps."""
-    return schedule in ("cosine", "linear") or schedule.endswith("fixed")
+    return schedule in ENDING or schedule.endswith("fixed")
 
 
 def with_averaging(etas: Schedules) -> Schedules:
