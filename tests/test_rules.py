@@ -1,6 +1,7 @@
 """Every rule is its paper's pseudo-code, and the facts that follow from it hold."""
 
 from math import sqrt
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -175,6 +176,7 @@ def test_kgt_with_one_local_step_is_dsgt(graph, bumpy):
 
 
 def test_kgt_refuses_a_number_of_local_steps_that_is_none():
+    wrong: Any
     for wrong in (0, 2.5, "ten"):
         with pytest.raises(InputError, match="local_steps must be a positive whole number"):
             rules.kgt(schedules.constant(0.1), local_steps=wrong)
