@@ -502,3 +502,8 @@ def test_a_nodes_moments_survive_the_loss_of_others(name, bumpy):
     state = trace(rule, problem.all, network, everyone(problem.start, 4), steps=10)[-1]
     np.testing.assert_array_equal(rule.restarted(state).m, state.m)
     assert np.abs(state.m).max() > 0.1
+
+
+def test_built_in_rules_have_titles_and_colours_of_their_own():
+    methods = [rules.RULES[name] for name in registry.BUILT_IN]
+    assert len({method.title for method in methods}) == len({method.colour for method in methods}) == len(methods)
