@@ -8,7 +8,13 @@ from dnasa.rules.dmsgd import dmsgd
 from dnasa.rules.dnasa import dnasa
 from dnasa.rules.dsgd import dsgd
 from dnasa.rules.dsgt import dsgt
+from dnasa.rules.edm import edm
+from dnasa.rules.extra import extra
+from dnasa.rules.gt_adam import gt_adam
+from dnasa.rules.gt_nsgdm import gt_nsgdm
+from dnasa.rules.mt import mt
 from dnasa.rules.push_sum import push_sum
+from dnasa.rules.qg_dsgdm import qg_dsgdm
 from dnasa.rules.registry import RULES, Method, Variant, register
 
 __all__ = [
@@ -23,6 +29,12 @@ __all__ = [
     "dnasa",
     "dsgd",
     "dsgt",
+    "edm",
+    "extra",
+    "gt_adam",
+    "gt_nsgdm",
+    "mt",
     "push_sum",
+    "qg_dsgdm",
     "register",
 ]
