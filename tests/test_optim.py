@@ -36,6 +36,12 @@ ETAS = {
     "dsgd": 0.1,
     "dmsgd": 0.01,
     "dadam": 0.01,
+    "extra": 0.1,
+    "edm": 0.1,
+    "qg_dsgdm": 0.1,
+    "mt": 0.01,
+    "gt_adam": 0.01,
+    "gt_nsgdm": 0.1,
 }
 
 
