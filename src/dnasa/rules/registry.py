@@ -89,8 +89,8 @@ RULES: dict[str, Method] = {
     "dasagt": Method(
         dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
     ),
-    "extra": Method(extra, ETA, title="EXTRA", colour="#637939"),
-    "edm": Method(edm, COSINE_FIRST, title="EDM", colour="#393b79"),
+    "extra": Method(extra, ETA, title="EXTRA", colour="#17807e"),
+    "edm": Method(edm, COSINE_FIRST, title="EDM", colour="#c49c94"),
     "qg_dsgdm": Method(qg_dsgdm, COSINE_FIRST, title="QG-DSGDm", colour="#bcbd22"),
     "mt": Method(mt, COSINE_FIRST, title="Momentum tracking", colour="#7f7f7f"),
     "gt_adam": Method(gt_adam, COSINE_FIRST, title="GTAdam", colour="#e7ba52"),
