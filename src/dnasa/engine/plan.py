@@ -12,7 +12,7 @@ import numpy as np
 from dnasa.arrays import like, stack, to_numpy
 from dnasa.core import Array, InputError, Network, Rule, choose, positive, whole
 from dnasa.rules import registry
-from dnasa.rules.registry import RULES, Group
+from dnasa.rules.registry import RULES, Group, Variant
 from dnasa.runs.history import COLUMNS
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def make_plan(
 
 def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any]:
     """Variants of named rules and rules of one's own, in the order given."""
-    given = [rule] if isinstance(rule, (str, Rule)) or not isinstance(rule, Iterable) else list(rule)
-    named = _distinct("rule", [name for name in given if not isinstance(name, Rule)])
+    given = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
+    named = _distinct("rule", [name for name in given if not isinstance(name, (Rule, Variant))])
     if any(callable(name) for name in named):
         raise InputError(
             "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
@@ -88,14 +88,15 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else _distinct("eta", as_list(eta))
-    takes_eta = [choose("rule", name, RULES).needs_eta for name in named]
+    takes_eta = [choose("rule", str(name).partition(":")[0], RULES).needs_eta for name in named]
     if not named and (etas or schedule is not None):
         raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
     if etas and not any(takes_eta):
         raise InputError(f"Rule '{named[0]}' takes no stepsize: leave eta out.")
     runs: list[Any] = []
     for each in given:
-        runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
+        runs += [each] if isinstance(each, (Rule, Variant)) else registry.variants(each, etas, schedule)
+    _distinct("rule", [f"{run.rule}:{run.schedule}, eta {run.eta}" for run in runs if isinstance(run, Variant)])
     return runs
 
 

@@ -14,13 +14,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.arrays import to_numpy
 from dnasa.core import Gradients, InputError, Messages, Rule, Schedule
-from dnasa.data import Dataset
+from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
 from dnasa.problems.classification import Classification
-from dnasa.problems.sharded import Sharded
+from dnasa.problems.sharded import validation_name
 from dnasa.rules import schedules
 from dnasa.rules.dadam import State, dadam
 from dnasa.runs.result import Result
@@ -33,10 +32,8 @@ from dnasa.studies.network_tasks import (
     WITHOUT_DATA,
     Measure,
     Task,
-    divided,
     make_problem,
     read,
-    validation_split,
 )
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
@@ -159,35 +156,34 @@ def run_parts(study: Study, parts: Sequence[Part]) -> list[str]:
 def run_part(study: Study, part: Part, data: Dataset) -> None:
     """Stepsizes run side by side where all models are computed together; otherwise one at a time is as fast."""
     task, saved = study.tasks[part.task], study.saved(part)
-    train, held_out = validation_split(data)
+    train, validation = hold_out(data)
     central = part.graph == CENTRAL
     nodes, batch = (1, NODES * task.batch) if central else (NODES, task.batch)
-    shards = divided(data, train, task.how(part.division or "iid"), nodes)
-    validated, tested = (make_problem(task, rows, shards, study.device, batch) for rows in (held_out, data))
+    shards = divide(data, train, task.how(part.division or "iid"), nodes)
+    validated = divide_validation(validation, nodes)
+    problem = make_problem(task, data, shards, study.device, batch, validation=validated)
     graph = topology.make("complete" if central else part.graph, nodes)
-    together = isinstance(validated, Classification) and not central
+    together = isinstance(problem, Classification) and not central
     options: Any = {"steps": task.steps, "seed": range(study.seeds), "progress": study.progress}
     for rule, etas in study.missing(part, saved):
         for some in [etas] if together else [[eta] for eta in etas]:
             method = adamw(schedules.cosine(some[0], task.steps)) if central else rule
             tuned = some if rule in TUNED else None
-            result = solve(validated, graph, method, eta=tuned, evaluate=[task.steps], **options)
-            rows = results(result, tested, task.measure)
+            result = solve(problem, graph, method, eta=tuned, evaluate=[task.steps], **options)
+            rows = results(result, task.measure)
             saved.add(rows.assign(rule=rule, eta=some[0]) if central else rows)
 
 
-def results(result: Result, tested: Sharded, measure: Measure) -> pd.DataFrame:
+def results(result: Result, measure: Measure) -> pd.DataFrame:
     """The last metric on the validation rows and that on the test rows, NaN where a run diverged."""
     final = result.final()
-    means = result.mean.reshape(len(final), -1)
-    test = to_numpy(tested.evaluate(means, range(len(tested.shards)))[measure.column])
     rows = {
         "rule": final.rule,
         "eta": final.get("eta", nan),
         "seed": final.seed,
         "steps": result.settings["steps"],
-        "validation": final[measure.column],
-        "test": np.where(result.runs.diverged.notna(), nan, test),
+        "validation": final[validation_name(measure.column)],
+        "test": final[measure.column],
     }
     return pd.DataFrame(rows, columns=list(COLUMNS)).reset_index(drop=True)
 
