@@ -1,6 +1,7 @@
 """The rules that can be used by name, with the schedules, title and colour of each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ Eta = float | Schedule
 Schedules = Callable[[int, int, Any], tuple[Schedule, ...]]
 
 
-class Stated(NamedTuple):
+@dataclass(frozen=True)
+class Stated:
     """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts."""
 
     make: Schedules
@@ -62,9 +64,7 @@ DNASA: dict[str, Schedules] = {
 }
 ADANASA: dict[str, Schedules] = {
     "linear": Stated(lambda n, T, eta: schedules.adanasa(n, T), "0.4 sqrt(n) min(1, 10(t+1)/T) (1 - t/T)"),
-    "averaged": Stated(
-        lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"
-    ),
+    "averaged": Stated(lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"),
 }
 ENDING = ("cosine", "linear")  # schedules that are 0 after the last step
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside

@@ -49,6 +49,14 @@ class Result:
             save_figure(figure, path)
         return figure
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the last evaluation of every run."""
+        from dnasa import tables
+
+        settings = [f"{name} {self.settings.get(name)}" for name in ("nodes", "topology", "steps")]
+        title = f"Runs: {len(self.runs)}, {', '.join(settings)}"
+        return tables.html(self.final().reset_index(), title)
+
     def save(self, path: str | Path) -> Path:
         """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""
         from safetensors.numpy import save as serialised

@@ -23,7 +23,8 @@ from dnasa.problems.sharded import validation_name
 from dnasa.rules import schedules
 from dnasa.rules.dadam import State, dadam
 from dnasa.runs.result import Result
-from dnasa.studies import tuning
+from dnasa.statistics import over_seeds
+from dnasa.studies import drawing, tuning
 from dnasa.studies.network_tasks import (
     CENTRAL,
     NODES,
@@ -203,12 +204,12 @@ def adamw(eta: Schedule) -> Rule:
 
 
 def averages(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The mean over the seeds for each rule and stepsize, and the spread of the test results; a diverged seed counts as
-    infinitely bad."""
-    filled = table.fillna({"validation": -np.inf * measure.scale, "test": -np.inf * measure.scale})
-    groups = filled.groupby(["rule", "eta"], sort=False, dropna=False)
-    means = groups.agg(validation=("validation", "mean"), test=("test", "mean"))
-    return means.assign(spread=table.groupby(["rule", "eta"], sort=False, dropna=False).test.std()).reset_index()
+    """The mean over the seeds for each rule and stepsize, and the spread of the test results; where a seed diverged, the
+    mean is infinitely bad."""
+    worst = -np.inf * measure.scale
+    runs = table.assign(diverged=table.test.isna())
+    tested, validated = (over_seeds(runs, name, ["rule", "eta"]) for name in ("test", "validation"))
+    return tested.assign(test=tested["mean"].fillna(worst), validation=validated["mean"].fillna(worst))
 
 
 def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -216,13 +217,8 @@ def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     rows = []
     for _, same in means.groupby("rule", sort=False):
         best = same.loc[(measure.scale * same.validation).idxmax()]
-        rows.append(best.to_dict() | {"edge": edge_of(same.eta, best.eta)})
+        rows.append(best.to_dict() | {"edge": tuning.edge_of(same.eta, best.eta)})
     return pd.DataFrame(rows).set_index("rule")
-
-
-def edge_of(etas: pd.Series, eta: float) -> str:
-    """Empty inside the grid, and for rules that need no stepsize."""
-    return "largest" if eta == etas.max() else "smallest" if eta == etas.min() else ""
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -311,22 +307,10 @@ def draw(name: str, task: Task, means: dict[Part, pd.DataFrame], best: dict[Part
     for axis in axes.flat[len(means) :]:
         axis.set_visible(False)
     for axis, (part, table) in zip(axes.flat, means.items(), strict=False):
-        shown = table[table.rule != CENTRAL].assign(value=visible(table.test, best[part].test))
-        tuning.draw_stepsizes(axis, shown, task.measure.label, log=task.measure.scale < 0)
-        axis.set_yscale("linear")  # the range is small
+        drawing.draw_stepsizes(axis, table[table.rule != CENTRAL], task.measure.column)
         if CENTRAL in best[part].index:
             axis.axhline(best[part].test[CENTRAL], linestyle=":", color="black", label="central AdamW, tuned")
         axis.set_title(f"{part.graph}, {task.how(part.division)}", fontsize=10)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle(
-        f"{name}: {task.measure.label} after {task.steps:,} steps; far worse results are drawn at the edge"
-        + " (quick run)" * quick
-    )
+    figure.suptitle(f"{name}: {task.measure.label} after {task.steps:,} steps" + " (quick run)" * quick)
     return figure
-
-
-def visible(values: pd.Series, best: pd.Series) -> pd.Series:
-    """Values much worse than the best of every rule are cut off, so that the others can be told apart."""
-    finite = best[np.isfinite(best)]
-    span = max(finite.max() - finite.min(), 0.02 * abs(finite.max())) if len(finite) else 0.0
-    return values.clip(finite.min() - span, finite.max() + span).where(np.isfinite(values), values)
