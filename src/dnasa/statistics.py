@@ -31,21 +31,20 @@ def final(history: pd.DataFrame) -> pd.DataFrame:
 def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -> pd.DataFrame:
     """For each variant the mean, the standard deviation, the smallest and the largest value, and how many runs diverged."""
     values = runs[metric].astype(float)
-    groups = runs.assign(value=values, diverged=runs.diverged | np.isinf(values)).groupby(
-        list(keys), sort=False, dropna=False
-    )
-    table = groups.agg(
-        mean=("value", "mean"),
-        spread=("value", "std"),
-        low=("value", "min"),
-        high=("value", "max"),
-        runs=("value", "size"),
-        known=("value", "count"),
-        diverged=("diverged", "sum"),
-    ).reset_index()
+    rows = runs.assign(value=values, diverged=runs.diverged | np.isinf(values))
+    with np.errstate(all="ignore"):
+        table = rows.groupby(list(keys), sort=False, dropna=False).agg(
+            mean=("value", "mean"),
+            spread=("value", "std"),
+            low=("value", "min"),
+            high=("value", "max"),
+            runs=("value", "size"),
+            known=("value", "count"),
+            diverged=("diverged", "sum"),
+        )
     unknown = (table.diverged > 0) | (table.known < table.runs)
-    numbers = ["mean", "spread", "low", "high"]
-    return table.assign(**{name: table[name].mask(unknown) for name in numbers}).drop(columns="known")
+    numbers = {name: table[name].mask(unknown) for name in ("mean", "spread", "low", "high")}
+    return table.assign(**numbers).drop(columns="known").reset_index()
 
 
 def curves(history: pd.DataFrame, metric: str, x: str = "step", keys: Sequence[str] = VARIANT) -> pd.DataFrame:
@@ -70,12 +69,11 @@ def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, 
     if means.isna().all():
         return table.assign(best=False, difference=np.nan, difference_low=np.nan, difference_high=np.nan)
     best = means.idxmax()
-    gaps = wide.sub(wide[best], axis=0).where(~wide.isna().any(), np.nan)
-    count = gaps.count()
-    half = stats.t.ppf((1 + level) / 2, (count - 1).clip(lower=1)) * gaps.std() / np.sqrt(count.clip(lower=1))
+    with np.errstate(all="ignore"):
+        gaps = wide.sub(wide[best], axis=0)
+        gaps.loc[:, table["mean"].isna()] = np.nan
+        count, middle = gaps.count(), gaps.mean()
+        half = stats.t.ppf((1 + level) / 2, (count - 1).clip(lower=1)) * gaps.std() / np.sqrt(count.clip(lower=1))
     return table.assign(
-        best=table.index == best,
-        difference=gaps.mean(),
-        difference_low=gaps.mean() - half,
-        difference_high=gaps.mean() + half,
+        best=table.index == best, difference=middle, difference_low=middle - half, difference_high=middle + half
     )

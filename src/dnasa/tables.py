@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container
+from math import floor, inf, isnan, log10
 from typing import Any
 
 import pandas as pd
@@ -21,20 +22,20 @@ def number(metric: str, value: float, digits: int = 3) -> str:
 
 def with_spread(metric: str, row: Any) -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
+    mean, spread = float(row["mean"]), float(row.spread)
     if row.diverged:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
-    if pd.isna(row["mean"]):
+    if isnan(mean):
         return "-"
-    scale, unit, digits = (100, " %", 2) if larger_is_better(metric) else (1, "", _digits(row["mean"], row.spread))
-    form = f".{digits}f" if 0 <= digits <= 6 else ".3g"
-    spread = "" if pd.isna(row.spread) else f" ± {scale * row.spread:{form}}"
-    return f"{scale * row['mean']:{form}}{spread}{unit}"
+    scale, unit, digits = (100, " %", 2) if larger_is_better(metric) else (1, "", _digits(mean, spread))
+    form = f".{max(0, digits)}f" if -2 <= digits <= 6 and abs(mean) < 1e6 else ".3g"
+    return f"{scale * mean:{form}}" + ("" if isnan(spread) else f" ± {scale * spread:{form}}") + unit
 
 
 def _digits(mean: float, spread: float) -> int:
     """Decimals with which the spread has two digits, or the mean four where there is no spread."""
-    size = abs(mean) / 100 if pd.isna(spread) or spread == 0 else spread
-    return 1 - int(f"{size:e}".partition("e")[2]) if size else 2
+    size = spread if 0 < spread < inf else abs(mean) / 100
+    return 1 - floor(log10(size)) if 0 < size < inf else 2
 
 
 def with_interval(metric: str, row: Any) -> str:
@@ -44,7 +45,7 @@ def with_interval(metric: str, row: Any) -> str:
     if pd.isna(row.difference):
         return "-"
     scale = 100 if larger_is_better(metric) else 1
-    numbers = [scale * value + 0.0 for value in (row.difference, row.difference_low, row.difference_high)]
+    numbers = [scale * float(value) + 0.0 for value in (row.difference, row.difference_low, row.difference_high)]
     form = "+.2f" if larger_is_better(metric) else "+.3g"
     middle, low, high = (f"{value:{form}}" for value in numbers)
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"

@@ -18,7 +18,7 @@ AXES = {
     "seconds": "seconds of training, each method by itself",
 }
 NUMBERS = ["mean", "low", "high"]
-FIRST = 0.2  # of a curve: the first steps would hide the differences that remain
+FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 
 def name_of(metric: str) -> str:
@@ -39,7 +39,7 @@ def draw_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
     finish(axis, AXES.get(x, x), name_of(metric), log)
     if axis.get_yscale() == "linear":
         later = table.x.astype(float) >= FIRST * drawable(table.x.astype(float)).max()
-        focus(axis, shown[np.repeat(later.to_numpy(), len(NUMBERS))])
+        focus(axis, drawable(table["mean"].astype(float))[later].to_numpy())
     _legend(axis)
     return figure
 
@@ -53,13 +53,15 @@ def draw_stepsizes(axis: Axes, table: pd.DataFrame, metric: str, name: str | Non
     keys = [key for key in ("rule", "schedule") if key in table]
     lines = list(table.groupby(keys, sort=False, dropna=False))
     best = []
-    for style, (names, rows) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
+    for place, (style, (names, rows)) in enumerate(
+        zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True)
+    ):
         values = drawable(rows[NUMBERS].astype(float))
         best.append(values["mean"].max() if larger_is_better(metric) else values["mean"].min())
         if rows.eta.isna().all():
             axis.axhline(values["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
         else:
-            _draw_grid(axis, rows, values, label(*names), style)
+            _draw_grid(axis, rows, values, label(*names), style, height=0.03 * (place + 1))
     if (table.eta > 0).any():
         axis.set_xscale("log")
     log = not larger_is_better(metric) and is_wide(_numbers(table))
@@ -67,12 +69,15 @@ def draw_stepsizes(axis: Axes, table: pd.DataFrame, metric: str, name: str | Non
     _near(axis, drawable(pd.Series(best, dtype=float)).dropna(), _numbers(table), larger_is_better(metric))
 
 
-def _draw_grid(axis: Axes, rows: pd.DataFrame, values: pd.DataFrame, name: str, style: dict[str, Any]) -> None:
+def _draw_grid(
+    axis: Axes, rows: pd.DataFrame, values: pd.DataFrame, name: str, style: dict[str, Any], height: float
+) -> None:
+    """`height` is that of the crosses, different for each rule so that all can be seen."""
     bars = np.stack([values["mean"] - values.low, values.high - values["mean"]]).clip(min=0)
     axis.errorbar(rows.eta, values["mean"], bars, label=name, ms=4, capsize=2, **style)
     lost = rows.eta[rows.diverged > 0]
     cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
-    axis.plot(lost, [0.03] * len(lost), transform=axis.get_xaxis_transform(), **cross)
+    axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
     if "chosen" in rows:
         chosen = rows.chosen.astype(bool)
         axis.plot(rows.eta[chosen], values["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
@@ -108,14 +113,14 @@ def focus(axis: Axes, values: np.ndarray) -> None:
 
 
 def _near(axis: Axes, best: pd.Series, values: np.ndarray, larger: bool) -> None:
-    """Limits around the best of every rule, as far on the worse side again as these differ, and not beyond the data."""
+    """Limits around the best of every rule, three times as far on the worse side as these differ, not beyond the data."""
     known = values[np.isfinite(values)]
     if not len(best) or not len(known):
         return
     if axis.get_yscale() == "log":
         axis.set_ylim(known.min() / 1.2, 1.2 * min(known.max(), best.max() * max(10.0, best.max() / best.min())))
         return
-    span = max(best.max() - best.min(), 0.02 * abs(best.max()))
+    span = 3 * max(best.max() - best.min(), 0.02 * abs(best.max()))
     low = max(known.min(), best.min() - span) if larger else known.min()
     high = known.max() if larger else min(known.max(), best.max() + span)
     focus(axis, np.array([low, high]))
