@@ -263,6 +263,14 @@ def _positions(topology: "Topology | Changing") -> dict[int, Any]:
 # ---------------------------------------------------------------- files
 
 
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The figure as the content of a file: png, pdf, svg, ..."""
+    data = io.BytesIO()
+    with matplotlib.rc_context(FONTS):
+        figure.savefig(data, format=kind)
+    return data.getvalue()
+
+
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write the figure in the format of the file's suffix; the file is complete or absent."""
     target = Path(path)
@@ -270,11 +278,8 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     if target.suffix.lstrip(".") not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
     make_folder(target.parent)
-    data = io.BytesIO()
-    with matplotlib.rc_context(FONTS):
-        figure.savefig(data, format=target.suffix.lstrip("."))
     try:
-        write_durably(target, data.getvalue())
+        write_durably(target, rendered(figure, target.suffix.lstrip(".")))
     except OSError as error:
         raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
     return target
