@@ -14,8 +14,8 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda_graphs", "files"],
-    ["randomness", "rules", "topology"],
-    ["channels", "data", "plots"],
+    ["randomness", "rules", "statistics", "topology"],
+    ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
     ["runs"],
     ["engine"],

@@ -38,12 +38,28 @@ def no_data(monkeypatch):
 
 def test_validation_rows_are_training_rows_that_nobody_trains_on():
     rows = data.load("digits")
-    train, held_out = network_tasks.validation_split(rows)
-    assert len(train) + len(held_out.test_labels) == len(rows.labels)
-    used = {row.tobytes() for row in rows.inputs[train]}
-    assert not used & {row.tobytes() for row in held_out.test_inputs}
-    shards = network_tasks.divided(rows, train, "dirichlet(0.1)", 8)
+    train, validation = data.hold_out(rows)
+    assert sorted([*train, *validation]) == list(range(len(rows.labels)))
+    assert len(validation) == len(rows.labels) // 10
+    shards = data.divide(rows, train, "dirichlet(0.1)", 8)
     assert sorted(np.concatenate(shards)) == sorted(train)
+
+
+def test_every_node_validates_and_every_validation_row_is_used():
+    for rows, nodes in ((np.arange(10, 33), 4), (np.arange(3), 5)):
+        parts = data.divide_validation(rows, nodes)
+        assert all(len(part) for part in parts)
+        assert {*np.concatenate(parts)} == {*rows}
+
+
+def test_data_that_stays_at_its_node_is_validated_there():
+    shards = [np.arange(30), np.arange(30, 32), np.empty(0, int)]
+    train, validation = data.hold_out_of_each(shards)
+    assert [len(part) for part in validation] == [3, 1, 0]
+    for before, kept, out in zip(shards, train, validation, strict=True):
+        assert sorted([*kept, *out]) == list(before)
+    with pytest.raises(InputError, match="one training row"):
+        data.hold_out_of_each([np.arange(1)])
 
 
 def test_validation_windows_of_a_text_share_no_character_with_training_windows():
@@ -51,9 +67,9 @@ def test_validation_windows_of_a_text_share_no_character_with_training_windows()
     numbered = text._replace(
         labels=np.lib.stride_tricks.sliding_window_view(np.arange(len(text.labels) + 32), 33)[:, 1:]
     )
-    train, held_out = network_tasks.validation_split(numbered)
-    assert numbered.labels[train].max() < held_out.test_labels.min() - 1
-    assert len(held_out.test_labels) > 50
+    train, validation = data.hold_out(numbered)
+    assert numbered.labels[train].max() < numbered.labels[validation].min() - 1
+    assert len(validation) > 50
 
 
 # ---------------------------------------------------------------- choosing and comparing

@@ -87,8 +87,12 @@ def test_runs_with_the_same_label_have_curves_of_their_own(tmp_path):
 def test_the_mean_ends_where_the_first_run_diverged():
     table = history([3.0, 2.0, 1.0], seeds=2)
     table.loc[(table.seed == 1) & (table.step == 20), "grad_norm"] = np.inf
-    (line,) = plots.draw_history(table).axes[2].get_lines()
+    figure = plots.draw_history(table)
+    line, cross = figure.axes[2].get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [3.0, 2.0, np.nan])
+    assert cross.get_marker() == "x"
+    np.testing.assert_array_equal(cross.get_xydata(), [[10.0, 2.0]])
+    assert line.get_label() == "D-NASA (1 of 2 diverged)"
 
 
 def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch):

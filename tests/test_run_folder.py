@@ -160,15 +160,15 @@ def test_a_resumed_run_does_not_write_through_a_symbolic_link(name, tmp_path):
 def test_resume_draws_what_a_run_killed_at_its_end_did_not(command, tmp_path):
     words = f"{command} --problem least_squares --nodes 4 --steps 20 --out".split()
     assert run(*words, tmp_path / "a").returncode == 0
-    pictures = sorted((tmp_path / "a").glob("*.png"))
-    assert len(pictures) == {"train": 1, "compare": 2}[command]
+    written = {"train": ["history.png"], "compare": ["curves.png", "stepsizes.png", "curves.csv", "table.csv"]}[command]
+    pictures = [tmp_path / "a" / name for name in written]
     before = history(tmp_path / "a")
     for picture in pictures:
         picture.unlink()
         done = run("resume", tmp_path / "a")
         assert done.returncode == 0, done.stderr
-        assert f"drew what was missing: {picture.name}" in done.stdout
-        assert picture.stat().st_size > 5_000
+        assert picture.name in done.stdout
+        assert picture.stat().st_size > (5_000 if picture.suffix == ".png" else 100)
     assert history(tmp_path / "a").equals(before)
     again = run("resume", tmp_path / "a")
     assert again.returncode == 2

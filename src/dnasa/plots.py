@@ -1,9 +1,10 @@
 """Plots, all in one style."""
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import networkx as nx
@@ -13,8 +14,9 @@ from matplotlib.colors import is_color_like, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from dnasa import statistics
 from dnasa.core import InputError
-from dnasa.files import make_folder
+from dnasa.files import make_folder, write_durably
 from dnasa.rules.registry import CUSTOM, RULES
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 LABELS = {
     "train_loss": "training loss",
+    "validation_loss": "validation loss",
+    "validation_accuracy": "validation accuracy",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
     "grad_norm": "gradient norm at the mean iterate",
@@ -31,9 +35,12 @@ LABELS = {
     "stationarity": "stationarity",
     "tracking": "tracking error",
 }
-LINEAR = {"test_accuracy"}
+LINEAR = {"test_accuracy", "validation_accuracy"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
-MAX_LEGEND = 12  # lines
+MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
+MARKED = 8  # points of a line that have a marker
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
+MARKERS = "osD^vP*<>hpd"
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 STYLE: Any = {
@@ -44,6 +51,11 @@ STYLE: Any = {
     "axes.spines.right": False,
     "font.size": 10,
 }
+FONTS: Any = {
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "path",
+}  # embedded: a file looks the same everywhere
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> tuple[Figure, np.ndarray]:
@@ -64,11 +76,23 @@ def title(rule: str) -> str:
 def colours(rules: Iterable[str]) -> dict[str, str]:
     """The colour of each rule: the registered one, or else one that no other of these rules has."""
     names = list(dict.fromkeys(rules))
-    registered = {name: RULES[name].colour or "" for name in names if name in RULES}
-    own = {name: to_hex(colour) for name, colour in registered.items() if is_color_like(colour)}
+    own: dict[str, str] = {}
+    for name in names:
+        colour = RULES[name].colour if name in RULES else None
+        if is_color_like(colour) and to_hex(colour) not in own.values():  # type: ignore[arg-type]
+            own[name] = to_hex(colour)  # type: ignore[arg-type]
     palette = [to_hex(colour) for name in ("tab10", "tab20b") for colour in matplotlib.color_sequences[name]]
     free = cycle([colour for colour in palette if colour not in own.values()] or palette)
     return {name: own.get(name) or next(free) for name in names}
+
+
+def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour, dash and marker of each line: no two lines have the same, also not those of the same rule."""
+    names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
+    colour, kinds = colours(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
+    return [
+        {"color": colour[name], "linestyle": dash, "marker": m} for name, (dash, m) in zip(names, kinds, strict=False)
+    ]
 
 
 def drawable(values: Any) -> Any:
@@ -77,18 +101,45 @@ def drawable(values: Any) -> Any:
     return values.where(size <= LARGEST).mask(size < SMALLEST, 0.0)
 
 
-def curve(axis: Axes, steps: Any, table: "pd.DataFrame", label: str, **style: Any) -> None:
-    """The mean over the columns of `table` (one run each) and the band between the smallest and the largest.
+def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
+    """The mean over the seeds and the band between the smallest and the largest, from a frame of `statistics.curves`.
 
-    The mean ends where the first run diverged, since the mean of the others would be too good.
+    The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
     """
+    x, shown = rows.x.astype(float), drawable(rows[["mean", "low", "high"]].astype(float))
+    if rows.diverged.any():
+        label += f" ({rows.diverged.max()} of {rows.runs.max()} diverged)"
+    points = int(shown["mean"].count())
+    every = (0, max(1, points // MARKED)) if points else None
+    style = {"ms": 4, "markevery": every} | style
+    (line,) = axis.plot(x, shown["mean"], label=label, **style)
+    if band and rows.runs.max() > 1:
+        axis.fill_between(x, shown.low, shown.high, color=line.get_color(), alpha=0.18, linewidth=0)
+    if rows.diverged.any():
+        _cross(axis, x, shown["mean"], line.get_color())
+
+
+def _cross(axis: Axes, x: Any, mean: Any, colour: Any) -> None:
+    """At the last point before a run diverged; at the lower edge where there is none."""
+    known = mean.notna() & x.notna()
+    style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": colour, "label": "_diverged"}
+    if known.any():
+        axis.plot(x[known].iloc[-1:], mean[known].iloc[-1:], **style)
+    elif x.notna().any():
+        axis.plot(x.dropna().iloc[:1], [0.03], transform=axis.get_xaxis_transform(), **style)
+
+
+def curve(axis: Axes, x: Any, table: "pd.DataFrame", label: str, **style: Any) -> None:
+    """The same from a table with one column per run and one row per evaluation at `x`."""
+    import pandas as pd
+
     table = drawable(table)
-    middle = table.mean(axis=1, skipna=False)
-    marker = "o" if middle.count() == 1 else None  # a line needs two points
-    (line,) = axis.plot(steps, middle, label=label, marker=marker, **style)
-    if table.shape[1] > 1:
-        low, high = table.min(axis=1), table.max(axis=1)
-        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+    lost = table.isna()
+    numbers = {"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)}
+    rows = pd.DataFrame({name: values.mask(lost.any(axis=1)) for name, values in numbers.items()})
+    rows = rows.assign(x=np.asarray(x, dtype=float), runs=table.shape[1], diverged=lost.sum(axis=1))
+    marker = "o" if rows["mean"].count() == 1 else None  # a line needs two points
+    draw_curve(axis, rows, label, **({"marker": marker} | style))
 
 
 def by_seed(history: "pd.DataFrame", metric: str) -> "pd.DataFrame":
@@ -103,63 +154,59 @@ def finish(axis: Axes, x: str, y: str, log: bool = False) -> None:
     if axis.get_xscale() == "linear":
         axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.set_ylabel(y)
-    if log and any((np.asarray(line.get_ydata()) > 0).any() for line in axis.get_lines()):
+    with np.errstate(invalid="ignore"):
+        positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
+    if log and positive:
         axis.set_yscale("log")
+
+
+def data_lines(axis: Axes) -> list[Any]:
+    """Without crosses at the edge, whose height is no value."""
+    return [line for line in axis.get_lines() if line.get_label() != "_diverged"]
 
 
 # ---------------------------------------------------------------- histories
 
 
-class Curve(NamedTuple):
-    """A rule with a schedule and a stepsize: one curve of a plot."""
-
-    label: str
-    colour: str | None
-    rows: "pd.DataFrame"
-
-
 def draw_history(history: "pd.DataFrame") -> Figure:
     """Loss, accuracy, gradient norm and consensus of every variant against steps, mean and range over the seeds."""
-    curves = _curves(history)
-    groups = _metrics(history, len(curves))
+    rows = _numbered(history)
+    keys = [*statistics.VARIANT, "number"]
+    variants = rows[keys].drop_duplicates() if len(rows) else rows
+    groups = _metrics(history, len(variants))
     figure, axes = panels(max(1, len(groups)))
     for axis, metrics in zip(axes[0], groups, strict=False):
-        for label, colour, rows in curves:
-            for metric in metrics:
-                table = by_seed(rows[rows.step > 0] if metric == "consensus" else rows, metric)
-                name = f"{label}: {LABELS[metric]}" if len(metrics) > 1 else label
-                dashed = len(metrics) > 1 and metric == "train_loss"
-                curve(axis, table.index, table, name, color=colour, linestyle="--" if dashed else "-")
+        for metric in metrics:
+            shown = rows[rows.step > 0] if metric == "consensus" else rows
+            lines = list(statistics.curves(shown, metric, keys=keys).groupby(keys, sort=False, dropna=False))
+            dash = {"linestyle": "--"} if len(metrics) > 1 and metric == "train_loss" else {}
+            for style, (variant, points) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
+                name = f"{label(*variant)}: {LABELS[metric]}" if len(metrics) > 1 else label(*variant)
+                few = len(lines) <= MAX_LEGEND
+                draw_curve(axis, points, name, band=few, **(style | dash | ({} if few else {"marker": ""})))
         finish(axis, "step", LABELS[metrics[0]] if len(metrics) == 1 else "loss", log=metrics[0] not in LINEAR)
-    if 0 < len(axes[0, 0].get_lines()) <= MAX_LEGEND:
+    if 0 < len(data_lines(axes[0, 0])) <= MAX_LEGEND:
         axes[0, 0].legend(fontsize=8)
     return figure
 
 
-def _curves(history: "pd.DataFrame") -> list[Curve]:
-    """In the order of the history; runs that are labelled alike are numbered."""
+def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
+    """With a number for runs that are labelled alike."""
     if history.empty:
-        return []
-    keys = [key for key in ("rule", "schedule", "eta") if key in history]
-    number = history.groupby([*keys, "seed"], dropna=False).run.rank("dense").astype(int)
-    groups = list(history.groupby([*keys, number.rename("number")], dropna=False, sort=False))
-    own = colours(history.rule.astype(str)) if len(groups) == history.rule.nunique() else {}
-    out = []
-    for names, rows in groups:
-        variant = dict(zip([*keys, "number"], names, strict=True))
-        out.append(Curve(_label(**variant), own.get(str(variant["rule"])), rows))
-    return out
+        return history
+    rows = statistics.labelled(history)
+    return rows.assign(number=rows.groupby([*statistics.VARIANT, "seed"], dropna=False).run.rank("dense").astype(int))
 
 
-def _label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1) -> str:
+def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1) -> str:
     """What distinguishes a variant: the schedule only where it is not the rule's default."""
-    label = title(str(rule))
+    name = title(str(rule))
     default = next(iter(RULES[rule].schedules)) if rule in RULES else None
     if isinstance(schedule, str) and schedule not in (default, CUSTOM):
-        label += f" ({schedule})"
+        name += f" ({schedule})"
     if isinstance(eta, float) and np.isfinite(eta):
-        label += f", eta = {eta:g}"
-    return label if number == 1 else f"{label}, no. {number}"
+        name += f", eta = {eta:g}"
+    return name if number == 1 else f"{name}, no. {number}"
 
 
 def _metrics(history: "pd.DataFrame", variants: int) -> list[list[str]]:
@@ -216,15 +263,23 @@ def _positions(topology: "Topology | Changing") -> dict[int, Any]:
 # ---------------------------------------------------------------- files
 
 
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The figure as the content of a file: png, pdf, svg, ..."""
+    data = io.BytesIO()
+    with matplotlib.rc_context(FONTS):
+        figure.savefig(data, format=kind)
+    return data.getvalue()
+
+
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write the figure in the format of the file's suffix."""
+    """Write the figure in the format of the file's suffix; the file is complete or absent."""
     target = Path(path)
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
     if target.suffix.lstrip(".") not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
     make_folder(target.parent)
     try:
-        figure.savefig(target)
+        write_durably(target, rendered(figure, target.suffix.lstrip(".")))
     except OSError as error:
         raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
     return target

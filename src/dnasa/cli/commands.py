@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from dnasa import networks
 from dnasa.cli import configs, inputs, options, pictures
@@ -19,6 +18,7 @@ from dnasa.cli.rendering import (
     history_table,
     print_line,
     print_lost_nodes,
+    print_wide,
     settings_table,
     timing_line,
 )
@@ -92,7 +92,7 @@ def train(
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
     console.quiet = result.rank != 0
-    print_lost_nodes(result)
+    print_lost_nodes(result.settings)
     title = f"{RULES[rule].title} on {source(context.params)}: {nodes} nodes, {describe(graph)}"
     console.print(history_table(result.history, title))
     if local_accuracy:
@@ -101,7 +101,7 @@ def train(
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
     if out is not None and result.rank == 0:
-        pictures.save(out, "train", result)
+        pictures.save_history(out, result)
         print_line(f"Saved {out}/history.csv, x.safetensors, config.json and history.png.")
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
@@ -122,14 +122,17 @@ def compare(
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
     weights_by: options.WeightsBy = None,
-    rules: options.RuleNames = "dsgd,dsgt,dasagt,dnasa",
+    rules: options.RuleNames = "dsgd,dsgt,dasagt,adanasa,dnasa",
     plugin: options.Plugin = None,
     etas: options.Etas = "0.01,0.03,0.1,0.3,1,3",
+    extend: options.Extend = False,
     schedule: options.Schedule = None,
     steps: options.Steps = 1000,
     batch: options.Batch = None,
     seed: options.Seed = 0,
     seeds: options.Seeds = 1,
+    metric: options.ComparedMetric = None,
+    x: options.XAxis = "steps",
     evaluate: options.Evaluate = None,
     rounds: options.Rounds = 1,
     loss_scale: options.LossScale = "1",
@@ -144,30 +147,37 @@ def compare(
     stale: options.Stale = 0,
     survive: options.Survive = False,
     out: options.Out = None,
+    format: options.PictureFormat = "png",
+    latex: options.Latex = False,
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
 ) -> None:
-    """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA beside the best of each."""
-    from dnasa.engine.loop import solve
-    from dnasa.studies import tuning
+    """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA beside the best of each.
+
+    Stepsizes are chosen on validation rows, a tenth of the training rows on which nobody trains, or, for streaming problems,
+    on other seeds; the results are those on the test rows.
+    """
+    from dnasa.studies.comparison import compare as run_comparison
     from dnasa.studies.run_table import source
 
     if config is not None:
         return configs.repeat(context, config)
     names, grid = inputs.split(rules), inputs.numbers(etas)
-    task, graph, shared = inputs.prepare(context)
-    result = solve(task, graph, names, eta=grid, **shared)
-    console.quiet = result.rank != 0
-    print_lost_nodes(result)
+    inputs.check_comparison(context)
+    task, graph, shared = inputs.prepare(context, validate=True)
+    comparison = run_comparison(task, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
+    console.quiet = comparison.rank != 0
+    print_lost_nodes(comparison.settings)
     seeds_text = f"{seeds} seed{'s' * (seeds > 1)}"
     title = f"{source(context.params)}: {nodes} nodes, {describe(graph)}, {steps:,} steps, {seeds_text}"
-    metric = pictures.compared_metric(result)
-    console.print(frame_table(tuning.summary(result, tuning.grid(result, metric), metric), title))
-    if out is not None and result.rank == 0:
-        pictures.save(out, "compare", result)
-        print_line(f"Saved {out}/history.csv, x.safetensors, config.json, history.png and stepsizes.png.")
-    if result.runs.diverged.notna().all():
+    print_wide(frame_table(comparison.table(), title))
+    for line in comparison.notes():
+        print_line(line)
+    if out is not None and comparison.rank == 0:
+        pictures.save_comparison(out, comparison, format, latex)
+        print_line(f"Saved {', '.join(pictures.names('compare', context.params))} and all runs in {out}.")
+    if comparison.all_diverged:
         fail(1, "Every run diverged: try smaller --etas, or add dnasa, which needs none.")
 
 
@@ -279,21 +289,22 @@ def resume(
     from dnasa.runs.folder import RunFolder
 
     run = RunFolder(folder, resume=True)
-    command, _ = configs.read_options(context, run.config, folder / "config.json")
-    if run.state == "done" and pictures.missing(folder, command):
-        return draw_missing(folder, command)
-    run.check()
+    command, given = configs.read_options(context, run.config, folder / "config.json")
+    missing = pictures.missing(folder, command, given)
+    if run.state == "done" and missing and command == "train":
+        return draw_missing(folder, missing)
+    if not (run.state == "done" and missing):  # a comparison continues after its grid is done
+        run.check()
     configs.resume(context, folder, run.config)
 
 
-def draw_missing(folder: Path, command: str) -> None:
+def draw_missing(folder: Path, missing: list[str]) -> None:
     """For a run that was killed after its last step."""
     from dnasa.runs.result import Result
 
     if networks.launched_rank() == 0:
-        names = ", ".join(pictures.missing(folder, command))
-        pictures.save(folder, command, Result.load(folder))
-        print_line(f"The run in {folder} is done; drew what was missing: {names}.")
+        pictures.save_history(folder, Result.load(folder))
+        print_line(f"The run in {folder} is done; drew what was missing: {', '.join(missing)}.")
 
 
 @app.command()
@@ -303,8 +314,7 @@ def runs(
     """A table of all runs in a folder: rule, data, nodes, state, last metrics."""
     from dnasa.studies import run_table
 
-    wide = Console(width=max(console.width, 110)) if not console.is_terminal else console
-    wide.print(frame_table(run_table.table(folder), f"Runs in {folder}"))
+    print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))
 
 
 @app.command()
@@ -322,5 +332,5 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for label, some in result.history.groupby(keys, dropna=False, sort=False):
         console.print(history_table(some, " ".join(str(part) for part in label if part == part)))
-    print_lost_nodes(result)
+    print_lost_nodes(result.settings)
     print_line(timing_line(result))

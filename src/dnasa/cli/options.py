@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from dnasa.rules import RULES
+from dnasa.rules.registry import ETA, PARAMETER_FREE, formula_of
 
+MEANING = "; ".join(f"{name} {formula_of(made)}" for name, made in (ETA | PARAMETER_FREE).items())
 DataName = Annotated[
     str,
     typer.Option(
@@ -53,7 +55,11 @@ WeightsBy = Annotated[
 ]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[
-    str, typer.Option(help=f"Methods, separated by commas, from: {', '.join(RULES)}, and rules of plugins.")
+    str,
+    typer.Option(
+        help=f"Methods, separated by commas, from: {', '.join(RULES)}, and rules of plugins; each may name its schedule, as "
+        "in dsgd:constant,dsgt:cosine,dnasa. dnasa and adanasa need no stepsize."
+    ),
 ]
 Plugin = Annotated[
     list[Path] | None,
@@ -61,8 +67,39 @@ Plugin = Annotated[
         help="Python file that registers rules of your own (dnasa.rules.register); may be given several times."
     ),
 ]
-Eta = Annotated[float | None, typer.Option(help="Stepsize, for rules that need one; dnasa and adanasa need none.")]
-Etas = Annotated[str, typer.Option(help="Stepsizes for the rules that need one, separated by commas.")]
+Eta = Annotated[
+    float | None,
+    typer.Option(
+        help="Stepsize, for rules that need one; dnasa and adanasa need none. What it means depends on the schedule, with n "
+        f"nodes, T steps and t = 0, 1, ...: {MEANING}."
+    ),
+]
+Etas = Annotated[
+    str,
+    typer.Option(
+        help="Stepsizes for the rules that need one, separated by commas. What they mean depends on the schedule, with n "
+        f"nodes, T steps and t = 0, 1, ...: {MEANING}."
+    ),
+]
+Extend = Annotated[
+    bool,
+    typer.Option(
+        "--extend", help="Where the best stepsize is at an edge of the grid, continue the grid there, at most 8 times."
+    ),
+]
+ComparedMetric = Annotated[
+    str | None,
+    typer.Option(help="Column of the history to compare. Default: test_accuracy, else test_loss."),
+]
+XAxis = Annotated[
+    str,
+    typer.Option(
+        "--x",
+        help="Curves against steps, epochs, bytes, messages or seconds (the chosen runs are then repeated, each by itself).",
+    ),
+]
+PictureFormat = Annotated[str, typer.Option("--format", help="Format of the figures: png, pdf or svg.")]
+Latex = Annotated[bool, typer.Option("--latex", help="Also write the table as LaTeX (booktabs), table.tex in --out.")]
 Schedule = Annotated[
     str | None,
     typer.Option(

@@ -1,52 +1,56 @@
-"""The pictures of a run, in its folder."""
+"""The pictures, their numbers and the table of a run, in its folder."""
 
-import io
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dnasa.cli.rendering import COLUMNS
 from dnasa.core import RunError
 from dnasa.files import write_durably
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from dnasa.runs.result import Result
+    from dnasa.studies.comparison import Comparison
 
-NAMES = {"train": ("history.png",), "compare": ("history.png", "stepsizes.png")}
-
-
-def missing(folder: Path, command: str) -> list[str]:
-    """Pictures that a run killed at its very end did not draw."""
-    return [name for name in NAMES[command] if not (folder / name).exists()]
+FORMATS = ("png", "pdf", "svg")
 
 
-def save(folder: Path, command: str, result: "Result") -> None:
-    """Each file is complete or absent."""
-    for name, figure in zip(NAMES[command], draw(command, result), strict=True):
-        data = io.BytesIO()
-        figure.savefig(data, format="png")
-        try:
-            write_durably(folder / name, data.getvalue())
-        except OSError as error:
-            raise RunError(
-                f"Cannot write {folder / name}: {error.strerror}. Free some space, then run `dnasa resume {folder}`."
-            ) from error
-
-
-def draw(command: str, result: "Result") -> list["Figure"]:
+def names(command: str, options: Mapping[str, Any]) -> list[str]:
+    """The files that a command with these options writes at its end."""
     if command == "train":
-        return [result.plot()]
-    from dnasa.plots import panels
-    from dnasa.studies import tuning
-
-    metric = compared_metric(result)
-    table = tuning.grid(result, metric)
-    figure, axes = panels(1, width=6)
-    tuning.draw_stepsizes(axes[0, 0], table, COLUMNS[metric], log=metric == "test_loss")
-    axes[0, 0].legend(fontsize=8)
-    return [tuning.draw_best(result, table, metric), figure]
+        return ["history.png"]
+    kind = options.get("format") or FORMATS[0]
+    tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
+    return ["curves.csv", f"curves.{kind}", "stepsizes.csv", f"stepsizes.{kind}", *tables]
 
 
-def compared_metric(result: "Result") -> str:
-    return "test_accuracy" if "test_accuracy" in result.history else "test_loss"
+def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]:
+    """Those that a run killed before its very end did not write."""
+    return [name for name in names(command, options) if not (folder / name).exists()]
+
+
+def save_history(folder: Path, result: "Result") -> None:
+    from dnasa.plots import rendered
+
+    _write(folder / "history.png", rendered(result.plot(), "png"))
+
+
+def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool) -> None:
+    """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
+    from dnasa.plots import rendered
+
+    _write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
+    _write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
+    _write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
+    _write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
+    if latex:
+        _write(folder / "table.tex", comparison.latex().encode())
+    _write(folder / "table.csv", comparison.summary().to_csv(index=False).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_durably(path, content)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write {path}: {error.strerror}. Free some space, then run `dnasa resume {path.parent}`."
+        ) from error

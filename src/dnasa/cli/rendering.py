@@ -1,5 +1,6 @@
 """Results as tables and sentences."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -27,6 +28,12 @@ COLUMNS = {
 
 def print_line(text: str) -> None:
     console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def print_wide(table: Table) -> None:
+    """Tables with many columns; in a file or a pipe, lines may be long."""
+    wide = console if console.is_terminal else Console(width=max(console.width, 170), quiet=console.quiet)
+    wide.print(table)
 
 
 def printable(text: str) -> str:
@@ -100,8 +107,8 @@ def _range(numbers: Any) -> str:
     return f"{low} to {high}" if low < high else f"{high}"
 
 
-def print_lost_nodes(result: "Result") -> None:
-    for loss in result.settings.get("lost", []):
+def print_lost_nodes(settings: Mapping[str, Any]) -> None:
+    for loss in settings.get("lost", []):
         nodes = ", ".join(map(str, loss["nodes"]))
         print_line(f"Lost at step {loss['step']}: nodes {nodes} and their data; the others continued.")
 

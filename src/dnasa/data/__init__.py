@@ -12,6 +12,7 @@ from dnasa.data.datasets import (
     local_files,
 )
 from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
+from dnasa.data.validation import divide, divide_validation, hold_out, hold_out_of_each
 
 __all__ = [
     "CONTEXT",
@@ -22,10 +23,14 @@ __all__ = [
     "class_table",
     "contiguous",
     "dirichlet",
+    "divide",
+    "divide_validation",
     "from_arrays",
     "from_shards",
     "from_text",
     "from_torch",
+    "hold_out",
+    "hold_out_of_each",
     "iid",
     "load",
     "local_files",

@@ -15,6 +15,7 @@ from dnasa.core import Array, InputError, Network, ProcessLost, Rule, Schedule, 
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state
+from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
 from dnasa.runs.progress import progress_bar
@@ -81,7 +82,7 @@ DEFAULTS: Options = {
 def solve(
     problem: "Problem",
     topology: "Topology | Changing",
-    rule: str | Rule | Sequence[str | Rule] = "dnasa",
+    rule: str | Rule | Variant | Sequence[str | Rule | Variant] = "dnasa",
     *,
     steps: int,
     eta: float | Schedule | Sequence[float | Schedule] | None = None,
@@ -92,9 +93,17 @@ def solve(
 ) -> Result:
     """Minimise the weighted average of the nodes' losses.
 
-    `rule` is a name, a `Rule` of your own, or several of them. Several rules, stepsizes (`eta`, numbers or functions of t),
-    schedules or seeds run side by side as one array. `start` overrides the problem's starting point: `(d,)`, or `(n, d)`
-    for one per node. The other options are listed in `dnasa.engine.Options`.
+    `rule` is a name, a name with its schedule ("dsgd:constant"), a `Rule` of your own, or several of them. Several rules,
+    stepsizes (`eta`, numbers or functions of t), schedules or seeds run side by side as one array. `start` overrides the
+    problem's starting point: `(d,)`, or `(n, d)` for one per node. The other options are listed in `dnasa.engine.Options`.
+
+    What a number `eta` means depends on the schedule; with n nodes and T steps, the stepsize at step t = 0, 1, ... is
+
+    - diminishing, the default of most rules: eta sqrt(n/(t+1))
+    - fixed: eta sqrt(n/T)
+    - constant: eta
+    - cosine: eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2
+    - parameter-free and parameter-free-fixed (dsgt): eta/sqrt(t), eta/sqrt(T)
     """
     unknown = set(options) - set(DEFAULTS)
     if unknown:

@@ -12,7 +12,7 @@ import numpy as np
 from dnasa.arrays import like, stack, to_numpy
 from dnasa.core import Array, InputError, Network, Rule, choose, positive, whole
 from dnasa.rules import registry
-from dnasa.rules.registry import RULES, Group
+from dnasa.rules.registry import RULES, Group, Variant
 from dnasa.runs.history import COLUMNS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Plan(NamedTuple):
 def make_plan(
     problem: "Problem",
     topology: "Topology | Changing",
-    rule: str | Rule | Sequence[str | Rule],
+    rule: str | Rule | Variant | Sequence[str | Rule | Variant],
     steps: int,
     eta: Any,
     schedule: str | Sequence[str] | None,
@@ -54,7 +54,7 @@ def make_plan(
             f"topology.from_matrix(W), not {type(topology).__name__}."
         )
     steps = whole("steps", steps)
-    seeds = _distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
+    seeds = distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
     _check_nodes(problem, topology)
     network = _network(topology, options)
     points = _points(problem, topology, seeds, start)
@@ -79,8 +79,8 @@ def make_plan(
 
 def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any]:
     """Variants of named rules and rules of one's own, in the order given."""
-    given = [rule] if isinstance(rule, (str, Rule)) or not isinstance(rule, Iterable) else list(rule)
-    named = _distinct("rule", [name for name in given if not isinstance(name, Rule)])
+    given = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
+    named = distinct("rule", [name for name in given if not isinstance(name, (Rule, Variant))])
     if any(callable(name) for name in named):
         raise InputError(
             "A function that makes a rule is not a rule: call it with its schedules, or register it by name."
@@ -89,16 +89,25 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
         raise InputError(f"No rule given. Choose from: {', '.join(RULES)}.")
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
-    etas = [] if eta is None else _distinct("eta", as_list(eta))
-    takes_eta = [choose("rule", name, RULES).needs_eta for name in named]
+    etas = [] if eta is None else distinct("eta", as_list(eta))
+    takes_eta = [choose("rule", str(name).partition(":")[0], RULES).needs_eta for name in named]
     if not named and (etas or schedule is not None):
         raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
     if etas and not any(takes_eta):
         raise InputError(f"Rule '{named[0]}' takes no stepsize: leave eta out.")
     runs: list[Any] = []
     for each in given:
-        runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
+        if isinstance(each, Variant):
+            runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
+        else:
+            runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
+    _distinct_variants([run for run in runs if isinstance(run, Variant)])
     return runs
+
+
+def _distinct_variants(runs: list[Variant]) -> None:
+    """ "dsgd" and "dsgd:diminishing" are the same."""
+    distinct("rule", [f"{run.rule}:{run.schedule}" + f" with eta {run.eta}" * (run.eta is not None) for run in runs])
 
 
 def as_list(value: Any) -> list[Any]:
@@ -106,7 +115,7 @@ def as_list(value: Any) -> list[Any]:
     return [value] if value is None or isinstance(value, str) or callable(value) or np.ndim(value) == 0 else list(value)
 
 
-def _distinct(kind: str, values: list[Any]) -> list[Any]:
+def distinct(kind: str, values: list[Any]) -> list[Any]:
     """Refuse the same value twice: its runs could not be told apart."""
     repeated = [value for i, value in enumerate(values) if value in values[:i]]
     if repeated:

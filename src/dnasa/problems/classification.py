@@ -11,7 +11,7 @@ from dnasa.core import Array, InputError, Layout
 from dnasa.cuda_graphs import CudaGraphs
 from dnasa.problems.batched import Models, cross_entropy
 from dnasa.problems.checksums import checksum
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, validation_name
 
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 
@@ -23,7 +23,8 @@ class Classification(Sharded):
     parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
     holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules use
     (the paper's framework has 1/n); reported losses are not scaled. All models of all nodes and runs are computed together.
-    Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data.
+    Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data. `validation[i]`
+    are further rows of `inputs` that node i validates on.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class Classification(Sharded):
         dtype: str = "float32",
         device: str = "cpu",
         train_metrics: bool = True,
+        validation: Sequence[np.ndarray] = (),
     ):
-        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics)
+        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation)
         self.inputs, self.labels = self._tensors(inputs, labels)
         self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
         self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
@@ -73,7 +75,7 @@ class Classification(Sharded):
     def _node_fingerprints(self) -> list[str]:
         return [
             f"{len(rows):,} rows, checksum {checksum(self.inputs[rows], self.labels[rows])}" if len(rows) else ""
-            for rows in self.shards
+            for rows in self._rows_by_node
         ]
 
     def node_fingerprint(self, node: int) -> str:
@@ -114,8 +116,11 @@ class Classification(Sharded):
     def evaluate(self, mean: Tensor, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Tensor]:
         """Nodes count the same, however many rows they have; test metrics are those on the nodes' part of the test rows."""
         flat = mean.reshape(-1, mean.shape[-1])
-        test_loss, accuracy = self._test(flat, nodes)
-        out = {"test_loss": test_loss.view(mean.shape[:-1]), "test_accuracy": accuracy.view(mean.shape[:-1])}
+        names = ("test_loss", "test_accuracy")
+        out = dict(zip(names, self._test(flat, nodes), strict=True))
+        if self.validation:
+            out |= dict(zip(map(validation_name, names), self._validate(flat, nodes), strict=True))
+        out = {name: value.view(mean.shape[:-1]) for name, value in out.items()}
         if not self.train_metrics:
             return out
         loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights)
@@ -148,6 +153,16 @@ class Classification(Sharded):
             correct += (logits.argmax(-1) == labels).sum(1)
         scale = len(self.remaining) / (len(nodes) * self.test_total)
         return loss * scale, correct * scale
+
+    def _validate(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
+        rows, weights = self._validation_rows(nodes)
+        loss, accuracy = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
+            logits = self.models.logits(flat, _for_each(flat, self.inputs[rows[part]]))
+            labels = _for_each(flat, self.labels[rows[part]])
+            loss += (cross_entropy(logits, labels) * weights[part]).sum(1)
+            accuracy += ((logits.argmax(-1) == labels) * weights[part]).sum(1)
+        return loss, accuracy
 
     def accuracies(self, x: Tensor) -> Tensor:
         """The test accuracy of every model in `x` of shape (..., d), such as that of each node."""

@@ -20,7 +20,11 @@ Model = Callable[[], nn.Module] | nn.Module
 
 
 class Sharded(Problem):
-    """`shards[i]` are node i's rows (empty where another process holds them); a step draws `batch` with replacement."""
+    """`shards[i]` are node i's rows (empty where another process holds them); a step draws `batch` with replacement.
+
+    `validation[i]`, where given, are rows that node i validates on: every test metric is also measured there, as
+    `validation_loss`, `validation_accuracy`, ..., averaged over the nodes, which count the same.
+    """
 
     total: int  # rows for training
     test_total: int
@@ -34,6 +38,7 @@ class Sharded(Problem):
         dtype: str,
         device: str,
         train_metrics: bool,
+        validation: Sequence[np.ndarray],
     ):
         self.batch = whole("batch", batch)
         positive("loss_scale", loss_scale)
@@ -43,6 +48,9 @@ class Sharded(Problem):
             raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
         self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
         self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
+        self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
+        if self.validation and len(self.validation) != len(shards):
+            raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {len(shards)}.")
         self.loss_scale, self.nodes, self.train_metrics = loss_scale, len(shards), train_metrics
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
         self.samples = Samples("batch", self._draw, self.batch)
@@ -55,8 +63,8 @@ class Sharded(Problem):
             if not inputs:
                 raise InputError("There are no rows: give at least one for training and one for testing.")
         self.total, self.test_total = counts[0], test_counts[0]
-        rows = np.concatenate(self.shards) if self.shards else np.empty(0)
-        if not len(rows) or rows.min() < 0 or rows.max() >= self.total:
+        rows = np.concatenate([*self.shards, *self.validation]) if self.shards else np.empty(0)
+        if not any(map(len, self.shards)) or rows.min() < 0 or rows.max() >= self.total:
             raise InputError(f"The shards must hold row numbers from 0 to {self.total - 1}, and not all be empty.")
 
     def _check_shapes(self, shape: Sequence[int], test_shape: Sequence[int]) -> None:
@@ -72,6 +80,13 @@ class Sharded(Problem):
         if not len(self.shards[node]):
             raise InputError(f"Node {node} has no rows: every node of this process needs at least one.")
         return self.shards[node]
+
+    @property
+    def _rows_by_node(self) -> list[np.ndarray]:
+        """All rows that a node uses, for training and for validation."""
+        if not self.validation:
+            return self.shards
+        return [np.concatenate(pair) for pair in zip(self.shards, self.validation, strict=True)]
 
     def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
         rows = self._own(node)
@@ -95,9 +110,20 @@ class Sharded(Problem):
         rows = torch.arange(self.test_total)
         return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
 
+    def _validation_rows(self, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Of these nodes, and how much each row counts."""
+        parts = [self.validation[node] for node in nodes]
+        weights = [np.full(len(part), 1 / (len(part) * len(nodes))) for part in parts if len(part)]
+        return tuple(torch.as_tensor(np.concatenate(some)).to(self.device) for some in (parts, weights))  # type: ignore[return-value]
+
     def continue_without(self, lost: Sequence[int]) -> None:
         """The remaining nodes evaluate all test rows."""
         self.remaining = [node for node in self.remaining if node not in set(lost)]
+
+
+def validation_name(metric: str) -> str:
+    """What a test metric is called on the validation rows."""
+    return f"validation_{metric.removeprefix('test_')}"
 
 
 @contextmanager

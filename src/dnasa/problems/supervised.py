@@ -13,14 +13,18 @@ from dnasa.cuda_graphs import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded, validation_name
 from dnasa.problems.stored import Rows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
 IGNORED = -100  # the label that torch's losses leave out
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
-MEASURED = ("train_loss", "test_loss", "test_accuracy", "gradient", "grad_norm", "stationarity", "tracking")
+MEASURED = (
+    *("train_loss", "test_loss", "test_accuracy", "validation_loss", "validation_accuracy"),
+    *("gradient", "grad_norm", "stationarity", "tracking"),
+)
 Augment = Callable[[Tensor, torch.Generator], Tensor]
+Batch = Callable[[Tensor], tuple[Tensor, Tensor]]  # the inputs and targets of these rows
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -41,7 +45,7 @@ class Supervised(Sharded):
     at the mean model from training rows of each node, and averaged over the nodes (`buffers="mixed"`), or each node tests
     with its own and the metrics are averaged ("local"). `autocast="bfloat16"` computes in mixed precision. `loss_scale`
     multiplies the training loss that the rules use; reported losses are not scaled. Without `train_metrics`, an evaluation
-    needs no pass over the training data.
+    needs no pass over the training data. `validation[i]` are further rows of `data.inputs` that node i validates on.
 
     Batches, augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and
     runs are computed together.
@@ -62,8 +66,9 @@ class Supervised(Sharded):
         device: str = "cpu",
         autocast: str | None = None,
         train_metrics: bool = True,
+        validation: Sequence[np.ndarray] = (),
     ):
-        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics)
+        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation)
         self.local_buffers = choose("buffers", buffers, {"mixed": False, "local": True})
         mixed_precision = choose("autocast", str(autocast), {"None": False, "bfloat16": True})
         if not isinstance(data, Dataset):
@@ -149,7 +154,7 @@ class Supervised(Sharded):
             f"{len(rows):,} rows, checksum {self.inputs.checksum(rows)} {self.labels.checksum(rows)}"
             if len(rows)
             else ""
-            for rows in self.shards
+            for rows in self._rows_by_node
         ]
 
     def node_fingerprint(self, node: int) -> str:
@@ -236,7 +241,7 @@ class Supervised(Sharded):
         points = mean.reshape(-1, mean.shape[-1])
         given = [None] * len(points) if statistics is None else statistics.reshape(len(points), -1)
         tested = [self._test(point, nodes, its) for point, its in zip(points, given, strict=True)]
-        out = {name: torch.stack([one[name] for one in tested]).view(mean.shape[:-1]) for name in self.measures}
+        out = {name: torch.stack([one[name] for one in tested]).view(mean.shape[:-1]) for name in tested[0]}
         if not self.train_metrics:
             return out
         each = [self._train(point, nodes, [1.0] * len(nodes) if weights is None else weights) for point in points]
@@ -257,19 +262,30 @@ class Supervised(Sharded):
     def _test(self, point: Tensor, nodes: range, statistics: Tensor | None) -> dict[str, Tensor]:
         if self.module.norms and self.local_buffers:
             every = torch.arange(self.test_total, device=self.device)
-            sums = [self._sums(point, self._statistics_of(point, node), every) for node in nodes]
+            sums = [self._sums(point, self._statistics_of(point, node), every, self._test_batch) for node in nodes]
             scale = 1 / (len(nodes) * self.test_total)
         else:
             given = self._no_statistics() if statistics is None else statistics
-            sums = [self._sums(point, given, self._test_rows(nodes))]
+            sums = [self._sums(point, given, self._test_rows(nodes), self._test_batch)]
             scale = len(self.remaining) / (len(nodes) * self.test_total)
-        return {name: scale * torch.stack([one[name] for one in sums]).sum(0) for name in self.measures}
+        out = {name: scale * torch.stack([one[name] for one in sums]).sum(0) for name in self.measures}
+        return out | self._validate(point, nodes, statistics) if self.validation else out
 
-    def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    def _validate(self, point: Tensor, nodes: range, statistics: Tensor | None) -> dict[str, Tensor]:
+        local = self.module.norms and self.local_buffers
+        given = self._no_statistics() if statistics is None else statistics
+        out = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
+        for node in nodes:
+            rows = torch.as_tensor(self.validation[node]).to(self.device)
+            sums = self._sums(point, self._statistics_of(point, node) if local else given, rows, self._batch)
+            out = {name: total + sums[name] / (len(rows) * len(nodes)) for name, total in out.items()}
+        return {validation_name(name): value for name, value in out.items()}
+
+    def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures, added up over the rows."""
         totals = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
         for part in rows.split(self._most_rows) if len(rows) else ():
-            x, y = self._test_batch(part)
+            x, y = batch(part)
             outputs = self.module.outputs(point, x, statistics)
             for name, measure in self.measures.items():
                 totals[name] += len(part) * measure(outputs, y)

@@ -1,6 +1,7 @@
 """The rules that can be used by name, with the schedules, title and colour of each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
@@ -31,6 +32,17 @@ Eta = float | Schedule
 Schedules = Callable[[int, int, Any], tuple[Schedule, ...]]
 
 
+@dataclass(frozen=True)
+class Stated:
+    """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts."""
+
+    make: Schedules
+    formula: str
+
+    def __call__(self, n: int, T: int, eta: Any) -> tuple[Schedule, ...]:
+        return self.make(n, T, eta)
+
+
 class Method(NamedTuple):
     """A rule's maker and its schedules by name (the first is the default).
 
@@ -47,23 +59,23 @@ class Method(NamedTuple):
 
 
 ETA: dict[str, Schedules] = {
-    "diminishing": lambda n, T, eta: (schedules.root_decay(eta, n),),
-    "fixed": lambda n, T, eta: (schedules.root_fixed(eta, n, T),),
-    "constant": lambda n, T, eta: (schedules.constant(eta),),
-    "cosine": lambda n, T, eta: (schedules.cosine(eta, T),),
+    "diminishing": Stated(lambda n, T, eta: (schedules.root_decay(eta, n),), "eta sqrt(n/(t+1))"),
+    "fixed": Stated(lambda n, T, eta: (schedules.root_fixed(eta, n, T),), "eta sqrt(n/T)"),
+    "constant": Stated(lambda n, T, eta: (schedules.constant(eta),), "eta"),
+    "cosine": Stated(lambda n, T, eta: (schedules.cosine(eta, T),), "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2"),
 }
 COSINE_FIRST = {"cosine": ETA["cosine"]} | ETA
 PARAMETER_FREE: dict[str, Schedules] = {
-    "parameter-free": lambda n, T, eta: (schedules.parameter_free(eta),),
-    "parameter-free-fixed": lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),),
+    "parameter-free": Stated(lambda n, T, eta: (schedules.parameter_free(eta),), "eta/sqrt(t)"),
+    "parameter-free-fixed": Stated(lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),), "eta/sqrt(T)"),
 }
 DNASA: dict[str, Schedules] = {
-    "diminishing": lambda n, T, eta: schedules.diminishing(n),
-    "fixed": lambda n, T, eta: schedules.fixed(n, T),
+    "diminishing": Stated(lambda n, T, eta: schedules.diminishing(n), "n^(1/4)/t^(3/4)"),
+    "fixed": Stated(lambda n, T, eta: schedules.fixed(n, T), "n^(1/4)/T^(3/4)"),
 }
 ADANASA: dict[str, Schedules] = {
-    "linear": lambda n, T, eta: schedules.adanasa(n, T),
-    "averaged": lambda n, T, eta: schedules.adanasa_averaged(n),
+    "linear": Stated(lambda n, T, eta: schedules.adanasa(n, T), "0.4 sqrt(n) min(1, 10(t+1)/T) (1 - t/T)"),
+    "averaged": Stated(lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"),
 }
 ENDING = ("cosine", "linear")  # schedules that are 0 after the last step
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
@@ -75,7 +87,12 @@ def needs_steps(schedule: str) -> bool:
 
 
 def with_averaging(etas: Schedules) -> Schedules:
-    return lambda n, T, eta: (*etas(n, T, eta), schedules.averaging(n))
+    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.averaging(n)), formula_of(etas))
+
+
+def formula_of(schedules: Schedules) -> str:
+    """The stepsize at step t; empty where it is not stated."""
+    return schedules.formula if isinstance(schedules, Stated) else ""
 
 
 def with_variance_reduction(etas: Schedules) -> Schedules:
@@ -152,6 +169,13 @@ class Variant(NamedTuple):
     schedule: str
     eta: Any = None  # a number, a function of t, or None for a rule without a stepsize
 
+    @property
+    def formula(self) -> str:
+        """The stepsize at step t with its eta inserted; empty where it is not stated."""
+        made = RULES[self.rule].schedules.get(self.schedule) if self.rule in RULES else None
+        text = formula_of(made) if made else ""
+        return text.replace("eta", f"{self.eta:g}", 1) if isinstance(self.eta, float) else text
+
     def label(self) -> dict[str, Any]:
         """As in tables: a function of t shows as its name, in the place of the schedule."""
         if not callable(self.eta):
@@ -172,7 +196,12 @@ class Group(NamedTuple):
 
 
 def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] | None = None) -> list[Variant]:
-    """Every stepsize with every schedule given; a rule without a stepsize comes once per schedule."""
+    """Every stepsize with every schedule given; a rule without a stepsize comes once per schedule.
+
+    A rule may name its own schedule, as in "dsgd:constant".
+    """
+    rule, colon, own = rule.partition(":")
+    schedule = own if colon else schedule
     method: Method = choose("rule", rule, RULES)
     names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
     for name in names:

@@ -46,8 +46,10 @@ class RunFolder:
 
     FILES = (
         *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
-        *("history.png", "stepsizes.png"),
+        *("history.png", "curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
     )
+    PARTS = ("extension-*", "alone-*")  # folders of further runs
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
@@ -98,9 +100,10 @@ class RunFolder:
             return
         for name in self.FILES:
             (self.path / name).unlink(missing_ok=True)
-        if folder.is_symlink():  # what it points to is not part of this folder
-            folder.unlink()
-        shutil.rmtree(folder, ignore_errors=True)
+        for part in (folder, *(part for pattern in self.PARTS for part in self.path.glob(pattern))):
+            if part.is_symlink():  # what it points to is not part of this folder
+                part.unlink()
+            shutil.rmtree(part, ignore_errors=True)
 
     def close(self) -> None:
         for lock in self.locks:

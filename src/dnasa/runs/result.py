@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,14 @@ class Result:
         if path:
             save_figure(figure, path)
         return figure
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the last evaluation of every run."""
+        from dnasa import tables
+
+        settings = [f"{name} {self.settings.get(name)}" for name in ("nodes", "topology", "steps")]
+        title = f"Runs: {len(self.runs)}, {', '.join(settings)}"
+        return tables.html(self.final().reset_index(), title)
 
     def save(self, path: str | Path) -> Path:
         """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""
@@ -129,7 +138,16 @@ def parse_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _number(text: Any) -> Any:
+    """Most cells are decimal numbers, all different; of the others there are few."""
+    if isinstance(text, str) and "." in text:
+        with contextlib.suppress(ValueError):
+            return float(text)
+    return _rare_number(text or "nan") if isinstance(text, str | None) else text
+
+
+@lru_cache(maxsize=10_000)
+def _rare_number(text: str) -> Any:
     for kind in (int, float):
-        with contextlib.suppress(ValueError, TypeError):
-            return kind(text or "nan")
+        with contextlib.suppress(ValueError):
+            return kind(text)
     return text

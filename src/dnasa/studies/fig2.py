@@ -8,8 +8,9 @@ from dnasa import topology
 from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, colours, curve, finish, panels, title
 from dnasa.problems.least_squares import LeastSquares
+from dnasa.studies.drawing import draw_stepsizes
 from dnasa.studies.report import Report
-from dnasa.studies.tuning import best, draw_stepsizes, eta_label, eta_text, grid, rows_of
+from dnasa.studies.tuning import best, eta_label, eta_text, grid, rows_of
 
 NODES = 10
 STEPS = 15_000
@@ -66,8 +67,7 @@ def draw(history: pd.DataFrame, tuned: pd.DataFrame, table: pd.DataFrame, quick:
             curve(axis, curves.index, curves, label, color=colour[str(rule)])
         finish(axis, "step", name, log=True)
     axes[0, 0].legend(fontsize=8)
-    shown = table.assign(value=table.value.clip(upper=1e4))
-    draw_stepsizes(axes[0, 2], shown, "final test loss (cut at 10,000)", log=True)
+    draw_stepsizes(axes[0, 2], table, "test_loss", "final test loss")
     axes[0, 2].legend(fontsize=8)
     figure.suptitle(
         f"Spike model, ring of {NODES}: each method at its best stepsize" + (" (quick run)" if quick else "")

@@ -12,7 +12,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
-from dnasa.studies import tuning
+from dnasa.studies import drawing, tuning
 from dnasa.studies.report import Report
 from dnasa.studies.tasks import classification
 from dnasa.topology import Topology
@@ -72,7 +72,7 @@ def grid_search(
 
 
 def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
-    tuning.draw_stepsizes(axis, table, "test accuracy", log=False)
+    drawing.draw_stepsizes(axis, table, "test_accuracy")
     axis.set_title(name)
     axis.legend(fontsize=7, loc="lower center")
 

@@ -15,13 +15,13 @@ from torch.nn.utils import vector_to_parameters
 
 from dnasa import topology
 from dnasa.core import InputError, choose
-from dnasa.data import Dataset
+from dnasa.data import Dataset, divide
 from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, colours, curve, finish, panels, title
 from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Supervised, cross_entropy
 from dnasa.studies import models, tuning
-from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Task, divided, make_problem, read
+from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Task, make_problem, read
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
@@ -100,7 +100,7 @@ def pretrained(study: Study, task: Task, data: Dataset) -> Tensor:
 
 
 def division(data: Dataset, how: str) -> list[np.ndarray]:
-    return divided(data, np.arange(len(data.labels)), how, NODES)
+    return divide(data, np.arange(len(data.labels)), how, NODES)
 
 
 def continued(study: Study, task: Task, data: Dataset, weights: Tensor, trained: str, how: str) -> pd.DataFrame:

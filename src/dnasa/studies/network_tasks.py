@@ -1,12 +1,13 @@
 """The tasks of the studies on networks: data, network, and what is measured."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.data import Dataset, from_text, load, partition
+from dnasa.data import Dataset, from_text, load
 from dnasa.problems.augment import flip_and_shift
 from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Augment
@@ -145,30 +146,14 @@ def generated_text(context: int) -> Dataset:
         return from_text(path, context)._replace(name=GENERATED, source="generated")
 
 
-def validation_split(data: Dataset) -> tuple[np.ndarray, Dataset]:
-    """The rows to train on, and the data with a tenth of its training rows in the place of the test rows.
-
-    Of a text it is the last tenth of the training part, without windows that reach into it.
-    """
-    count = len(data.labels)
-    if data.vocabulary:
-        context, cut = data.labels.shape[1], count * 9 // 10
-        train, validation = np.arange(cut - context), np.arange(cut, count, context)
-    else:
-        order = np.random.default_rng(0).permutation(count)
-        train, validation = np.sort(order[count // 10 :]), np.sort(order[: count // 10])
-    return train, data._replace(test_inputs=data.inputs[validation], test_labels=data.labels[validation])
-
-
-def divided(data: Dataset, rows: np.ndarray, how: str, nodes: int) -> list[np.ndarray]:
-    """These rows of the data, divided among the nodes."""
-    count = len(rows)
-    first = count and rows[-1] == count - 1  # a slice does not copy the windows of a text
-    return [rows[shard] for shard in partition(how, data.labels[:count] if first else data.labels[rows], nodes)]
-
-
 def make_problem(
-    task: Task, data: Dataset, shards: list[np.ndarray], device: str, batch: int | None = None, loss_scale: float = 1.0
+    task: Task,
+    data: Dataset,
+    shards: list[np.ndarray],
+    device: str,
+    batch: int | None = None,
+    loss_scale: float = 1.0,
+    validation: Sequence[np.ndarray] = (),
 ) -> Sharded:
     return tasks.on_shards(
         data,
@@ -179,4 +164,5 @@ def make_problem(
         train_metrics=False,
         model=task.model,
         augment=task.augment,
+        validation=validation,
     )

@@ -15,17 +15,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.arrays import to_numpy
 from dnasa.core import Gradients, InputError, Messages, Rule, Schedule
-from dnasa.data import Dataset
+from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
 from dnasa.problems.classification import Classification
-from dnasa.problems.sharded import Sharded
+from dnasa.problems.sharded import validation_name
 from dnasa.rules import schedules
 from dnasa.rules.dadam import State, dadam
 from dnasa.runs.result import Result
-from dnasa.studies import tuning
+from dnasa.statistics import over_seeds
+from dnasa.studies import drawing, tuning
 from dnasa.studies.network_tasks import (
     CENTRAL,
     NODES,
@@ -34,10 +34,8 @@ from dnasa.studies.network_tasks import (
     WITHOUT_DATA,
     Measure,
     Task,
-    divided,
     make_problem,
     read,
-    validation_split,
 )
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
@@ -166,35 +164,34 @@ def run_parts(study: Study, parts: Sequence[Part]) -> list[str]:
 def run_part(study: Study, part: Part, data: Dataset) -> None:
     """Stepsizes run side by side where all models are computed together; otherwise one at a time is as fast."""
     task, saved = study.tasks[part.task], study.saved(part)
-    train, held_out = validation_split(data)
+    train, validation = hold_out(data)
     central = part.graph == CENTRAL
     nodes, batch = (1, NODES * task.batch) if central else (NODES, task.batch)
-    shards = divided(data, train, task.how(part.division or "iid"), nodes)
-    validated, tested = (make_problem(task, rows, shards, study.device, batch) for rows in (held_out, data))
+    shards = divide(data, train, task.how(part.division or "iid"), nodes)
+    validated = divide_validation(validation, nodes)
+    problem = make_problem(task, data, shards, study.device, batch, validation=validated)
     graph = topology.make("complete" if central else part.graph, nodes)
-    together = isinstance(validated, Classification) and not central
+    together = isinstance(problem, Classification) and not central
     for seed in range(study.seeds):
         options: Any = {"steps": task.steps, "seed": seed, "evaluate": [task.steps], "progress": study.progress}
         for rule, etas in study.missing(part, saved, seed):
             for some in [etas] if together else [[eta] for eta in etas]:
                 method = adamw(schedules.cosine(some[0], task.steps)) if central else rule
-                result = solve(validated, graph, method, eta=some if rule in TUNED else None, **options)
-                rows = results(result, tested, task.measure)
+                result = solve(problem, graph, method, eta=some if rule in TUNED else None, **options)
+                rows = results(result, task.measure)
                 saved.add(rows.assign(rule=rule, eta=some[0]) if central else rows)
 
 
-def results(result: Result, tested: Sharded, measure: Measure) -> pd.DataFrame:
+def results(result: Result, measure: Measure) -> pd.DataFrame:
     """The last metric on the validation rows and that on the test rows, NaN where a run diverged."""
     final = result.final()
-    means = result.mean.reshape(len(final), -1)
-    test = to_numpy(tested.evaluate(means, range(len(tested.shards)))[measure.column])
     rows = {
         "rule": final.rule,
         "eta": final.get("eta", nan),
         "seed": final.seed,
         "steps": result.settings["steps"],
-        "validation": final[measure.column],
-        "test": np.where(result.runs.diverged.notna(), nan, test),
+        "validation": final[validation_name(measure.column)],
+        "test": final[measure.column],
     }
     return pd.DataFrame(rows, columns=list(COLUMNS)).reset_index(drop=True)
 
@@ -214,12 +211,12 @@ def adamw(eta: Schedule) -> Rule:
 
 
 def averages(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The mean over the seeds for each rule and stepsize, and the spread of the test results; a diverged seed counts as
-    infinitely bad."""
-    filled = table.fillna({"validation": -np.inf * measure.scale, "test": -np.inf * measure.scale})
-    groups = filled.groupby(["rule", "eta"], sort=False, dropna=False)
-    means = groups.agg(validation=("validation", "mean"), test=("test", "mean"), seeds=("seed", "nunique"))
-    return means.assign(spread=table.groupby(["rule", "eta"], sort=False, dropna=False).test.std()).reset_index()
+    """The mean over the seeds for each rule and stepsize, and the spread of the test results; where a seed diverged, the
+    mean is infinitely bad."""
+    worst = -np.inf * measure.scale
+    runs = table.assign(diverged=table.test.isna())
+    tested, validated = (over_seeds(runs, name, ["rule", "eta"]) for name in ("test", "validation"))
+    return tested.assign(test=tested["mean"].fillna(worst), validation=validated["mean"].fillna(worst))
 
 
 def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -227,13 +224,8 @@ def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     rows = []
     for _, same in means.groupby("rule", sort=False):
         best = same.loc[(measure.scale * same.validation).idxmax()]
-        rows.append(best.to_dict() | {"edge": edge_of(same.eta, best.eta)})
+        rows.append(best.to_dict() | {"edge": tuning.edge_of(same.eta, best.eta)})
     return pd.DataFrame(rows).set_index("rule")
-
-
-def edge_of(etas: pd.Series, eta: float) -> str:
-    """Empty inside the grid, and for rules that need no stepsize."""
-    return "largest" if eta == etas.max() else "smallest" if eta == etas.min() else ""
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -245,7 +237,7 @@ def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
             "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
             measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
-            "seeds": best.seeds.to_numpy(),
+            "seeds": best.runs.to_numpy(),
             f"gain over AdaNASA{unit}": measure.gain(best.test, best.test["adanasa"]).map(measure.signed).to_numpy(),
         }
     )
@@ -322,22 +314,10 @@ def draw(name: str, task: Task, means: dict[Part, pd.DataFrame], best: dict[Part
     for axis in axes.flat[len(means) :]:
         axis.set_visible(False)
     for axis, (part, table) in zip(axes.flat, means.items(), strict=False):
-        shown = table[table.rule != CENTRAL].assign(value=visible(table.test, best[part].test))
-        tuning.draw_stepsizes(axis, shown, task.measure.label, log=task.measure.scale < 0)
-        axis.set_yscale("linear")  # the range is small
+        drawing.draw_stepsizes(axis, table[table.rule != CENTRAL], task.measure.column)
         if CENTRAL in best[part].index:
             axis.axhline(best[part].test[CENTRAL], linestyle=":", color="black", label="central AdamW, tuned")
         axis.set_title(f"{part.graph}, {task.how(part.division)}", fontsize=10)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle(
-        f"{name}: {task.measure.label} after {task.steps:,} steps; far worse results are drawn at the edge"
-        + " (quick run)" * quick
-    )
+    figure.suptitle(f"{name}: {task.measure.label} after {task.steps:,} steps" + " (quick run)" * quick)
     return figure
-
-
-def visible(values: pd.Series, best: pd.Series) -> pd.Series:
-    """Values much worse than the best of every rule are cut off, so that the others can be told apart."""
-    finite = best[np.isfinite(best)]
-    span = max(finite.max() - finite.min(), 0.02 * abs(finite.max())) if len(finite) else 0.0
-    return values.clip(finite.min() - span, finite.max() + span).where(np.isfinite(values), values)

@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 
 from dnasa import topology
 from dnasa.core import InputError, Layout, Rule, choose
-from dnasa.data import Dataset
+from dnasa.data import Dataset, divide
 from dnasa.engine.loop import solve
 from dnasa.plots import colours, drawable, panels, title
 from dnasa.rules import adanasa, schedules
 from dnasa.rules.registry import CUSTOM
-from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, divided, make_problem, read
+from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, make_problem, read
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
@@ -136,7 +136,7 @@ class Study(NamedTuple):
         return notes
 
     def run_entry(self, task: Task, data: Dataset, entry: Entry) -> pd.DataFrame:
-        shards = divided(data, np.arange(len(data.labels)), entry.partition, entry.nodes)
+        shards = divide(data, np.arange(len(data.labels)), entry.partition, entry.nodes)
         problem = make_problem(task, data, shards, self.device, loss_scale=entry.loss_scale)
         result = solve(
             problem,

@@ -42,15 +42,17 @@ def on_shards(
     train_metrics: bool = True,
     model: str | None = None,
     augment: Augment | None = None,
+    validation: Sequence[np.ndarray] = (),
 ) -> Sharded:
     """The same for rows that are already divided, with a model by its name.
 
-    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training; only
-    they take `augment`, and on a GPU they compute in mixed precision unless dtype is float64. For others whole numbers are
-    features: tokens need `Classification` itself.
+    `validation` are rows of each node on which nobody trains. `Supervised` models get no train metrics: a pass over all
+    images or windows would take longer than the training; only they take `augment`, and on a GPU they compute in mixed
+    precision unless dtype is float64. For others whole numbers are features: tokens need `Classification` itself.
     """
     name = model or models.default(rows)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
+    options["validation"] = validation
     if not models.batched(name, rows):
         if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
             rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))

@@ -1,47 +1,94 @@
-"""The best stepsize of each rule, and how much the stepsize matters."""
+"""Choosing stepsizes: on validation rows or on other seeds, and beyond the grid where its edge is best."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from dnasa.plots import colours, draw_history, drawable, finish, title
-from dnasa.rules.registry import RULES
+from dnasa.problems.sharded import validation_name
+from dnasa.rules.registry import Variant
 from dnasa.runs.result import Result
+from dnasa.statistics import final, larger_is_better, over_seeds
 
-SUMMARY = ("train_loss", "test_loss", "test_accuracy", "grad_norm")
-BETTER_WHEN_LARGER = {"test_accuracy"}
+LINE = ["rule", "schedule"]  # what has a stepsize of its own
+
+
+class Selection(NamedTuple):
+    """The metric and the seeds that stepsizes are chosen on, and the seeds whose results are reported."""
+
+    metric: str
+    seeds: tuple[int, ...]
+    reported: tuple[int, ...]
+
+    def __str__(self) -> str:
+        name = self.metric.replace("_", " ").replace("train", "training")
+        if self.seeds == self.reported:
+            return f"the {name} (on a tenth of the training rows, on which nobody trains)"
+        which = ", ".join(map(str, self.seeds)) if len(self.seeds) < 6 else f"{self.seeds[0]} to {self.seeds[-1]}"
+        return f"the {name} of other seeds ({which})"
+
+
+def select(metrics: Sequence[str], metric: str, seeds: Sequence[int], others: Sequence[int]) -> Selection:
+    """Validation rows take the place of the test rows; where there are none, other seeds are used, by f itself."""
+    reported = tuple(seeds)
+    if metric.startswith("test_") and validation_name(metric) in metrics:
+        return Selection(validation_name(metric), reported, reported)
+    itself = "train_loss" if metric.startswith("test_") and "train_loss" in metrics else metric
+    return Selection(itself, tuple(others) or reported, reported)
 
 
 def grid(result: Result, metric: str) -> pd.DataFrame:
-    """The final `metric` of every rule and stepsize, averaged over the seeds: a diverged seed counts as the worst value."""
-    worst = -np.inf if metric in BETTER_WHEN_LARGER else np.inf
-    final = result.final().join(result.runs["diverged"])
-    final[metric] = final[metric].fillna(worst)
-    if "eta" not in final:
-        final["eta"] = np.nan
-    groups = final.groupby(["rule", "schedule", "eta"], sort=False, dropna=False)
-    return groups.agg(value=(metric, "mean"), diverged=("diverged", "min")).reset_index()
+    """The final metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
+    return valued(over_seeds(final(result.history), metric), metric)
+
+
+def valued(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    return table.assign(value=table["mean"].fillna(-np.inf if larger_is_better(metric) else np.inf))
 
 
 def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The best row of each rule, in the order of the rules."""
-    pick = "idxmax" if metric in BETTER_WHEN_LARGER else "idxmin"
+    pick = "idxmax" if larger_is_better(metric) else "idxmin"
     rows = [getattr(same.value, pick)() for _, same in table.groupby("rule", sort=False)]
     return table.loc[rows].set_index("rule")
 
 
-def summary(result: Result, table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One line per rule: its best stepsize, the metrics it reaches with it, and which stepsizes diverged."""
+def chosen(runs: pd.DataFrame, selection: Selection) -> pd.DataFrame:
+    """For each rule and schedule the stepsize with the best mean, what it was chosen by, and at which edge of its grid it is.
+
+    `edge` is empty inside the grid, for a single stepsize, and for rules that need none. If every stepsize diverged, it is
+    the smallest.
+    """
+    table = valued(over_seeds(runs[runs.seed.isin(selection.seeds)], selection.metric), selection.metric)
+    larger = larger_is_better(selection.metric)
     rows = []
-    for rule, variant in best(table, metric).iterrows():
-        last = rows_of(result.final(), variant)
-        row = {"rule": title(str(rule)), "best eta": eta_text(variant.eta)}
-        row |= {name.replace("_", " "): last[name].mean(skipna=False) for name in SUMMARY if name in last}
-        rows.append(row | {"diverged": diverged_text(table[table.rule == rule])})
+    for _, same in table.groupby(LINE, sort=False, dropna=False):
+        order = same.sort_values("eta")
+        row = order.loc[order.value.idxmax() if larger else order.value.idxmin()]
+        edge = edge_of(order.eta, row.eta) if len(order) > 1 else ""
+        rows.append(row[[*LINE, "eta", "value"]].to_dict() | {"edge": edge})
     return pd.DataFrame(rows)
+
+
+def edge_of(etas: pd.Series, eta: float) -> str:
+    """Empty inside the grid, and for rules that need no stepsize."""
+    return "largest" if eta == etas.max() else "smallest" if eta == etas.min() else ""
+
+
+def extension(runs: pd.DataFrame, choice: pd.DataFrame) -> list[Variant]:
+    """The next stepsize of every rule that is best at an edge of its grid, by the factor of the grid there."""
+    out = []
+    for row in choice[choice.edge != ""].itertuples():
+        etas = sorted({*runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)].eta})
+        inner = etas[-2] if row.edge == "largest" else etas[1]
+        eta = float(f"{row.eta * (row.eta / inner):.6g}")
+        if 0 < eta < np.inf:
+            out.append(Variant(str(row.rule), str(row.schedule), eta))
+    return out
+
+
+# ---------------------------------------------------------------- words
 
 
 def eta_text(eta: float) -> str:
@@ -55,7 +102,7 @@ def eta_label(eta: float) -> str:
 
 def diverged_text(table: pd.DataFrame) -> str:
     """The stepsizes at which a run diverged."""
-    diverged = table[table.diverged.notna()]
+    diverged = table[table.diverged > 0]
     return ", ".join("all" if pd.isna(eta) else f"{eta:g}" for eta in diverged.eta) or "none"
 
 
@@ -63,27 +110,3 @@ def rows_of(history: pd.DataFrame, variant: pd.Series) -> pd.DataFrame:
     """The rows of a history that belong to this row of `best`."""
     rows = history[(history.rule == variant.name) & (history.schedule == variant.schedule)]
     return rows if pd.isna(variant.eta) else rows[rows.eta == variant.eta]
-
-
-def draw_best(result: Result, table: pd.DataFrame, metric: str) -> Figure:
-    """The curves of each rule at its best stepsize."""
-    return draw_history(pd.concat([rows_of(result.history, variant) for _, variant in best(table, metric).iterrows()]))
-
-
-def draw_stepsizes(axis: Axes, table: pd.DataFrame, label: str, log: bool) -> None:
-    """The final metric against the stepsize; rules that need none as dashed lines; diverged stepsizes as crosses."""
-    table = table.assign(value=drawable(table.value))
-    finite = table.value.dropna()
-    worst = (finite.max() if log else finite.min()) if len(finite) else 0.0
-    colour = colours(table.rule)
-    for rule, rows in table.groupby("rule", sort=False):
-        style: Any = {"color": colour[str(rule)]}
-        if str(rule) in RULES and not RULES[str(rule)].needs_eta:
-            axis.axhline(rows.value.iloc[0], linestyle="--", label=f"{title(str(rule))}, nothing tuned", **style)
-            continue
-        axis.plot(rows.eta, rows.value, "o-", ms=4, label=title(str(rule)), **style)
-        diverged = rows[rows.value.isna()]
-        axis.plot(diverged.eta, [worst] * len(diverged), "x", ms=6, label="_diverged", **style)
-    if table.eta.notna().any():
-        axis.set_xscale("log")
-    finish(axis, "stepsize eta (x: diverged)", label, log=log)

@@ -1,0 +1,51 @@
+"""Validation rows: training rows on which nobody trains, to choose stepsizes on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnasa.core import InputError
+from dnasa.data.datasets import Dataset
+from dnasa.data.partitions import Shards, partition
+
+SHARE = 10  # one row in so many
+
+
+def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the training rows to train on, and of those to validate on, a tenth.
+
+    Of a text it is the last tenth of the training part, without windows that reach into it.
+    """
+    count = len(data.labels)
+    if data.vocabulary:
+        context, cut = data.labels.shape[1], count * 9 // 10
+        return np.arange(max(0, cut - context)), np.arange(cut, count, context)
+    order = np.random.default_rng(0).permutation(count)
+    return np.sort(order[_tenth(count) :]), np.sort(order[: _tenth(count)])
+
+
+def _tenth(rows: int) -> int:
+    if rows < 2:
+        raise InputError("There is one training row: choosing stepsizes needs another one to validate on.")
+    return max(1, rows // SHARE)
+
+
+def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int) -> Shards:
+    """These rows of the data, divided among the nodes by a partition."""
+    count = len(rows)
+    first = count and rows[-1] == count - 1  # a slice does not copy the windows of a text
+    return [rows[shard] for shard in partition(how, data.labels[:count] if first else data.labels[rows], nodes)]
+
+
+def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
+    """Every node validates on a part of the rows; where there are fewer than nodes, some rows are used twice."""
+    every = np.resize(rows, max(len(rows), nodes))
+    return [every[node::nodes] for node in range(nodes)]
+
+
+def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
+    """A tenth of every node's own rows, for data that never leaves its node. Shards of other processes are empty."""
+    orders = [np.random.default_rng(0).permutation(shard) for shard in shards]
+    cuts = [_tenth(len(order)) if len(order) else 0 for order in orders]
+    pairs = list(zip(orders, cuts, strict=True))
+    return [np.sort(order[cut:]) for order, cut in pairs], [np.sort(order[:cut]) for order, cut in pairs]

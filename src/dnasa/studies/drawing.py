@@ -1,0 +1,131 @@
+"""The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dnasa.plots import LABELS, data_lines, draw_curve, drawable, finish, label, panels, styles
+from dnasa.statistics import VARIANT, larger_is_better
+
+AXES = {
+    "step": "step",
+    "epochs": "passes over the data",
+    "bytes": "bytes sent by all nodes",
+    "messages": "messages sent by all nodes",
+    "seconds": "seconds of training, each method by itself",
+}
+NUMBERS = ["mean", "low", "high"]
+FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
+
+
+def name_of(metric: str) -> str:
+    return LABELS.get(metric, metric.replace("_", " "))
+
+
+def draw_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
+    """From a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
+    figure, axes = panels(1, width=6.4, height=4.2)
+    axis = axes[0, 0]
+    lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
+    for style, (variant, rows) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
+        draw_curve(axis, rows, label(*variant), **style)
+    if is_wide([rows.x.max() for _, rows in lines]):
+        axis.set_xscale("log")  # one method sends far more than another
+    shown = _numbers(table)
+    log = not larger_is_better(metric) and is_wide(shown)
+    finish(axis, AXES.get(x, x), name_of(metric), log)
+    if axis.get_yscale() == "linear":
+        later = table.x.astype(float) >= FIRST * drawable(table.x.astype(float)).max()
+        focus(axis, drawable(table["mean"].astype(float))[later].to_numpy())
+    _legend(axis)
+    return figure
+
+
+def draw_stepsizes(axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None) -> None:
+    """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
+
+    Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged is a cross at the lower edge, and
+    chosen ones, if the table has that column, are circled. The axis shows the best of every rule and what is near to it.
+    """
+    keys = [key for key in ("rule", "schedule") if key in table]
+    lines = list(table.groupby(keys, sort=False, dropna=False))
+    best = []
+    for place, (style, (names, rows)) in enumerate(
+        zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True)
+    ):
+        values = drawable(rows[NUMBERS].astype(float))
+        best.append(values["mean"].max() if larger_is_better(metric) else values["mean"].min())
+        if rows.eta.isna().all():
+            axis.axhline(values["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
+        else:
+            _draw_grid(axis, rows, values, label(*names), style, height=0.03 * (place + 1))
+    if (table.eta > 0).any():
+        axis.set_xscale("log")
+    log = not larger_is_better(metric) and is_wide(_numbers(table))
+    finish(axis, "stepsize eta (x: a run diverged)", name or name_of(metric), log)
+    _near(axis, drawable(pd.Series(best, dtype=float)).dropna(), _numbers(table), larger_is_better(metric))
+
+
+def _draw_grid(
+    axis: Axes, rows: pd.DataFrame, values: pd.DataFrame, name: str, style: dict[str, Any], height: float
+) -> None:
+    """`height` is that of the crosses, different for each rule so that all can be seen."""
+    bars = np.stack([values["mean"] - values.low, values.high - values["mean"]]).clip(min=0)
+    axis.errorbar(rows.eta, values["mean"], bars, label=name, ms=4, capsize=2, **style)
+    lost = rows.eta[rows.diverged > 0]
+    cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
+    axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
+    if "chosen" in rows:
+        chosen = rows.chosen.astype(bool)
+        axis.plot(rows.eta[chosen], values["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
+
+
+def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> Figure:
+    figure, axes = panels(1, width=6.4, height=4.2)
+    draw_stepsizes(axes[0, 0], table, metric)
+    _legend(axes[0, 0])
+    return figure
+
+
+# ---------------------------------------------------------------- axes
+
+
+def _numbers(table: pd.DataFrame) -> np.ndarray:
+    """All means and ends of bands in one array; NaN for what cannot be drawn."""
+    return drawable(table[NUMBERS].astype(float)).to_numpy().ravel()
+
+
+def is_wide(values: Any) -> bool:
+    """Whether these numbers need a logarithmic axis: all positive, the largest more than ten times the smallest."""
+    known = drawable(pd.Series(np.asarray(values, dtype=float))).dropna()
+    return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
+
+
+def focus(axis: Axes, values: np.ndarray) -> None:
+    """Limits of a linear axis around these values."""
+    known = values[np.isfinite(values)]
+    if len(known) and known.max() > known.min():
+        margin = 0.05 * (known.max() - known.min())
+        axis.set_ylim(known.min() - margin, known.max() + margin)
+
+
+def _near(axis: Axes, best: pd.Series, values: np.ndarray, larger: bool) -> None:
+    """Limits around the best of every rule, three times as far on the worse side as these differ, not beyond the data."""
+    known = values[np.isfinite(values)]
+    if not len(best) or not len(known):
+        return
+    if axis.get_yscale() == "log":
+        axis.set_ylim(known.min() / 1.2, 1.2 * min(known.max(), best.max() * max(10.0, best.max() / best.min())))
+        return
+    span = 3 * max(best.max() - best.min(), 0.02 * abs(best.max()))
+    low = max(known.min(), best.min() - span) if larger else known.min()
+    high = known.max() if larger else min(known.max(), best.max() + span)
+    focus(axis, np.array([low, high]))
+
+
+def _legend(axis: Axes) -> None:
+    if any(not str(line.get_label()).startswith("_") for line in data_lines(axis)) or axis.containers:
+        axis.legend(fontsize=8)

@@ -1,0 +1,488 @@
+"""Comparisons: stepsizes are never chosen on the test rows, grids are extended, and everything can be drawn and resumed."""
+
+import io
+import json
+import re
+import shutil
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from launching import launch
+from test_distributed import needs_mpi
+from test_resume import run
+
+from dnasa import data, plots, topology
+from dnasa.core import InputError
+from dnasa.problems import Custom, LeastSquares, RobustRegression
+from dnasa.problems.classification import Classification
+from dnasa.problems.models import perceptron
+from dnasa.rules.registry import RULES, Variant, variants
+from dnasa.statistics import final
+from dnasa.studies import comparison, drawing, tuning
+from dnasa.studies.comparison import compare
+
+RING = topology.ring(4)
+SMALL = LeastSquares(dim=10)
+
+
+def digits():
+    rows = data.load("digits")
+    train, validation = data.hold_out(rows)
+    shards = data.divide(rows, train, "iid", 4)
+    parts = rows.inputs, rows.labels, shards, rows.test_inputs, rows.test_labels
+    return Classification(
+        lambda: perceptron(64, 8, 10), *parts, train_metrics=False, validation=data.divide_validation(validation, 4)
+    )
+
+
+# ---------------------------------------------------------------- what is chosen on what
+
+
+def runs(**values):
+    """(eta, validation, test) of two alike seeds for each rule; None where both diverged."""
+    rows = [
+        {"rule": rule, "schedule": "diminishing", "eta": eta, "seed": seed, "diverged": v is None}
+        | {"validation_loss": np.nan if v is None else v, "test_loss": test}
+        for rule, some in values.items()
+        for eta, v, test in some
+        for seed in (0, 1)
+    ]
+    return pd.DataFrame(rows)
+
+
+VALIDATED = tuning.Selection("validation_loss", (0, 1), (0, 1))
+
+
+def test_stepsizes_are_chosen_on_validation_rows_and_not_on_test_rows():
+    table = runs(dsgd=[(0.1, 3.0, 0.1), (1.0, 1.0, 9.0), (10.0, 2.0, 0.2)], dnasa=[(np.nan, 1.0, 1.0)])
+    choice = tuning.chosen(table, VALIDATED).set_index("rule")
+    assert choice.eta["dsgd"] == 1.0
+    assert choice.edge.to_dict() == {"dsgd": "", "dnasa": ""}
+    assert np.isnan(choice.eta["dnasa"])
+
+
+def test_a_diverged_stepsize_is_never_chosen_while_another_is_there():
+    choice = tuning.chosen(runs(dsgd=[(0.1, 3.0, 1.0), (1.0, None, np.nan)]), VALIDATED)
+    assert choice[["eta", "edge"]].to_numpy().tolist() == [[0.1, "smallest"]]
+
+
+def test_where_every_stepsize_diverged_the_grid_continues_downwards():
+    table = runs(dsgd=[(0.1, None, np.nan), (1.0, None, np.nan)])
+    assert tuning.extension(table, tuning.chosen(table, VALIDATED)) == [Variant("dsgd", "diminishing", 0.01)]
+
+
+@pytest.mark.parametrize(
+    ("grid", "eta"), [([(0.1, 3), (0.3, 2), (1, 1)], 3.33333), ([(0.1, 1), (0.2, 2), (1, 3)], 0.05), ([(0.1, 1)], None)]
+)
+def test_a_grid_is_extended_by_its_own_factor(grid, eta):
+    table = runs(dsgd=[(step, value, value) for step, value in grid])
+    more = tuning.extension(table, tuning.chosen(table, VALIDATED))
+    assert more == ([Variant("dsgd", "diminishing", eta)] if eta else [])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "metric", "by", "other"),
+    [
+        (["test_loss", "validation_loss"], "test_loss", "validation_loss", False),
+        (["test_accuracy", "validation_accuracy", "train_loss"], "test_accuracy", "validation_accuracy", False),
+        (["test_loss", "train_loss"], "test_loss", "train_loss", True),
+        (["train_loss"], "train_loss", "train_loss", True),
+        (["validation_loss", "grad_norm"], "grad_norm", "grad_norm", True),
+    ],
+)
+def test_the_choice_never_uses_test_rows(metrics, metric, by, other):
+    selection = tuning.select(metrics, metric, [0, 1], [2, 3])
+    assert selection.metric == by
+    assert selection.reported == (0, 1)
+    assert selection.seeds == ((2, 3) if other else (0, 1))
+
+
+def test_a_network_is_tuned_on_validation_rows_of_the_same_seeds():
+    found = compare(digits(), RING, ["dsgd", "dnasa"], [0.01, 1.0], steps=40, seed=[0, 1])
+    assert found.selection == tuning.Selection("validation_accuracy", (0, 1), (0, 1))
+    assert found.choice.eta.iloc[0] == 1.0
+    assert "a tenth of the training rows" in found.notes()[0]
+    last = final(found.history)
+    chosen = last[(last.rule == "dsgd") & (last.eta == 1.0)]
+    assert found.summary()["mean"].iloc[0] == pytest.approx(chosen.test_accuracy.mean())
+
+
+@pytest.mark.parametrize(
+    ("problem", "metric"),
+    [
+        (SMALL, "test_loss"),
+        (RobustRegression(4), "train_loss"),
+        (Custom(lambda x, node, rng: x + rng.normal(size=2), np.ones(2), full_gradient=lambda x, node: x), "grad_norm"),
+        (Custom(lambda x, node, rng: x, np.ones(2)), "consensus"),
+    ],
+    ids=["least squares", "robust regression", "custom", "custom without metrics"],
+)
+def test_streaming_problems_are_tuned_on_other_seeds(problem, metric):
+    found = compare(problem, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[4, 6])
+    assert found.metric == metric
+    assert found.selection.seeds == (7, 8)
+    assert found.selection.reported == (4, 6)
+    assert not found.selection.metric.startswith("test")
+    assert set(found.history.seed) == {4, 6, 7, 8}
+    assert found.summary().runs.tolist() == [2, 2]
+    assert "of other seeds (7, 8)" in found.notes()[0]
+
+
+def test_nothing_is_run_for_a_choice_that_is_not_made():
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=5, seed=[0, 1])
+    assert set(found.history.seed) == {0, 1}
+    alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
+    assert alone.notes() == ["Nothing was tuned; results are those on the test rows, one seed, so without a spread."]
+    assert alone.table()["stepsize"].str.contains("n").all()
+
+
+# ---------------------------------------------------------------- extension
+
+
+def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch):
+    solved = []
+    original = comparison.solve
+
+    def recorded(problem, graph, rules, **options):
+        solved.append(rules)
+        return original(problem, graph, rules, **options)
+
+    monkeypatch.setattr(comparison, "solve", recorded)
+    found = compare(SMALL, RING, ["dsgd:constant", "dnasa"], [1e-4, 1e-3], steps=60, extend=True)
+    assert [[run.eta for run in part] for part in solved[1:]] == [[10.0**k] for k in range(-2, len(solved) - 3)]
+    assert found.extensions == len(solved) - 1 > 1
+    assert found.choice.edge.tolist() == ["", ""]
+    assert not any("edge" in note or "grid" in note for note in found.notes())
+    assert set(found.stepsizes().eta.dropna()) == {1e-4, 1e-3, *(run.eta for part in solved[1:] for run in part)}
+
+
+def test_an_edge_is_reported_with_the_remedy():
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
+    assert (
+        "D-SGD: its best stepsize, 0.0001, is the largest of its grid, and the best may lie beyond: --extend"
+        in found.notes()[-1]
+    )
+    assert "(largest tried)" in found.table().iloc[0, 2]
+
+
+def test_an_extension_ends_at_the_limit_and_says_so(monkeypatch):
+    monkeypatch.setattr(comparison, "MOST_EXTENSIONS", 2)
+    found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
+    assert found.extensions == 2
+    assert "after 2 extensions, the limit" in found.notes()[-1]
+
+
+def test_one_stepsize_cannot_be_extended():
+    with pytest.raises(InputError, match="give at least two stepsizes"):
+        compare(SMALL, RING, ["dsgd"], [0.1], steps=5, extend=True)
+
+
+# ---------------------------------------------------------------- schedules per rule
+
+
+def test_each_rule_may_have_its_own_schedule():
+    found = compare(SMALL, RING, ["dsgd:constant", "dsgd:cosine", "dsgd", "dnasa"], [0.001, 0.01], steps=20)
+    lines = found.choice[["rule", "schedule"]].to_numpy().tolist()
+    assert lines == [["dsgd", "constant"], ["dsgd", "cosine"], ["dsgd", "diminishing"], ["dnasa", "diminishing"]]
+    assert found.table().method.tolist() == ["D-SGD (constant)", "D-SGD (cosine)", "D-SGD", "D-NASA"]
+
+
+def test_a_stated_formula_is_the_schedule():
+    """Evaluated as Python at several steps, with the paper's letters."""
+    n, T, eta = 7, 40, 0.3
+    for rule, method in RULES.items():
+        for name, made in method.schedules.items():
+            (variant, *_) = variants(rule, [eta], name)
+            text = re.sub(r"(\d|\)) ?(?=[(a-z])(?<!sqrt)", r"\1*", variant.formula).replace("^", "**")
+            text = re.sub(r"\bpi t", "pi*t", text)
+            schedule = made(n, T, eta)[0]
+            for t in (0, 1, 5, 39):
+                names = {"n": n, "T": T, "t": t, "sqrt": np.sqrt, "cos": np.cos, "min": min, "pi": np.pi}
+                with suppress(ZeroDivisionError), np.errstate(divide="ignore"):
+                    value = eval(text, {"__builtins__": {}}, names)
+                    if np.isfinite(value):
+                        assert schedule(t) == pytest.approx(value, abs=1e-12), (rule, name, t)
+
+
+def test_an_unknown_metric_or_axis_is_refused_at_the_first_evaluation():
+    with pytest.raises(InputError, match=r"no metric 'accuracy' to compare by. This run has: train_loss, test_loss"):
+        compare(SMALL, RING, ["dnasa"], steps=5, metric="accuracy")
+    with pytest.raises(InputError, match="These runs have no epochs"):
+        compare(SMALL, RING, ["dnasa"], steps=5, x="epochs")
+    with pytest.raises(InputError, match="Unknown x 'miles'"):
+        compare(SMALL, RING, ["dnasa"], steps=5, x="miles")
+
+
+# ---------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize("x", ["steps", "bytes", "messages", "seconds"])
+def test_curves_are_drawn_against_every_axis(x):
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[0, 1], x=x)
+    table = found.curves()
+    assert set(table.rule) == {"dsgd", "dnasa"}
+    for line, (_, rows) in zip(
+        plots.data_lines(found.draw_curves().axes[0]), table.groupby("rule", sort=False), strict=True
+    ):
+        np.testing.assert_array_equal(line.get_xdata(), rows.x)
+        np.testing.assert_array_equal(line.get_ydata(), rows["mean"])
+        assert rows.x.is_monotonic_increasing
+        assert rows.x.iloc[-1] > 0
+
+
+def test_seconds_are_those_of_each_method_by_itself():
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, x="seconds")
+    assert found.timed is not None
+    assert found.timed.groupby("rule").seconds.max().nunique() == 2
+    kept = found.timed.merge(found.history, on=["rule", "schedule", "eta", "seed", "step"])
+    assert len(kept) == len(found.timed)
+    np.testing.assert_array_equal(kept.test_loss_x, kept.test_loss_y)
+
+
+def test_lines_differ_in_colour_dash_and_marker():
+    looks = plots.styles(["dsgd", "dsgd", "dsgt", "dnasa", "dsgd", "mine"])
+    assert len({style["color"] for style in looks}) == 6
+    assert len({str(style["linestyle"]) for style in looks}) == 6
+    assert len({style["marker"] for style in looks}) == 6
+
+
+def test_a_linear_axis_shows_the_differences_that_remain():
+    rows = [
+        {
+            "rule": rule,
+            "schedule": "fixed",
+            "eta": 0.1,
+            "x": t,
+            "mean": value,
+            "low": value,
+            "high": value,
+            "runs": 1,
+            "diverged": 0,
+        }
+        for rule, last in (("dsgd", 0.95), ("dsgt", 0.96))
+        for t, value in zip(range(5), (0.1, 0.8, 0.93, 0.94, last), strict=True)
+    ]
+    low, high = drawing.draw_curves(pd.DataFrame(rows), "step", "test_accuracy").axes[0].get_ylim()
+    assert 0.9 < low < 0.93
+    assert 0.96 < high < 0.97
+
+
+def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():
+    table = runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4), (10.0, None, np.nan)], dnasa=[(np.nan, 1.0, 0.3)])
+    shown = comparison.over_seeds(table, "test_loss").assign(chosen=[False, True, False, False])
+    axis = drawing.figure_of_stepsizes(shown, "test_loss").axes[0]
+    (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
+    assert np.asarray(cross.get_xdata()).tolist() == [10.0]
+    assert cross.get_transform() != axis.transData
+    (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
+    np.testing.assert_array_equal(circle.get_xydata(), [[1.0, 0.4]])
+
+
+NUMBERS = st.one_of(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324]), st.floats(-10, 10))
+HISTORIES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "run": st.integers(0, 3),
+            "rule": st.sampled_from(["dsgd", "dnasa", "custom 1", "mine"]),
+            "schedule": st.sampled_from(["diminishing", "custom"]),
+            "eta": st.sampled_from([None, 0.1, 1.0, 1e300]),
+            "seed": st.integers(0, 2),
+            "step": st.integers(0, 3),
+            "consensus": NUMBERS,
+            "test_loss": NUMBERS,
+            "test_accuracy": NUMBERS,
+            "bytes": st.integers(0, 10**15),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate),  # shrinking would draw for minutes
+)
+@given(rows=HISTORIES, metric=st.sampled_from(["test_loss", "test_accuracy", "consensus"]))
+def test_any_history_can_be_drawn_and_put_into_a_table(rows, metric):
+    history = pd.DataFrame(rows).astype({"eta": float})
+    choice = tuning.chosen(final(history), tuning.Selection(metric, (0, 1, 2), (0, 1, 2)))
+    found = comparison.Comparison(history, metric, tuning.Selection(metric, (0, 1, 2), (0, 1, 2)), choice, "bytes")
+    for figure in (found.draw_curves(), found.draw_stepsizes(), plots.draw_history(history)):
+        figure.set_dpi(20)
+        figure.savefig(io.BytesIO(), format="png")
+    assert len(found.table()) == len(choice)
+    assert found.latex().count(r"\\") == len(choice) + 1
+    assert "<table" in found._repr_html_()
+
+
+def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path):
+    found = compare(SMALL, topology.ring(1), ["dsgd", "dnasa"], [0.01, 1e160], steps=3, evaluate=[3])
+    assert plots.save_figure(found.draw_curves(), tmp_path / "a.png").stat().st_size > 5_000
+    assert plots.save_figure(found.draw_stepsizes(), tmp_path / "b.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
+def test_figures_have_embedded_fonts(kind, tmp_path):
+    path = plots.save_figure(compare(SMALL, RING, ["dnasa"], steps=3).draw_curves(), tmp_path / f"a.{kind}")
+    content = path.read_bytes()
+    if kind == "pdf":
+        assert b"/Type42" in content or b"/FontFile2" in content or b"/CIDFontType2" in content
+        assert b"/Type3" not in content
+    if kind == "svg":
+        assert b"<text" not in content  # letters are paths
+
+
+# ---------------------------------------------------------------- the command line
+
+LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
+
+
+def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path):
+    done = run(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "bytes")
+    assert done.returncode == 0, done.stderr
+    assert "chosen by the training loss of other seeds (2, 3)" in done.stdout
+    assert "is the largest of its grid" in done.stdout
+    drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
+    assert set(drawn.rule) == {"dsgd", "dnasa"}
+    assert (tmp_path / "a" / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert pd.read_csv(tmp_path / "a" / "stepsizes.csv").shape[0] == 3
+    assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
+    assert r"\toprule" in (tmp_path / "a" / "table.tex").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--x miles", "Unknown x 'miles'"),
+        ("--format gif", "Unknown format 'gif'"),
+        ("--latex", "give --out"),
+        ("--metric wat", "There is no metric 'wat'"),
+        ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
+        ("--rules wat:constant", "Unknown rule 'wat'"),
+        ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
+        ("--etas 0.1 --extend", "give at least two stepsizes"),
+        ("--extend --survive --engine simulated", "leave out --survive"),
+    ],
+)
+def test_a_wrong_comparison_gets_one_clear_line(words, message):
+    done = run(*LEAST, *words.split())
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def without_seconds(folder):
+    table = pd.read_csv(folder / "history.csv")
+    return table.drop(columns="seconds")
+
+
+@pytest.mark.parametrize("lost", ["everything after the grid", "the second extension", "the figures"])
+def test_a_comparison_resumes_wherever_it_was_stopped(lost, tmp_path):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    done = run(*LEAST, "--extend", "--out", whole)
+    assert done.returncode == 0, done.stderr
+    extensions = sorted(path.name for path in whole.glob("extension-*"))
+    assert len(extensions) > 1
+    shutil.copytree(whole, part)
+    for name in ("curves.csv", "curves.png", "stepsizes.csv", "stepsizes.png", "table.csv"):
+        (part / name).unlink()
+    if lost == "everything after the grid":
+        for name in extensions:
+            shutil.rmtree(part / name)
+    if lost == "the second extension":  # killed before its first checkpoint
+        for name in extensions[2:]:
+            shutil.rmtree(part / name)
+        (part / "extension-2" / "status.json").write_text(json.dumps({"state": "running", "step": 3, "steps": 20}))
+    grid = (part / "history.csv").read_bytes()
+    resumed = run("resume", part)
+    assert resumed.returncode == 0, resumed.stderr
+    assert (part / "history.csv").read_bytes() == grid
+    for name in extensions:
+        assert without_seconds(part / name).equals(without_seconds(whole / name))
+    for name in ("curves.csv", "stepsizes.csv", "table.csv"):
+        assert (part / name).read_bytes() == (whole / name).read_bytes()
+    again = run("resume", part)
+    assert again.returncode == 2
+    assert "there is nothing to continue" in again.stderr
+
+
+def test_an_interrupted_extension_names_the_comparison_to_resume(tmp_path, monkeypatch):
+    from dnasa.core import Interrupted
+
+    original = comparison.solve
+
+    def interrupted(problem, graph, rules, **options):
+        if len(rules) == 1:
+            raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
+        return original(problem, graph, rules, **options)
+
+    monkeypatch.setattr(comparison, "solve", interrupted)
+    done = run(*LEAST, "--extend", "--out", tmp_path / "a")
+    assert done.returncode == 130
+    assert done.stderr.rstrip().endswith(f"Interrupted at step 3; continue with: dnasa resume {tmp_path / 'a'}")
+
+
+def test_a_comparison_that_is_replaced_leaves_no_extension_behind(tmp_path):
+    assert run(*LEAST, "--extend", "--out", tmp_path / "a").returncode == 0
+    assert run(*LEAST, "--out", tmp_path / "a", "--force").returncode == 0
+    assert not [*(tmp_path / "a").glob("extension-*")]
+
+
+def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_training_data(tmp_path):
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((4000, 3))
+    np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
+    words = [
+        "compare",
+        "--data",
+        tmp_path / "own.npz",
+        "--nodes",
+        4,
+        "--steps",
+        60,
+        "--rules",
+        "dsgd,dnasa",
+        "--etas",
+        "0.1,1",
+    ]
+    done = run(*words, "--out", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    history = pd.read_csv(tmp_path / "a" / "history.csv")
+    assert 20 < history.step.nunique() <= 51
+    assert "grad_norm" not in history
+    assert "validation_accuracy" in history
+    assert run(*words, "--metric", "grad_norm", "--out", tmp_path / "b").returncode == 0
+    assert "grad_norm" in pd.read_csv(tmp_path / "b" / "history.csv")
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize(
+    ("engine", "resumed"),
+    [
+        pytest.param("mpi", False, marks=needs_mpi),
+        pytest.param("mpi", True, marks=(needs_mpi, pytest.mark.long)),
+        pytest.param("torch", True, marks=pytest.mark.long),
+    ],
+)
+def test_processes_compare_and_extend_as_the_simulator_does(engine, resumed, tmp_path):
+    words = [*LEAST, "--extend", "--timeout", "120", "--out"]
+    script = tmp_path / "job.py"
+    script.write_text("from dnasa import cli; cli.main()")
+    done = launch(engine, 2, script, *words, tmp_path / "a")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert run(*words, tmp_path / "b").returncode == 0
+    if resumed:
+        (tmp_path / "a" / "stepsizes.csv").unlink()
+        shutil.rmtree(tmp_path / "a" / "extension-1")
+        again = launch(engine, 2, script, "resume", tmp_path / "a")
+        assert again.returncode == 0, again.stderr[-2000:]
+    extensions = [sorted(path.name for path in (tmp_path / name).glob("extension-*")) for name in "ab"]
+    assert extensions[0] == extensions[1] != []
+    pd.testing.assert_frame_equal(*(pd.read_csv(tmp_path / name / "stepsizes.csv") for name in "ab"))

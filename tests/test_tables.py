@@ -1,0 +1,101 @@
+"""Tables say what their frames hold: with ±, as LaTeX that compiles, in notebooks."""
+
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa import solve, tables, topology
+from dnasa.problems import LeastSquares
+
+
+def cell(metric="test_loss", **values):
+    usual = {"mean": 1.0, "spread": np.nan, "runs": 3, "diverged": 0, "best": False}
+    usual |= {"difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
+    row = pd.Series(usual | values)
+    return tables.with_spread(metric, row), tables.with_interval(metric, row)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"mean": 0.97123, "spread": 0.0031, "metric": "test_accuracy"}, "97.12 ± 0.31 %"),
+        ({"mean": 0.97123, "metric": "test_accuracy"}, "97.12 %"),
+        ({"mean": 1.23456, "spread": 0.0123}, "1.235 ± 0.012"),
+        ({"mean": 1234.56, "spread": 12.3}, "1235 ± 12"),
+        ({"mean": 3.21e7, "spread": 2e6}, "3.21e+07 ± 2e+06"),
+        ({"mean": 1.5e-9, "spread": 2e-10}, "1.5e-09 ± 2e-10"),
+        ({"mean": 0.0, "spread": 0.0}, "0.00 ± 0.00"),
+        ({"diverged": 2}, "diverged (2 of 3)"),
+        ({"mean": np.nan}, "-"),
+    ],
+)
+def test_results_have_their_spread(values, text):
+    assert cell(**values)[0] == text
+
+
+def test_differences_have_their_interval():
+    numbers = {"difference": -0.0123, "difference_low": -0.02, "difference_high": 0.001}
+    assert cell("test_accuracy", **numbers)[1] == "-1.23 [-2.00, +0.10]"
+    assert cell(**numbers)[1] == "-0.0123 [-0.02, +0.001]"
+    assert cell(difference=0.5)[1] == "+0.5"
+    assert cell(best=True)[1] == "best"
+    assert cell(diverged=1)[1] == "-"
+
+
+ODD = pd.DataFrame(
+    {
+        "method": ["D-SGD & co_1", r"50 % \ {#} $ ^ ~", "D-NASA"],
+        "stepsize": ["0.1 sqrt(n/(t+1))", "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))", "n^(1/4)/t^(3/4)"],
+        "test accuracy": ["97.12 ± 0.31 %", "-1.39 [-3.79, +1.00]", "-"],
+    }
+)
+
+
+def written(table=ODD):
+    return tables.latex(table, "100 % of it", {(0, "test accuracy")}, {"stepsize"})
+
+
+def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows():
+    text = written()
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(f"\\{rule}\n") == 1
+    plain = re.sub(r"\\[{}$&%]", "", text)
+    assert plain.count("{") == plain.count("}")
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 1 + len(ODD)
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == ODD.shape[1] - 1
+        assert len(re.findall(r"(?<!\\)\$", row)) % 2 == 0
+    assert not re.search(r"(?<!\\)%", text)
+    assert r"\textbf{97.12 $\pm$ 0.31~\%}" in text
+    assert r"$0.1 \sqrt{n/(t+1)}$" in text
+    assert r"$n^{1/4}/t^{3/4}$" in text
+    assert r"$0.4 \sqrt{n} \min((t+1)/100, 10/\sqrt{t+1})$" in text
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_a_latex_table_compiles(tmp_path):
+    page = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + written() + "\\end{document}\n"
+    (tmp_path / "page.tex").write_text(page)
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_a_result_is_a_table_in_a_notebook():
+    result = solve(LeastSquares(dim=4), topology.ring(3), ["dsgd", "dnasa"], eta=[0.01, 1e160], steps=30)
+    page = result._repr_html_()
+    assert page.count("<tr") == 1 + 3
+    assert "dnasa" in page
+    assert "steps 30" in page
+
+
+def test_a_page_of_a_notebook_escapes_names_and_leaves_out_long_tails():
+    page = tables.html(pd.DataFrame({"<b>": ["<script>"] * 40}), "<i>")
+    assert "<script>" not in page
+    assert "<i>" not in page
+    assert "10 further rows" in page
