@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
 
@@ -13,12 +11,14 @@ class Codec(NamedTuple):
     """`encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype, `decode(payload, like, t)` back.
 
     `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, alike at all nodes.
+    `gamma` is CHOCO's default with this codec.
     """
 
     encode: Callable[[Array, int], Array]
     decode: Callable[[Array, Array, int], Array]
     row_bytes: Callable[[Array], float]
     name: str
+    gamma: float = 0.3
 
 
 def choco(codec: Codec, gamma: float) -> Channel:
@@ -52,47 +52,3 @@ def choco(codec: Codec, gamma: float) -> Channel:
         size=codec.row_bytes,
         fixed_graph=True,  # W xhat is a sum over all steps
     )
-
-
-def top_k(share: float) -> Codec:
-    """The largest numbers of each row by absolute value, a share of them (at least one), with their positions."""
-    if not 0 < share <= 1:
-        raise InputError(f"The share of numbers sent must be above 0 and at most 1, not {share}.")
-
-    def count(a: Array) -> int:
-        return max(1, round(share * a.shape[-1]))
-
-    def encode(a: Array, t: int) -> Array:
-        k = count(a)
-        if isinstance(a, np.ndarray):
-            positions = np.argpartition(-np.abs(a), k - 1, axis=-1)[..., :k]
-            values = np.take_along_axis(a, positions, -1)
-            return np.concatenate([_bytes(positions.astype(np.int32)), _bytes(values)], -1)
-        import torch
-
-        positions = a.abs().topk(k, dim=-1, sorted=False).indices
-        parts = (positions.to(torch.int32), a.gather(-1, positions))
-        return torch.cat([part.contiguous().view(torch.uint8) for part in parts], -1)
-
-    def decode(payload: Array, like: Array, t: int) -> Array:
-        k = count(like)
-        positions, values = payload[..., : 4 * k], payload[..., 4 * k :]
-        shape = (*payload.shape[:-1], like.shape[-1])
-        if isinstance(payload, np.ndarray):
-            out = np.zeros(shape, like.dtype)
-            np.put_along_axis(out, _numbers(positions, np.int32), _numbers(values, like.dtype), -1)
-            return out
-        import torch
-
-        positions = positions.contiguous().view(torch.int32).long()
-        return payload.new_zeros(shape, dtype=like.dtype).scatter_(-1, positions, values.contiguous().view(like.dtype))
-
-    return Codec(encode, decode, lambda a: count(a) * (4 + a.dtype.itemsize), f"top {share:g}")
-
-
-def _bytes(a: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(a).view(np.uint8)
-
-
-def _numbers(a: np.ndarray, dtype: np.dtype | type) -> np.ndarray:
-    return np.ascontiguousarray(a).view(dtype)
