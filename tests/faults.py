@@ -223,7 +223,7 @@ def lost_messages(seed: int, folder: Path, faults: Counter) -> int:
     setting = Setting(seed, steps=60, unreliable=True)
     faults_of, losses = setting.faults, Losses(setting.faults["drop"], setting.faults["away"], seed)
     for t in range(60):
-        weights = losses(t, Identity(setting.graph.sparse)).toarray()
+        weights = losses(t, Identity(setting.graph.sparse))[0].toarray()
         np.testing.assert_allclose(weights, weights.T, atol=1e-15)
         np.testing.assert_allclose(weights.sum(0), 1, atol=1e-12)
         assert weights.min() >= 0

@@ -5,21 +5,24 @@ Written once, for tensors: a NumPy array is encoded as a tensor that shares its 
 
 from collections.abc import Callable
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dnasa.arrays import nonzero
 from dnasa.channels.compressed import Codec
-from dnasa.core import Array, InputError, choose, whole
+from dnasa.core import Array, InputError, whole
 from dnasa.randomness import Streams
-
-BLOCK = 256  # numbers that share a scale
 
 
 def top_k(share: float) -> Codec:
-    """The largest numbers of each row by absolute value, a share of them (at least one), with their positions."""
+    """The largest numbers of each row by absolute value, a share of them (at least one), with their positions.
+
+    CHOCO's gamma is half the share of the squared norm that they would have of normal numbers.
+    """
     count = _counter(share)
 
     def encode(a: Tensor, t: int) -> Tensor:
@@ -32,11 +35,11 @@ def top_k(share: float) -> Codec:
         values = _numbers(payload[..., split:], dtype)
         return payload.new_zeros((*payload.shape[:-1], width), dtype=dtype).scatter_(-1, positions, values)
 
-    return _codec(encode, decode, lambda m, itemsize: count(m) * (4 + itemsize), f"topk:{share:g}", 0.3)
+    return _codec(encode, decode, lambda m, itemsize: count(m) * (4 + itemsize), f"topk:{share:g}", _energy(share) / 2)
 
 
 def random_k(share: float, seed: int = 0) -> Codec:
-    """Random numbers of each row, a share of them (at least one), the same at all nodes: no positions are sent."""
+    """Random numbers of each row, a share of them (at least one), at the same positions for all nodes: only values travel."""
     count, seed = _counter(share), whole("A seed", seed, low=0)
 
     @lru_cache(maxsize=4)
@@ -52,7 +55,7 @@ def random_k(share: float, seed: int = 0) -> Codec:
         out[..., positions(width, t).to(payload.device)] = payload
         return out
 
-    return _codec(encode, decode, lambda m, itemsize: count(m) * itemsize, f"randk:{share:g}", 0.3)
+    return _codec(encode, decode, lambda m, itemsize: count(m) * itemsize, f"randk:{share:g}", None)
 
 
 def quantised(bits: int) -> Codec:
@@ -60,27 +63,33 @@ def quantised(bits: int) -> Codec:
 
     Rounding to the nearest never increases the error that CHOCO remembers, as unbiased rounding would.
     """
-    choose("number of bits", bits, {8: None, 4: None})
+    if bits not in (4, 8):
+        raise InputError(f"Numbers are quantised to 8 or 4 bits, not {bits}.")
     largest = 2 ** (bits - 1) - 1
     return _blockwise(
+        256,
         bits,
-        scale=lambda blocks, counts: blocks.abs().amax(-1, keepdim=True) / largest,
-        codes=lambda blocks, scale: (blocks / (scale + (scale == 0))).round() + largest,
+        scale=lambda blocks, there: blocks.abs().amax(-1, keepdim=True) / largest,
+        codes=lambda blocks, scale: (blocks / scale).round().clamp(-largest, largest) + largest,
         values=lambda codes: codes - largest,
         name=f"{bits}bit",
-        gamma=0.3,
+        gamma=1.0 if bits == 8 else 0.75,
     )
 
 
 def sign() -> Codec:
-    """The sign of each number, times the mean absolute value of its 256 numbers."""
+    """The sign of each number, times the mean absolute value of its 32 numbers.
+
+    With larger blocks CHOCO diverges where a single number of a block is much larger than the others.
+    """
     return _blockwise(
+        32,
         1,
-        scale=lambda blocks, counts: blocks.abs().sum(-1, keepdim=True) / counts,
+        scale=lambda blocks, there: blocks.abs().sum(-1, keepdim=True) / there.sum(-1, keepdim=True),
         codes=lambda blocks, scale: blocks >= 0,
         values=lambda codes: 2 * codes - 1,
         name="sign",
-        gamma=0.3,
+        gamma=0.32,  # half of 2/pi, the share of the squared norm of normal numbers that it has
     )
 
 
@@ -90,7 +99,15 @@ def _counter(share: float) -> Callable[[int], int]:
     return lambda width: max(1, round(share * width))
 
 
-def _codec(encode: Callable, decode: Callable, row_bytes: Callable[[int, int], int], name: str, gamma: float) -> Codec:
+def _energy(share: float) -> float:
+    """The share of the squared norm of many normal numbers that the largest of them have."""
+    smallest = NormalDist().inv_cdf(1 - share / 2)
+    return share + 2 * smallest * NormalDist().pdf(smallest)
+
+
+def _codec(
+    encode: Callable, decode: Callable, row_bytes: Callable[[int, int], int], name: str, gamma: float | None
+) -> Codec:
     """A codec of tensors, which takes NumPy arrays too."""
 
     def encode_any(a: Array, t: int) -> Array:
@@ -108,29 +125,27 @@ def _codec(encode: Callable, decode: Callable, row_bytes: Callable[[int, int], i
     return Codec(encode_any, decode_any, lambda a: row_bytes(a.shape[-1], a.dtype.itemsize), name, gamma)
 
 
-def _blockwise(bits: int, scale: Callable, codes: Callable, values: Callable, name: str, gamma: float) -> Codec:
-    """Every number as a code of so many bits; the scales of all blocks of a row come first."""
+def _blockwise(
+    block: int, bits: int, scale: Callable, codes: Callable, values: Callable, name: str, gamma: float
+) -> Codec:
+    """Every number as a code of so many bits; the scales of all blocks of a row, in bfloat16, come first."""
 
-    def blocks(width: int) -> int:
-        return -(-width // BLOCK)
+    def blocks(a: Tensor) -> Tensor:
+        return pad(a, (0, -a.shape[-1] % block)).unflatten(-1, (-1, block))
 
     def encode(a: Tensor, t: int) -> Tensor:
-        rows, width = a.shape[:-1], a.shape[-1]
-        padded = pad(a, (0, blocks(width) * BLOCK - width)).reshape(*rows, -1, BLOCK)
-        counts = torch.full((blocks(width), 1), float(BLOCK), dtype=a.dtype, device=a.device)
-        counts[-1] -= blocks(width) * BLOCK - width
-        scales = scale(padded, counts)
-        numbers = codes(padded, scales).to(torch.uint8).reshape(*rows, -1)[..., :width]
+        parts = blocks(a)
+        scales = scale(parts, blocks(torch.ones_like(a[..., :1, :]))).to(torch.bfloat16)
+        numbers = codes(parts, nonzero(scales.to(a.dtype))).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
         return torch.cat([_bytes(scales[..., 0]), _packed(numbers, bits)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
-        rows, split = payload.shape[:-1], blocks(width) * dtype.itemsize
-        scales = _numbers(payload[..., :split], dtype)[..., None]
+        split = 2 * -(-width // block)
+        scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
         numbers = values(_unpacked(payload[..., split:], bits)[..., :width].to(dtype))
-        padded = pad(numbers, (0, blocks(width) * BLOCK - width)).reshape(*rows, -1, BLOCK)
-        return (padded * scales).reshape(*rows, -1)[..., :width]
+        return (blocks(numbers) * scales).flatten(-2)[..., :width]
 
-    return _codec(encode, decode, lambda m, itemsize: blocks(m) * itemsize + -(-m * bits // 8), name, gamma)
+    return _codec(encode, decode, lambda m, itemsize: 2 * -(-m // block) + -(-m * bits // 8), name, gamma)
 
 
 def _packed(codes: Tensor, bits: int) -> Tensor:
