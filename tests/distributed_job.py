@@ -154,7 +154,8 @@ def compressed(engine):
     import test_compression as tests
 
     transport = import_module({"mpi": "dnasa.networks.mpi", "torch": "dnasa.networks.torchdist"}[engine]).Transport
-    start, sent = transport.start, []
+    start = transport.start
+    sent: list[int] = []
 
     def counting_start(self, receives, sends):
         sent.extend(buffer.nbytes for _, buffer in sends)
@@ -166,7 +167,8 @@ def compressed(engine):
         net = connect(tests.GRAPH, engine, compress=name)
         done = tests.solve(network=net, steps=10, evaluate=[10])
         assert net.traffic.bytes == sum(sent) > 0
-        total, counted = sum(map(int, net.allgather_text(str(sum(sent))))), done.final().bytes.item()
+        total = sum(int(text) for text in net.allgather_text(str(sum(sent))))
+        counted = done.final().bytes.item()
         assert abs(total / counted - 1) < 0.1, (name, total, counted)
         if net.rank == 0:
             print(name)

@@ -39,9 +39,10 @@ def faulty(
     lossy = lru_cache(maxsize=2)(Losses(drop, away, seed))  # early messages and the others share the losses of a step
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
-        weights, symmetric = lossy(t, Identity(multiply.W))
-        weighted = Weighted(multiply, weights)
-        arrived = inner.exchange(memory, messages, weighted, t)[0] if inner else weighted(messages)
+        lossless = not (drop or away)
+        weights, symmetric = lossy(0 if lossless else t, Identity(multiply.W))
+        product = multiply if lossless else Weighted(multiply, weights)
+        arrived = inner.exchange(memory, messages, product, t)[0] if inner else product(messages)
         if not stale:
             return arrived, memory
         check_memory(memory, messages, counts=range(stale + 1))
