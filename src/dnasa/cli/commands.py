@@ -173,7 +173,10 @@ def compare(
 @app.command()
 def reproduce(
     figure: Annotated[
-        str, typer.Argument(help="fig1 to fig6, theory, heterogeneity, faults, networks, robustness, or finetuning.")
+        str,
+        typer.Argument(
+            help="fig1 to fig6, theory, heterogeneity, faults, compression, networks, robustness, or finetuning."
+        ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
@@ -181,7 +184,9 @@ def reproduce(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="One part of networks, robustness or finetuning, such as cifar10/ring/iid or mnist."),
+        typer.Option(
+            help="One part of compression, networks, robustness or finetuning, such as cifar10/ring/iid or mnist."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:
