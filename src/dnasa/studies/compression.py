@@ -27,19 +27,19 @@ from dnasa.studies.networks import averages, chosen, edges, results
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
-ETAS = (0.1, 0.3, 1.0, 3.0)
+ETAS = (0.3, 1.0, 3.0)
 RULES = {"dsgd": ETAS, "dsgt": ETAS, "dnasa": (nan,), "adanasa": (nan,)}
 PLAIN = "none"
 COMPRESSIONS = ("8bit", "4bit", "sign", "topk:0.1", "topk:0.01", "randk:0.1", "randk:0.01")
-FACTORS = (0.25, 0.5, 2.0, 4.0)  # of the default gamma
+FACTORS = (0.5, 2.0, 4.0)  # of the default gamma
 VARIED = ("digits",)  # where other gammas are tried
-POINTS = 20  # evaluations
+POINTS = 10  # evaluations
 PARTITION = "by_label"
 SAVED = ("compress", "rule", "eta", "seed", "steps", "step", "bytes", "validation", "test")
 
-TASKS = {"digits": Task("digits", steps=600), "mnist": Task("mnist", steps=600)}
+TASKS = {"digits": Task("digits", steps=400), "mnist": Task("mnist", steps=600)}
 ON_GPU = {"cifar10": network_tasks.CIFAR10}
-QUICK = {"digits": Task("digits", steps=200), "mnist": Task("mnist", steps=100, rows=10_000)}
+QUICK = {"digits": Task("digits", steps=200), "mnist": Task("mnist", steps=60, rows=10_000)}
 SEEDS = 3
 
 
