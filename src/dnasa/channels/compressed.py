@@ -33,7 +33,7 @@ def compression(how: str | Codec) -> Channel:
         if key.strip() != "gamma":
             raise InputError(f"Compression takes a name and gamma, such as topk:0.01,gamma=0.3; not '{how}'.")
         return choco(codec, _number("gamma", gamma))
-    return choco(codec) if getattr(codec, "gamma", 1) is not None else without_memory(codec)
+    return without_memory(codec) if isinstance(codec, Codec) and codec.gamma is None else choco(codec)
 
 
 def _named(text: str) -> Codec:
