@@ -186,6 +186,19 @@ def test_a_stopped_part_continues_with_the_rules_that_are_missing(no_data, monke
     assert report.tables["networks-digits"].rule.tolist()[-1] == "D-SGT"
 
 
+def test_a_part_is_reported_with_the_seeds_that_are_complete(no_data, monkeypatch, tmp_path):
+    study = networks.make_study(True, tmp_path, "cpu", False)._replace(seeds=2)
+    (part,) = networks.select(study, "digits/ring/iid")
+    assert not networks.run_parts(study, [part])
+    both = study.table(part)
+    assert sorted(both.seed.unique()) == [0, 1]
+    path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
+    both[(both.seed == 0) | (both.rule != "dsgt")].to_csv(path, index=False)
+    assert study.table(part).seed.unique().tolist() == [0]
+    report = networks.make_report(study, [], quick=True)
+    assert report.tables["networks-digits"].seeds.tolist() == [1] * 6
+
+
 def test_results_of_another_number_of_steps_are_not_used(no_data, monkeypatch, tmp_path):
     options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     first = networks.run(**options).tables["networks-digits"]

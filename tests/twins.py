@@ -148,3 +148,99 @@ def dnasa(gradient, W, start, steps, eta, alpha):
         return z / length if length > 0 else np.zeros_like(z)
 
     return _averaged(gradient, W, start, steps, eta, alpha, direction)
+
+
+def gt_hsgd(gradient, W, start, steps, eta, beta):
+    """Algorithm 1 of Xin, Khan and Kar from its first line, with one batch in place of the first b_0 samples."""
+    n, x = len(W), [start.copy() for _ in W]
+    v_old = [np.zeros_like(start) for _ in W]
+    y = [np.zeros_like(start) for _ in W]
+    v = [gradient(i, x[i], 0) for i in range(n)]
+    x_old, trace = x, []
+    for t in range(steps):
+        if t > 0:
+            v_old, v = v, [gradient(i, x[i], t) + (1 - beta(t)) * (v[i] - gradient(i, x_old[i], t)) for i in range(n)]
+        tracked = [y[j] + v[j] - v_old[j] for j in range(n)]
+        y = [average(W, tracked, i) for i in range(n)]
+        moved = [x[j] - eta(t) * y[j] for j in range(n)]
+        x_old, x = x, [average(W, moved, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def kgt(gradient, W, start, steps, eta, K=10):
+    """K-GT of Liu et al. round by round, with c = 0 at the start and eta_s = 1; the trace has the local iterates, too."""
+    n, x = len(W), [start.copy() for _ in W]
+    c = [np.zeros_like(start) for _ in W]
+    trace = []
+    for begin in range(0, steps, K):
+        local, directions = list(x), [np.zeros_like(start) for _ in W]
+        for t in range(begin, min(begin + K, steps)):
+            for i in range(n):
+                corrected = gradient(i, local[i], t) + c[i]
+                local[i] = local[i] - eta(t) * corrected
+                directions[i] = directions[i] + corrected
+            trace.append(np.array(local))
+        if begin + K <= steps:
+            z = [directions[i] / K for i in range(n)]
+            c = [c[i] - z[i] + average(W, z, i) for i in range(n)]
+            x = [average(W, local, i) for i in range(n)]
+            trace[-1] = np.array(x)
+    return trace
+
+
+def demuon(gradient, W, start, steps, eta):
+    """A matrix of two rows and a vector of two; five iterations of Muon's polynomial, on the singular values."""
+    n, x = len(W), [start.copy() for _ in W]
+    m, v = np.zeros((n, len(start))), np.zeros((n, len(start)))
+
+    def msgn(matrix):
+        U, S, V = np.linalg.svd(matrix, full_matrices=False)
+        S = S / np.sqrt((S**2).sum())
+        for _ in range(5):
+            S = 3.4445 * S - 4.775 * S**3 + 2.0315 * S**5
+        return U @ np.diag(S) @ V
+
+    trace = []
+    for t in range(steps):
+        m_new = np.array([0.8 * m[i] + 0.2 * gradient(i, x[i], t) for i in range(n)])
+        tracked = v + m_new - m
+        v, m = np.array([average(W, tracked, i) for i in range(n)]), m_new
+        moved = []
+        for i in range(n):
+            matrix, vector = msgn(v[i][:-2].reshape(2, -1)), v[i][-2:] / np.linalg.norm(v[i][-2:])
+            moved.append(x[i] - eta(t) * np.concatenate([matrix.ravel(), vector]))
+        x = [average(W, moved, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def sgp(gradient, P, start, steps, eta):
+    """Algorithm 1 of Assran et al.: the trace has z = x/w."""
+    n, x, w = len(P), [start.copy() for _ in P], [1.0 for _ in P]
+    z, trace = list(x), []
+    for t in range(steps):
+        half = [x[i] - eta(t) * gradient(i, z[i], t) for i in range(n)]
+        x = [average(P, half, i) for i in range(n)]
+        w = [average(P, w, i) for i in range(n)]
+        z = [x[i] / w[i] for i in range(n)]
+        trace.append(np.array(z))
+    return trace
+
+
+def push_dsgt(gradient, C, start, steps, eta):
+    """Push-DIGing, Algorithm 2 of Nedic, Olshevsky and Shi, in its own letters; y starts at the gradient of the start."""
+    n, u, v = len(C), [start.copy() for _ in C], [1.0 for _ in C]
+    x = list(u)
+    g = [gradient(i, x[i], 0) for i in range(n)]
+    y, trace = list(g), []
+    for t in range(steps):
+        moved = [u[j] - eta(t) * y[j] for j in range(n)]
+        u = [average(C, moved, i) for i in range(n)]
+        v = [average(C, v, i) for i in range(n)]
+        x = [u[i] / v[i] for i in range(n)]
+        trace.append(np.array(x))
+        g_new = [gradient(i, x[i], t + 1) for i in range(n)]
+        y = [average(C, y, i) + g_new[i] - g[i] for i in range(n)]
+        g = g_new
+    return trace

@@ -14,6 +14,7 @@ from dnasa.cli.rendering import (
     describe,
     divergence,
     frame_table,
+    graph_rows,
     history_table,
     print_line,
     print_lost_nodes,
@@ -44,6 +45,7 @@ def train(
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
+    weights_by: options.WeightsBy = None,
     rule: options.RuleName = "dnasa",
     plugin: options.Plugin = None,
     eta: options.Eta = None,
@@ -119,6 +121,7 @@ def compare(
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
+    weights_by: options.WeightsBy = None,
     rules: options.RuleNames = "dsgd,dsgt,dasagt,adanasa,dnasa",
     plugin: options.Plugin = None,
     etas: options.Etas = "0.01,0.03,0.1,0.3,1,3",
@@ -228,16 +231,7 @@ def show_topology(
     from dnasa.topology import make
 
     graph = make(name, nodes, weights)
-    degrees = graph.degrees
-    rows = {
-        "nodes": f"{graph.nodes:,}",
-        "edges": f"{graph.messages // 2:,}",
-        "degrees": f"{degrees.min()} to {degrees.max()}" if degrees.min() < degrees.max() else f"{degrees.max()}",
-        "rho": f"{graph.rho:.6g}",
-        "smallest eigenvalue": f"{graph.smallest_eigenvalue:.6g}",
-        "stored as": "dense matrix" if isinstance(graph.weights, np.ndarray) else "sparse matrix",
-    }
-    console.print(settings_table(rows, name))
+    console.print(settings_table(graph_rows(graph), name))
     if graph.nodes <= 16:
         with np.printoptions(precision=3, suppress=True, linewidth=160):
             console.print(graph.sparse.toarray(), highlight=False)

@@ -42,6 +42,7 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", 
         "steps": given.steps,
         "schedule": given.schedule,
         "seed": seed_range(given.seed, given.seeds),
+        "node_weights": given.weights_by and choose("value of --weights-by", given.weights_by, {"rows": "rows"}),
         "network": network,
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
@@ -59,7 +60,7 @@ def check_source(context: typer.Context) -> None:
     if given.problem is None:
         return
     unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
-    unused |= {"--model": given.model}
+    unused |= {"--model": given.model, "--weights-by": given.weights_by}
     unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
     for option, value in unused.items():
         if value:

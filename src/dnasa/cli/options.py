@@ -40,7 +40,7 @@ TopologyName = Annotated[
     str,
     typer.Option(
         help="The graph: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, "
-        "paper_random."
+        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt)."
     ),
 ]
 Weights = Annotated[
@@ -48,6 +48,10 @@ Weights = Annotated[
     typer.Option(
         help="Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
     ),
+]
+WeightsBy = Annotated[
+    str | None,
+    typer.Option(help="rows: nodes count in proportion to their rows. Default: all alike."),
 ]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[

@@ -11,10 +11,15 @@ from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
 from dnasa.rules.dadam import dadam
 from dnasa.rules.dasagt import dasagt
+from dnasa.rules.demuon import demuon
 from dnasa.rules.dmsgd import dmsgd
 from dnasa.rules.dnasa import dnasa
 from dnasa.rules.dsgd import dsgd
 from dnasa.rules.dsgt import dsgt
+from dnasa.rules.gt_hsgd import gt_hsgd
+from dnasa.rules.kgt import kgt
+from dnasa.rules.push_dsgt import push_dsgt
+from dnasa.rules.sgp import sgp
 
 Eta = float | Schedule
 # The schedules a rule's maker is called with, given the nodes n, the steps T and the stepsize eta.
@@ -84,6 +89,10 @@ def formula_of(schedules: Schedules) -> str:
     return schedules.formula if isinstance(schedules, Stated) else ""
 
 
+def with_variance_reduction(etas: Schedules) -> Schedules:
+    return lambda n, T, eta: (*etas(n, T, eta), schedules.variance_reduction(n))
+
+
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
     "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGD with momentum", colour="#17becf"),
@@ -93,6 +102,13 @@ RULES: dict[str, Method] = {
     "dasagt": Method(
         dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
     ),
+    "gt_hsgd": Method(
+        gt_hsgd, {name: with_variance_reduction(etas) for name, etas in ETA.items()}, title="GT-HSGD", colour="#843c39"
+    ),
+    "kgt": Method(kgt, ETA, title="K-GT", colour="#7b4173"),
+    "demuon": Method(demuon, ETA, needs_layout=True, title="DeMuon", colour="#393b79"),
+    "sgp": Method(sgp, ETA, title="SGP", colour="#637939"),
+    "push_dsgt": Method(push_dsgt, ETA, title="Push-sum D-SGT", colour="#8c6d31"),
     "adanasa": Method(adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"),
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
 }

@@ -64,6 +64,11 @@ def averaging(n: int) -> Schedule:
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
 
 
+def variance_reduction(n: int) -> Schedule:
+    """GT-HSGD's beta: min(1, n^(1/3) / (t+1)^(2/3)), that of its theory with t + 1 in the place of T."""
+    return lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))
+
+
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
     """AdaNASA when the number of steps is known: 0.4 sqrt(n), decaying to 0."""
     return linear(0.4 * sqrt(n), T), *moments()
