@@ -42,18 +42,18 @@ def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bo
 
     save_figure(comparison.draw_curves(), folder / f"curves.{kind}")
     save_figure(comparison.draw_stepsizes(), folder / f"stepsizes.{kind}")
-    _write(folder / "curves.csv", comparison.curves())
-    _write(folder / "stepsizes.csv", comparison.stepsizes())
+    write(folder / "curves.csv", comparison.curves())
+    write(folder / "stepsizes.csv", comparison.stepsizes())
     if latex:
-        _write(folder / "table.tex", comparison.latex())
-    _write(folder / "table.csv", comparison.summary())
+        write(folder / "table.tex", comparison.latex())
+    write(folder / "table.csv", comparison.summary())
 
 
-def _write(path: Path, content: "pd.DataFrame | str") -> None:
+def write(path: Path, content: "pd.DataFrame | str") -> None:
     text = content if isinstance(content, str) else content.to_csv(index=False)
     try:
         write_durably(path, text.encode())
     except OSError as error:
         raise RunError(
-            f"Cannot write {path}: {error.strerror}. Free some space, then run `dnasa resume {path.parent}`."
+            f"Cannot write {path}: {error.strerror}. Free some space, then continue with `dnasa resume` or `dnasa study`."
         ) from error
