@@ -20,7 +20,11 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/distributed.md", "docs/extending.md", "docs/models.md", "docs/own-model.md"]
+    "page",
+    [
+        "README.md",
+        *(f"docs/{name}.md" for name in "comparing distributed extending models own-model schedules".split()),
+    ],
 )
 def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
     program = tmp_path / "page.py"

@@ -90,7 +90,8 @@ def test_the_mean_ends_where_the_first_run_diverged():
     figure = plots.draw_history(table)
     line, cross = figure.axes[2].get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [3.0, 2.0, np.nan])
-    assert (cross.get_marker(), [*cross.get_xdata()], [*cross.get_ydata()]) == ("x", [10.0], [2.0])
+    assert cross.get_marker() == "x"
+    np.testing.assert_array_equal(cross.get_xydata(), [[10.0, 2.0]])
     assert line.get_label() == "D-NASA (1 of 2 diverged)"
 
 

@@ -37,7 +37,7 @@ LABELS = {
 }
 LINEAR = {"test_accuracy", "validation_accuracy"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
-MAX_LEGEND = 12  # lines
+MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 MARKED = 8  # points of a line that have a marker
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
@@ -101,7 +101,7 @@ def drawable(values: Any) -> Any:
     return values.where(size <= LARGEST).mask(size < SMALLEST, 0.0)
 
 
-def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, **style: Any) -> None:
+def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
     """The mean over the seeds and the band between the smallest and the largest, from a frame of `statistics.curves`.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
@@ -113,7 +113,7 @@ def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, **style: Any) -> No
     every = (0, max(1, points // MARKED)) if points else None
     style = {"ms": 4, "markevery": every} | style
     (line,) = axis.plot(x, shown["mean"], label=label, **style)
-    if rows.runs.max() > 1:
+    if band and rows.runs.max() > 1:
         axis.fill_between(x, shown.low, shown.high, color=line.get_color(), alpha=0.18, linewidth=0)
     if rows.diverged.any():
         _cross(axis, x, shown["mean"], line.get_color())
@@ -182,7 +182,8 @@ def draw_history(history: "pd.DataFrame") -> Figure:
             dash = {"linestyle": "--"} if len(metrics) > 1 and metric == "train_loss" else {}
             for style, (variant, points) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
                 name = f"{label(*variant)}: {LABELS[metric]}" if len(metrics) > 1 else label(*variant)
-                draw_curve(axis, points, name, **(style | dash))
+                few = len(lines) <= MAX_LEGEND
+                draw_curve(axis, points, name, band=few, **(style | dash | ({} if few else {"marker": ""})))
         finish(axis, "step", LABELS[metrics[0]] if len(metrics) == 1 else "loss", log=metrics[0] not in LINEAR)
     if 0 < len(data_lines(axes[0, 0])) <= MAX_LEGEND:
         axes[0, 0].legend(fontsize=8)
@@ -262,6 +263,14 @@ def _positions(topology: "Topology | Changing") -> dict[int, Any]:
 # ---------------------------------------------------------------- files
 
 
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The figure as the content of a file: png, pdf, svg, ..."""
+    data = io.BytesIO()
+    with matplotlib.rc_context(FONTS):
+        figure.savefig(data, format=kind)
+    return data.getvalue()
+
+
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write the figure in the format of the file's suffix; the file is complete or absent."""
     target = Path(path)
@@ -269,11 +278,8 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     if target.suffix.lstrip(".") not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
     make_folder(target.parent)
-    data = io.BytesIO()
-    with matplotlib.rc_context(FONTS):
-        figure.savefig(data, format=target.suffix.lstrip("."))
     try:
-        write_durably(target, data.getvalue())
+        write_durably(target, rendered(figure, target.suffix.lstrip(".")))
     except OSError as error:
         raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
     return target

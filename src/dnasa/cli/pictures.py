@@ -8,8 +8,6 @@ from dnasa.core import RunError
 from dnasa.files import write_durably
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dnasa.runs.result import Result
     from dnasa.studies.comparison import Comparison
 
@@ -31,28 +29,27 @@ def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]
 
 
 def save_history(folder: Path, result: "Result") -> None:
-    from dnasa.plots import save_figure
+    from dnasa.plots import rendered
 
-    save_figure(result.plot(), folder / "history.png")
+    _write(folder / "history.png", rendered(result.plot(), "png"))
 
 
 def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool) -> None:
     """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
-    from dnasa.plots import save_figure
+    from dnasa.plots import rendered
 
-    save_figure(comparison.draw_curves(), folder / f"curves.{kind}")
-    save_figure(comparison.draw_stepsizes(), folder / f"stepsizes.{kind}")
-    write(folder / "curves.csv", comparison.curves())
-    write(folder / "stepsizes.csv", comparison.stepsizes())
+    write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
+    write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
+    write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
+    write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
     if latex:
-        write(folder / "table.tex", comparison.latex())
-    write(folder / "table.csv", comparison.summary())
+        write(folder / "table.tex", comparison.latex().encode())
+    write(folder / "table.csv", comparison.summary().to_csv(index=False).encode())
 
 
-def write(path: Path, content: "pd.DataFrame | str") -> None:
-    text = content if isinstance(content, str) else content.to_csv(index=False)
+def write(path: Path, content: bytes) -> None:
     try:
-        write_durably(path, text.encode())
+        write_durably(path, content)
     except OSError as error:
         raise RunError(
             f"Cannot write {path}: {error.strerror}. Free some space, then continue with `dnasa resume` or `dnasa study`."

@@ -78,13 +78,13 @@ def print_report(report: "StudyReport") -> None:
 
 def save(report: "StudyReport", folder: Path, kind: str, latex: bool) -> None:
     """Each file is complete or absent."""
-    from dnasa.plots import save_figure
+    from dnasa.plots import rendered
 
     figure = report.study.figure
-    save_figure(report.draw(), folder / f"{figure}.{kind}")
-    write(folder / f"{figure}.csv", report.drawn())
-    write(folder / "table.csv", report.numbers())
+    write(folder / f"{figure}.{kind}", rendered(report.draw(), kind))
+    write(folder / f"{figure}.csv", report.drawn().to_csv(index=False).encode())
+    write(folder / "table.csv", report.numbers().to_csv(index=False).encode())
     if latex:
-        write(folder / "table.tex", report.latex())
+        write(folder / "table.tex", report.latex().encode())
     names = [f"{figure}.{kind}", f"{figure}.csv", "table.csv", *["table.tex"] * latex]
     print_line(f"Saved {', '.join(names)} and all runs in {folder}.")

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,16 @@ def parse_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _number(text: Any) -> Any:
+    """Most cells are decimal numbers, all different; of the others there are few."""
+    if isinstance(text, str) and "." in text:
+        with contextlib.suppress(ValueError):
+            return float(text)
+    return _rare_number(text or "nan") if isinstance(text, str | None) else text
+
+
+@lru_cache(maxsize=10_000)
+def _rare_number(text: str) -> Any:
     for kind in (int, float):
-        with contextlib.suppress(ValueError, TypeError):
-            return kind(text or "nan")
+        with contextlib.suppress(ValueError):
+            return kind(text)
     return text
