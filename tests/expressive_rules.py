@@ -165,13 +165,23 @@ class Case(NamedTuple):
     options: dict = {}  # noqa: RUF012 (never changed)
 
 
+def lazy(n: int) -> Any:
+    return topology.ring(n, weights="lazy")
+
+
 CASES = {
-    "d2": Case(lambda: rules.d2(lambda t: ETA), lambda n: topology.ring(n, weights="lazy")),
     "gt_hsgd": Case(lambda: rules.gt_hsgd(lambda t: ETA, lambda t: 0.1)),
     "kgt": Case(lambda: rules.kgt(lambda t: ETA, local_steps=5)),
     "demuon": Case(orthogonalized),
     "sgp": Case(lambda: rules.sgp(lambda t: ETA), topology.directed_ring),
     "push_dsgt": Case(lambda: rules.push_dsgt(lambda t: ETA), topology.directed_ring),
+    "d2": Case(lambda: rules.d2(lambda t: ETA), lazy),
+    "extra": Case(lambda: rules.extra(lambda t: ETA)),
+    "edm": Case(lambda: rules.edm(lambda t: ETA), lazy),
+    "qg_dsgdm": Case(lambda: rules.qg_dsgdm(lambda t: 0.2 * ETA)),
+    "mt": Case(lambda: rules.mt(lambda t: 0.1 * ETA)),
+    "gt_adam": Case(lambda: rules.gt_adam(lambda t: 0.1 * ETA)),
+    "gt_nsgdm": Case(lambda: rules.gt_nsgdm(lambda t: 0.2 * ETA, lambda t: 0.9)),
     "momentum": Case(momentum),
     "two points": Case(two_points),
     "two exchanges": Case(two_exchanges),

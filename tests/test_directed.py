@@ -13,7 +13,7 @@ import dnasa
 from dnasa import topology
 from dnasa.core import Array, Exchange, InputError, Needs, Rule
 from dnasa.problems import Custom
-from dnasa.rules import RULES, d2, dsgd, gt_hsgd, push_sum
+from dnasa.rules import RULES, d2, dsgd, edm, extra, gt_hsgd, push_sum, qg_dsgdm
 from dnasa.rules.schedules import constant
 
 
@@ -149,8 +149,9 @@ def test_gt_hsgd_cannot_be_wrapped_in_push_sum():
         push_sum(gt_hsgd(constant(0.1), constant(0.1)))
 
 
-def test_d2_is_refused_where_eigenvalues_are_too_small_or_complex():
-    rule = d2(constant(0.1))
+@pytest.mark.parametrize("make", [d2, edm])
+def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make):
+    rule = make(constant(0.1))
     with pytest.raises(InputError, match=r"above -0\.3333; the smallest of this ring is -0\.3333.*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
     topology.check_weights(rule, topology.ring(8), 2)
@@ -158,3 +159,31 @@ def test_d2_is_refused_where_eigenvalues_are_too_small_or_complex():
     with pytest.raises(InputError, match="directed"):
         topology.check_weights(push_sum(rule), topology.directed_ring(8), 1)
     topology.check_weights(rule._replace(needs=Needs()), topology.ring(8), 1)
+
+
+def two_nodes(eigenvalue):
+    own = (1 + eigenvalue) / 2
+    return topology.from_matrix([[own, 1 - own], [1 - own, own]])
+
+
+def distance(rule, graph, steps=1500):
+    """Of the iterates to the minimum of (x - 0)^2 / 2 + (x - 1)^2 / 2."""
+    problem = Custom(lambda x, node, rng: x - node, start=np.zeros(1))
+    return abs(dnasa.solve(problem, graph, rule, steps=steps, evaluate=[steps], progress=False).x - 0.5).max()
+
+
+@pytest.mark.parametrize(("make", "bound"), [(d2, -1 / 3), (edm, -1 / 3), (qg_dsgdm, -0.9135)])
+def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(make, bound):
+    rule = make(constant(2e-3))
+    assert rule.needs.smallest_eigenvalue == pytest.approx(bound, abs=1e-3)
+    assert distance(rule, two_nodes(bound + 0.02), 4000) < 0.03
+    with pytest.raises(InputError, match="above -0"):
+        distance(rule, two_nodes(bound - 0.02))
+    with np.errstate(all="ignore"):
+        assert not distance(rule._replace(needs=Needs()), two_nodes(bound - 0.02), 4000) < 1e3
+
+
+def test_extra_is_stable_for_every_undirected_graph_and_refused_with_push_sum():
+    assert distance(extra(constant(0.1)), two_nodes(-0.99)) < 1e-9
+    with pytest.raises(InputError, match="cannot be used with push-sum"):
+        push_sum(extra(constant(0.1)))

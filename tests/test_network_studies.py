@@ -1,5 +1,7 @@
 """The studies on networks: stepsizes are chosen on validation rows, saved parts are not run again, findings are true."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -190,11 +192,12 @@ def test_a_part_is_reported_with_the_seeds_that_are_complete(no_data, monkeypatc
     study = networks.make_study(True, tmp_path, "cpu", False)._replace(seeds=2)
     (part,) = networks.select(study, "digits/ring/iid")
     assert not networks.run_parts(study, [part])
-    both = study.table(part)
+    both: Any = study.table(part)
     assert sorted(both.seed.unique()) == [0, 1]
     path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
     both[(both.seed == 0) | (both.rule != "dsgt")].to_csv(path, index=False)
-    assert study.table(part).seed.unique().tolist() == [0]
+    first: Any = study.table(part)
+    assert first.seed.unique().tolist() == [0]
     report = networks.make_report(study, [], quick=True)
     assert report.tables["networks-digits"].seeds.tolist() == [1] * 6
 

@@ -41,6 +41,12 @@ ETAS = {
     "demuon": 0.01,
     "sgp": 0.1,
     "push_dsgt": 0.1,
+    "extra": 0.1,
+    "edm": 0.1,
+    "qg_dsgdm": 0.1,
+    "mt": 0.01,
+    "gt_adam": 0.01,
+    "gt_nsgdm": 0.1,
 }
 
 

@@ -37,6 +37,12 @@ ETAS = {
     "push_dsgt": 0.02,
     "dnasa": 0.0,
     "adanasa": 0.0,
+    "extra": 0.02,
+    "edm": 0.05,
+    "qg_dsgdm": 0.02,
+    "mt": 0.003,
+    "gt_adam": 0.01,
+    "gt_nsgdm": 0.05,
 }
 
 
@@ -227,6 +233,37 @@ def test_gt_hsgd_reduces_the_variance_of_its_estimate():
     assert np.linalg.norm(states[-1].v - before.x) < 0.5 * np.linalg.norm(noise[-1])
 
 
+# what is 0 on average over the nodes, after every step and after a restart
+BALANCED = {
+    "mt": lambda s: s.c,
+    "extra": lambda s: s.c,
+    "edm": lambda s: s.psi - s.x,
+    "gt_nsgdm": lambda s: s.y - s.v,
+    "gt_adam": lambda s: s.y - s.g,
+}
+
+
+@pytest.mark.parametrize("name", BALANCED)
+def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_that_are_left(name, graph, bumpy):
+    n = graph.nodes
+    problem, balance = bumpy(n), BALANCED[name]
+    rule = make(name, default_schedules(name, n), problem.start)
+    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, n)):
+        np.testing.assert_allclose(balance(state).mean(-2), 0, atol=1e-9)
+    left = rule.restarted(type(state)(*(array[: max(1, n - 1)] for array in state)))
+    np.testing.assert_allclose(balance(left).mean(-2), 0, atol=1e-9)
+    assert n == 1 or np.abs(balance(state)[: n - 1].mean(-2)).max() > 1e-6  # there was something to restore
+
+
+def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy):
+    problem = bumpy(8)
+    rule = make("mt", default_schedules("mt", 8), problem.start)
+    network = simulated.connect(topology.ring(8))
+    state = trace(rule, problem.all, network, everyone(problem.start, 8))[-1]
+    np.testing.assert_allclose(rule.estimate(state).mean(-2), 0.1 * state.u.mean(-2), atol=1e-9)
+    assert np.std(rule.estimate(state), axis=0).max() < 0.2 * np.std(0.1 * state.u, axis=0).max()
+
+
 def test_adanasas_tracker_mean_equals_the_mean_of_the_moving_averages(graph, bumpy):
     problem = bumpy(graph.nodes)
     rule = make("adanasa", default_schedules("adanasa", graph.nodes), problem.start)
@@ -385,6 +422,33 @@ def central_adanasa(g, x, eta, t, memory):
     return x - step * np.clip(z / np.sqrt(m), -1, 1)
 
 
+def central_qg_dsgdm(g, x, eta, t, memory):
+    """SGD with momentum that is a moving average of the steps."""
+    m = memory.get("m", 0)
+    step = 0.9 * m + g
+    memory["m"] = 0.9 * m + 0.1 * step
+    return x - eta[0](t) * step
+
+
+def central_edm(g, x, eta, t, memory):
+    """SGD along the moving average."""
+    memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
+    return x - eta[0](t) * memory["m"]
+
+
+def central_gt_nsgdm(g, x, eta, t, memory):
+    """Normalized SGD with momentum, which has the newest gradient."""
+    memory["m"] = eta[1](t) * memory.get("m", 0) + (1 - eta[1](t)) * g
+    return x - eta[0](t) * memory["m"] / np.linalg.norm(memory["m"])
+
+
+def central_gt_adam(g, x, eta, t, memory):
+    """Adam without correction of the bias."""
+    m, v = memory.get("moments", (0, 0))
+    memory["moments"] = m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+    return x - eta[0](t) * m / np.sqrt(v + 1e-8)
+
+
 CENTRAL = {
     "dsgd": central_dsgd,
     "dmsgd": central_dmsgd,
@@ -399,6 +463,12 @@ CENTRAL = {
     "dasagt": central_dasagt,
     "dnasa": central_dnasa,
     "adanasa": central_adanasa,
+    "extra": central_dsgd,
+    "edm": central_edm,
+    "qg_dsgdm": central_qg_dsgdm,
+    "mt": central_dmsgd,
+    "gt_adam": central_gt_adam,
+    "gt_nsgdm": central_gt_nsgdm,
 }
 
 
@@ -487,6 +557,7 @@ def test_schedules_are_the_papers():
     assert schedules.parameter_free_fixed(3, 9)(100) == 1
     assert [schedules.cosine(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
     assert [schedules.linear(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
+    assert [value(7) for value in schedules.gt_nsgdm_fixed(3, 16)] == [3 / 8, 3 / 4]
     assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
 
 
@@ -494,7 +565,7 @@ def test_fixed_schedule_never_averages_by_more_than_one():
     assert schedules.fixed(100, 10)[1](0) == 1
 
 
-@pytest.mark.parametrize("name", ["dmsgd", "dadam"])
+@pytest.mark.parametrize("name", ["dmsgd", "dadam", "qg_dsgdm", "edm", "gt_adam"])
 def test_a_nodes_moments_survive_the_loss_of_others(name, bumpy):
     """D-Adam's correction of the bias goes by t: moments that start again at 0 would give steps three times too large."""
     problem, network = bumpy(4), simulated.connect(topology.ring(4))

@@ -244,3 +244,104 @@ def push_dsgt(gradient, C, start, steps, eta):
         y = [average(C, y, i) + g_new[i] - g[i] for i in range(n)]
         g = g_new
     return trace
+
+
+def qg_dsgdm(gradient, W, start, steps, eta):
+    """Algorithm 1 of Lin et al., with beta = mu = 0.9."""
+    n, x = len(W), [start.copy() for _ in W]
+    m = [np.zeros_like(start) for _ in W]
+    trace = []
+    for t in range(steps):
+        half = [x[i] - eta(t) * (0.9 * m[i] + gradient(i, x[i], t)) for i in range(n)]
+        x_new = [average(W, half, i) for i in range(n)]
+        d = [(x[i] - x_new[i]) / eta(t) for i in range(n)]
+        m = [0.9 * m[i] + 0.1 * d[i] for i in range(n)]
+        x = x_new
+        trace.append(np.array(x))
+    return trace
+
+
+def mt(gradient, W, start, steps, eta):
+    """As Takezawa et al. print it, from u = c = 0."""
+    n, x = len(W), [start.copy() for _ in W]
+    u, c = ([np.zeros_like(start) for _ in W] for _ in range(2))
+    trace = []
+    for t in range(steps):
+        u = [0.9 * u[i] + gradient(i, x[i], t) for i in range(n)]
+        difference = [c[i] - u[i] for i in range(n)]
+        x = [average(W, x, i) - eta(t) * (u[i] - c[i]) for i in range(n)]
+        c = [average(W, difference, i) + u[i] for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def gt_nsgdm(gradient, W, start, steps, eta, beta):
+    n, x = len(W), [start.copy() for _ in W]
+    v, y = ([np.zeros_like(start) for _ in W] for _ in range(2))
+    trace = []
+    for t in range(steps):
+        v_new = [beta(t) * v[i] + (1 - beta(t)) * gradient(i, x[i], t) for i in range(n)]
+        half = [y[i] + v_new[i] - v[i] for i in range(n)]
+        v, y = v_new, [average(W, half, i) for i in range(n)]
+        half = [x[i] - eta(t) * y[i] / np.sqrt(sum(value * value for value in y[i])) for i in range(n)]
+        x = [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def edm(gradient, W, start, steps, eta):
+    """In one line, without psi: x+ = W[2x - x_old - eta m + eta_old m_old]; the first step is W[x - eta m]."""
+    n, x = len(W), [start.copy() for _ in W]
+    m = [np.zeros_like(start) for _ in W]
+    x_old: list = []
+    trace = []
+    for t in range(steps):
+        m_old, m = m, [0.9 * m[i] + (1 - 0.9) * gradient(i, x[i], t) for i in range(n)]
+        if t == 0:
+            half = [x[i] - eta(0) * m[i] for i in range(n)]
+        else:
+            half = [2 * x[i] - x_old[i] - eta(t) * m[i] + eta(t - 1) * m_old[i] for i in range(n)]
+        x_old, x = x, [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def extra(gradient, W, start, steps, eta):
+    """Algorithm 1 of Shi et al. with W~ = (I + W) / 2, two iterates and two gradients at hand."""
+    n, x = len(W), [start.copy() for _ in W]
+    half = (np.eye(n) + W) / 2
+    x_old: list = []
+    g_old: list = []
+    trace = []
+    for t in range(steps):
+        g = [gradient(i, x[i], t) for i in range(n)]
+        if t == 0:
+            x_new = [average(W, x, i) - eta(0) * g[i] for i in range(n)]
+        else:
+            correction = [average(half, x_old, i) - eta(t - 1) * g_old[i] for i in range(n)]
+            x_new = [x[i] + average(W, x, i) - correction[i] - eta(t) * g[i] for i in range(n)]
+        x_old, g_old, x = x, g, x_new
+        trace.append(np.array(x))
+    return trace
+
+
+def gt_adam(gradient, W, start, steps, eta):
+    """As Carnevale et al. print it: the tracker starts at the gradient of the starting point; coordinate by coordinate."""
+    n, d = len(W), len(start)
+    x = [start.copy() for _ in W]
+    g = [gradient(i, x[i], 0) for i in range(n)]
+    s, trace = list(g), []
+    m, v = np.zeros((n, d)), np.zeros((n, d))
+    for t in range(steps):
+        x_new = [average(W, x, i) for i in range(n)]
+        for i in range(n):
+            for k in range(d):
+                m[i, k] = 0.9 * m[i, k] + (1 - 0.9) * s[i][k]
+                v[i, k] = 0.999 * v[i, k] + (1 - 0.999) * s[i][k] ** 2
+                x_new[i][k] -= eta(t) * m[i, k] / np.sqrt(v[i, k] + 1e-8)
+        x = x_new
+        trace.append(np.array(x))
+        g_new = [gradient(i, x[i], t + 1) for i in range(n)]
+        s = [average(W, s, i) + g_new[i] - g[i] for i in range(n)]
+        g = g_new
+    return trace

@@ -188,7 +188,10 @@ app.command()(study)
 @app.command()
 def reproduce(
     figure: Annotated[
-        str, typer.Argument(help="fig1 to fig6, theory, heterogeneity, faults, networks, robustness, or finetuning.")
+        str,
+        typer.Argument(
+            help="fig1 to fig6, theory, heterogeneity, faults, fidelity, networks, robustness, or finetuning."
+        ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
@@ -196,7 +199,9 @@ def reproduce(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="One part of networks, robustness or finetuning, such as cifar10/ring/iid or mnist."),
+        typer.Option(
+            help="One part of fidelity, networks, robustness or finetuning, such as cifar10/ring/iid or mnist."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:

@@ -104,8 +104,9 @@ Latex = Annotated[bool, typer.Option("--latex", help="Also write the table as La
 Schedule = Annotated[
     str | None,
     typer.Option(
-        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of dmsgd and dadam) for rules "
-        "with a stepsize; parameter-free or parameter-free-fixed for dsgt; linear (default) or averaged for adanasa."
+        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of rules with momentum) for rules "
+        "with a stepsize; parameter-free or parameter-free-fixed for dsgt; theorem-fixed for gt_nsgdm; "
+        "linear (default) or averaged for adanasa."
     ),
 ]
 Steps = Annotated[int, typer.Option(help="Number of steps.")]

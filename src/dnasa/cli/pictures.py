@@ -31,7 +31,7 @@ def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]
 def save_history(folder: Path, result: "Result") -> None:
     from dnasa.plots import rendered
 
-    _write(folder / "history.png", rendered(result.plot(), "png"))
+    write(folder / "history.png", rendered(result.plot(), "png"))
 
 
 def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool) -> None:

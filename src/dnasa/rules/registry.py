@@ -16,9 +16,15 @@ from dnasa.rules.dmsgd import dmsgd
 from dnasa.rules.dnasa import dnasa
 from dnasa.rules.dsgd import dsgd
 from dnasa.rules.dsgt import dsgt
+from dnasa.rules.edm import edm
+from dnasa.rules.extra import extra
+from dnasa.rules.gt_adam import gt_adam
 from dnasa.rules.gt_hsgd import gt_hsgd
+from dnasa.rules.gt_nsgdm import gt_nsgdm
 from dnasa.rules.kgt import kgt
+from dnasa.rules.mt import mt
 from dnasa.rules.push_dsgt import push_dsgt
+from dnasa.rules.qg_dsgdm import qg_dsgdm
 from dnasa.rules.sgp import sgp
 
 Eta = float | Schedule
@@ -93,6 +99,13 @@ def with_variance_reduction(etas: Schedules) -> Schedules:
     return lambda n, T, eta: (*etas(n, T, eta), schedules.variance_reduction(n))
 
 
+def with_momentum(etas: Schedules) -> Schedules:
+    return lambda n, T, eta: (*etas(n, T, eta), schedules.constant(0.9))
+
+
+GT_NSGDM: dict[str, Schedules] = {name: with_momentum(etas) for name, etas in COSINE_FIRST.items()} | {
+    "theorem-fixed": lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T)
+}
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
     "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGD with momentum", colour="#17becf"),
@@ -109,6 +122,12 @@ RULES: dict[str, Method] = {
     "demuon": Method(demuon, ETA, needs_layout=True, title="DeMuon", colour="#393b79"),
     "sgp": Method(sgp, ETA, title="SGP", colour="#637939"),
     "push_dsgt": Method(push_dsgt, ETA, title="Push-sum D-SGT", colour="#8c6d31"),
+    "extra": Method(extra, ETA, title="EXTRA", colour="#17807e"),
+    "edm": Method(edm, COSINE_FIRST, title="EDM", colour="#c49c94"),
+    "qg_dsgdm": Method(qg_dsgdm, COSINE_FIRST, title="QG-DSGDm", colour="#bcbd22"),
+    "mt": Method(mt, COSINE_FIRST, title="Momentum tracking", colour="#7f7f7f"),
+    "gt_adam": Method(gt_adam, COSINE_FIRST, title="GTAdam", colour="#e7ba52"),
+    "gt_nsgdm": Method(gt_nsgdm, GT_NSGDM, title="GT-NSGDm", colour="#000000"),
     "adanasa": Method(adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"),
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
 }

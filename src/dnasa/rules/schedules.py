@@ -98,6 +98,11 @@ def parameter_free_fixed(eta: float, T: int) -> Schedule:
     return constant(eta / sqrt(T))
 
 
+def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
+    """GT-NSGDm as its theorem for an unknown tail index has it: eta / T^(3/4), beta = 1 - 1 / sqrt(T)."""
+    return constant(eta / T**0.75), constant(1 - 1 / sqrt(T))
+
+
 def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:
     """Several schedules as one whose value has shape (variants, 1, 1, 1) and the kind of `like`: a sweep in one array.
 

@@ -17,6 +17,7 @@ FIGURES = {
     "networks": "AdaNASA and D-NASA, untuned, against tuned methods on networks that people train",
     "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
     "finetuning": "the first steps from a trained network",
+    "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 
