@@ -157,7 +157,7 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny, tmp_path)
 
 def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
     def again():
-        lines = []
+        lines: list[str] = []
         chosen = study_file.read(tiny, ["least_squares"])
         report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lines.append))
         return report.numbers(), lines
@@ -165,7 +165,12 @@ def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
     first, _ = again()
     solved = []
     original = comparison.solve
-    monkeypatch.setattr(comparison, "solve", lambda *a, **k: solved.append(k["folder"].path.name) or original(*a, **k))
+
+    def counted(*arguments, **options):
+        solved.append(options["folder"].path.name)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(comparison, "solve", counted)
     second, lines = again()
     assert solved == []
     assert all(line.endswith("from its folder.") for line in lines)

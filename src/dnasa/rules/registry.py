@@ -96,15 +96,15 @@ def formula_of(schedules: Schedules) -> str:
 
 
 def with_variance_reduction(etas: Schedules) -> Schedules:
-    return lambda n, T, eta: (*etas(n, T, eta), schedules.variance_reduction(n))
+    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.variance_reduction(n)), formula_of(etas))
 
 
 def with_momentum(etas: Schedules) -> Schedules:
-    return lambda n, T, eta: (*etas(n, T, eta), schedules.constant(0.9))
+    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.constant(0.9)), formula_of(etas))
 
 
 GT_NSGDM: dict[str, Schedules] = {name: with_momentum(etas) for name, etas in COSINE_FIRST.items()} | {
-    "theorem-fixed": lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T)
+    "theorem-fixed": Stated(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
 }
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
