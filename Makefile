@@ -44,4 +44,4 @@ faults: setup
 	$(BIN)/python tests/faults.py 240
 
 clean:
-	rm -rf .venv runs figures
+	rm -rf .venv runs figures studies

@@ -22,6 +22,7 @@ from dnasa.cli.rendering import (
     settings_table,
     timing_line,
 )
+from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
 from dnasa.rules import RULES
@@ -181,6 +182,9 @@ def compare(
         print_line(f"Saved {', '.join(pictures.names('compare', context.params))} and all runs in {out}.")
     if comparison.all_diverged:
         fail(1, "Every run diverged: try smaller --etas, or add dnasa, which needs none.")
+
+
+app.command()(study)
 
 
 @app.command()

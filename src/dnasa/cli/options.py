@@ -33,7 +33,8 @@ ModelName = Annotated[
 LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 ProblemName = Annotated[
-    str | None, typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares or spike.")
+    str | None,
+    typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares, spike or robust_regression."),
 ]
 Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
 TopologyName = Annotated[

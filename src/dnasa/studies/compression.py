@@ -16,14 +16,14 @@ from matplotlib.figure import Figure
 from dnasa import topology
 from dnasa.channels import compression
 from dnasa.core import InputError, choose
-from dnasa.data import Dataset
+from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
 from dnasa.problems.classification import Classification
 from dnasa.runs.result import Result
 from dnasa.studies import network_tasks, tuning
-from dnasa.studies.network_tasks import ACCURACY, NODES, Task, divided, make_problem, read, validation_split
-from dnasa.studies.networks import averages, chosen, edges, results
+from dnasa.studies.network_tasks import ACCURACY, NODES, Task, make_problem, read
+from dnasa.studies.networks import averages, chosen, edges
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
@@ -102,19 +102,19 @@ class Study(NamedTuple):
         return notes
 
     def run_task(self, name: str, task: Task, data: Dataset, todo: list[tuple[str, str]]) -> None:
-        train, held_out = validation_split(data)
-        shards = divided(data, train, PARTITION, NODES)
-        validated, tested = (make_problem(task, rows, shards, self.device) for rows in (held_out, data))
+        train, validation = hold_out(data)
+        shards, validated = divide(data, train, PARTITION, NODES), divide_validation(validation, NODES)
+        problem = make_problem(task, data, shards, self.device, validation=validated)
         saved, steps = self.saved(name), task.steps
         options: Any = {"steps": steps, "seed": range(self.seeds), "progress": self.progress}
         options["evaluate"] = sorted({round(steps * i / POINTS) for i in range(1, POINTS + 1)})
         for how, rule in todo:
             etas = RULES[rule]
-            for some in [etas] if isinstance(validated, Classification) else [(eta,) for eta in etas]:
+            for some in [etas] if isinstance(problem, Classification) else [(eta,) for eta in etas]:
                 eta = None if np.isnan(some[0]) else some
                 compress = None if how == PLAIN else how
-                done = solve(validated, topology.ring(NODES), rule, eta=eta, compress=compress, **options)
-                saved.add(rows_of(done, results(done, tested, task.measure)).assign(compress=how)[list(SAVED)])
+                done = solve(problem, topology.ring(NODES), rule, eta=eta, compress=compress, **options)
+                saved.add(rows_of(done).assign(compress=how)[list(SAVED)])
 
     def table(self, name: str, task: Task) -> pd.DataFrame | None:
         """The results of a task that is complete."""
@@ -126,15 +126,16 @@ def gamma_of(how: str) -> float | None:
     return compression(how).settings[1]
 
 
-def rows_of(result: Result, final: pd.DataFrame) -> pd.DataFrame:
-    """Every evaluation on the validation rows with what a node had sent by then; the last one also on the test rows."""
-    history = result.history.assign(
-        bytes=result.history.bytes / NODES, validation=result.history.test_accuracy, steps=result.settings["steps"]
+def rows_of(result: Result) -> pd.DataFrame:
+    """Every evaluation, with what a node had sent by then."""
+    history = result.history
+    return history.assign(
+        eta=history.get("eta", nan),
+        bytes=history.bytes / NODES,
+        validation=history.validation_accuracy,
+        test=history.test_accuracy,
+        steps=result.settings["steps"],
     )
-    history["eta"] = history.get("eta", nan)
-    keys = ["rule", "eta", "seed", "steps"]
-    last = final.assign(step=final.steps)[[*keys, "step", "test"]]
-    return history.merge(last, on=[*keys, "step"], how="left")
 
 
 # ---------------------------------------------------------------- tables and findings

@@ -25,13 +25,24 @@ def name_of(metric: str) -> str:
     return LABELS.get(metric, metric.replace("_", " "))
 
 
-def draw_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
+Looks = dict[tuple[str, str], dict[str, Any]]  # colour, dash and marker by rule and schedule
+
+
+def looks(table: pd.DataFrame) -> Looks:
+    """For several panels that show the same rules."""
+    lines = table[["rule", "schedule"]].drop_duplicates()
+    return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
+
+
+def _looks(lines: list[tuple[Any, pd.DataFrame]], given: Looks | None) -> list[dict[str, Any]]:
+    return [given[names[:2]] for names, _ in lines] if given else styles([str(names[0]) for names, _ in lines])
+
+
+def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Looks | None = None) -> None:
     """From a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
-    figure, axes = panels(1, width=6.4, height=4.2)
-    axis = axes[0, 0]
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
-    for style, (variant, rows) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
+    for style, (variant, rows) in zip(_looks(lines, given), lines, strict=True):
         draw_curve(axis, rows, label(*variant), **style)
     if is_wide([rows.x.max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
@@ -40,11 +51,11 @@ def draw_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
     if axis.get_yscale() == "linear":
         later = table.x.astype(float) >= FIRST * drawable(table.x.astype(float)).max()
         focus(axis, table["mean"][later].to_numpy())
-    _legend(axis)
-    return figure
 
 
-def draw_stepsizes(axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None) -> None:
+def draw_stepsizes(
+    axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None, given: Looks | None = None
+) -> None:
     """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
     Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged is a cross at the lower edge, and
@@ -54,9 +65,7 @@ def draw_stepsizes(axis: Axes, table: pd.DataFrame, metric: str, name: str | Non
     keys = [key for key in ("rule", "schedule") if key in table]
     lines = list(table.groupby(keys, sort=False, dropna=False))
     best = []
-    for place, (style, (names, rows)) in enumerate(
-        zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True)
-    ):
+    for place, (style, (names, rows)) in enumerate(zip(_looks(lines, given), lines, strict=True)):
         best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
@@ -79,6 +88,13 @@ def _draw_grid(axis: Axes, rows: pd.DataFrame, name: str, style: dict[str, Any],
     if "chosen" in rows:
         chosen = rows.chosen.astype(bool)
         axis.plot(rows.eta[chosen], rows["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
+
+
+def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
+    figure, axes = panels(1, width=6.4, height=4.2)
+    draw_curves(axes[0, 0], table, x, metric)
+    _legend(axes[0, 0])
+    return figure
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> Figure:
