@@ -36,12 +36,13 @@ CHANNELS = {
     "late": channels.faulty(stale=2),
     "lost": channels.faulty(drop=0.3),
 }
+AMPLIFY = ("d2", "edm", "extra")  # differences between iterates, and so what was lost or late
 # stepsizes of rules whose steps do not scale with the loss
-SCALE_FREE = {"dadam": 0.05, "gt_adam": 0.05, "gt_nsgdm": 0.1}
+SCALE_FREE = {"dadam": 0.05, "gt_adam": 0.05, "gt_nsgdm": 0.1, "demuon": 0.1}
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
-@pytest.mark.parametrize("rule", [name for name in rules.RULES if name not in ("d2", "edm")])  # which amplify losses
+@pytest.mark.parametrize("rule", [name for name in rules.RULES if name not in AMPLIFY])
 def test_every_rule_learns_through_every_channel(rule, channel):
     """Rounding and compression make small messages negative that are positive by themselves, such as second moments."""
     target = np.random.default_rng(0).standard_normal((4, 40))
