@@ -357,6 +357,14 @@ def test_the_study_of_methods_has_every_rule():
         assert cell.settings["seeds"] == 5
 
 
+def test_at_equal_bytes_the_steps_are_two_thirds():
+    pairs = (study_file.read(study_file.find(name)).cells for name in ("methods", "equal_bytes"))
+    for cell, fewer in zip(*pairs, strict=True):
+        assert cell[:3] == fewer[:3]
+        assert fewer.settings["steps"] == round(cell.settings["steps"] * 2 / 3)
+        assert fewer.settings["seeds"] == cell.settings["seeds"]
+
+
 def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies():
     for name in ("fig3", "fig4", "fig5", "fig6"):
         for cell in study_file.read(study_file.find(name)).cells:
