@@ -4,6 +4,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ SEEDS = 5
 
 def make_history(runs: int, evaluations: int) -> pd.DataFrame:
     """Curves of so many runs, all with five seeds and some diverged."""
-    each = (runs // SEEDS - 2) // (len(RULES) - 2)  # two of the rules need no stepsize
+    each = ceil((runs / SEEDS - 2) / (len(RULES) - 2))  # two of the rules need no stepsize
     lines = [variant for rule in RULES for variant in variants(rule, list(np.geomspace(1e-3, 10, each)))]
     rng = np.random.default_rng(0)
     frames = []

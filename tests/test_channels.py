@@ -32,6 +32,8 @@ CHANNELS = {
     "float16": channels.cast("float16"),
     "bfloat16": channels.cast("bfloat16"),
     "compressed": CHOCO,
+    **{name: channels.compression(name) for name in ("randk:0.2", "8bit", "4bit", "sign")},
+    "late": channels.faulty(stale=2),
     "lost": channels.faulty(drop=0.3),
 }
 # stepsizes of rules whose steps do not scale with the loss

@@ -256,6 +256,14 @@ def test_a_diverged_run_fails_with_exit_code_1():
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
 
 
+def test_messages_can_be_compressed(tmp_path):
+    words = "compare --rules dsgt,dnasa --etas 0.001 --problem least_squares --nodes 4 --steps 30 --compress sign --out"
+    done = run(*words.split(), tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["run"]["the channel"] == ["sign", 0.32]
+
+
 def test_faults_can_be_simulated(tmp_path):
     words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --wire float16 --out"
     done = run(*words.split(), tmp_path / "a")

@@ -1,9 +1,7 @@
 """Comparisons: stepsizes are never chosen on the test rows, grids are extended, and everything can be drawn and resumed."""
 
 import io
-import json
 import re
-import shutil
 from contextlib import suppress
 
 import numpy as np
@@ -11,9 +9,6 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from launching import launch
-from test_distributed import needs_mpi
-from test_resume import run
 
 from dnasa import data, plots, topology
 from dnasa.core import InputError
@@ -337,152 +332,3 @@ def test_figures_have_embedded_fonts(kind, tmp_path):
         assert b"/Type3" not in content
     if kind == "svg":
         assert b"<text" not in content  # letters are paths
-
-
-# ---------------------------------------------------------------- the command line
-
-LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
-
-
-def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path):
-    done = run(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "bytes")
-    assert done.returncode == 0, done.stderr
-    assert "chosen by the training loss of other seeds (2, 3)" in done.stdout
-    assert "is the largest of its grid" in done.stdout
-    drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
-    assert set(drawn.rule) == {"dsgd", "dnasa"}
-    assert (tmp_path / "a" / "curves.pdf").read_bytes().startswith(b"%PDF")
-    assert pd.read_csv(tmp_path / "a" / "stepsizes.csv").shape[0] == 3
-    assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
-    assert r"\toprule" in (tmp_path / "a" / "table.tex").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--x miles", "Unknown x 'miles'"),
-        ("--format gif", "Unknown format 'gif'"),
-        ("--latex", "give --out"),
-        ("--metric wat", "There is no metric 'wat'"),
-        ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
-        ("--rules wat:constant", "Unknown rule 'wat'"),
-        ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
-        ("--etas 0.1 --extend", "give at least two stepsizes"),
-        ("--extend --survive --engine simulated", "leave out --survive"),
-    ],
-)
-def test_a_wrong_comparison_gets_one_clear_line(words, message):
-    done = run(*LEAST, *words.split())
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
-def without_seconds(folder):
-    table = pd.read_csv(folder / "history.csv")
-    return table.drop(columns="seconds")
-
-
-@pytest.mark.parametrize("lost", ["everything after the grid", "the second extension", "the figures"])
-def test_a_comparison_resumes_wherever_it_was_stopped(lost, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    done = run(*LEAST, "--extend", "--out", whole)
-    assert done.returncode == 0, done.stderr
-    extensions = sorted(path.name for path in whole.glob("extension-*"))
-    assert len(extensions) > 1
-    shutil.copytree(whole, part)
-    for name in ("curves.csv", "curves.png", "stepsizes.csv", "stepsizes.png", "table.csv"):
-        (part / name).unlink()
-    if lost == "everything after the grid":
-        for name in extensions:
-            shutil.rmtree(part / name)
-    if lost == "the second extension":  # killed before its first checkpoint
-        for name in extensions[2:]:
-            shutil.rmtree(part / name)
-        (part / "extension-2" / "status.json").write_text(json.dumps({"state": "running", "step": 3, "steps": 20}))
-    grid = (part / "history.csv").read_bytes()
-    resumed = run("resume", part)
-    assert resumed.returncode == 0, resumed.stderr
-    assert (part / "history.csv").read_bytes() == grid
-    for name in extensions:
-        assert without_seconds(part / name).equals(without_seconds(whole / name))
-    for name in ("curves.csv", "stepsizes.csv", "table.csv"):
-        assert (part / name).read_bytes() == (whole / name).read_bytes()
-    again = run("resume", part)
-    assert again.returncode == 2
-    assert "there is nothing to continue" in again.stderr
-
-
-def test_an_interrupted_extension_names_the_comparison_to_resume(tmp_path, monkeypatch):
-    from dnasa.core import Interrupted
-
-    original = comparison.solve
-
-    def interrupted(problem, graph, rules, **options):
-        if len(rules) == 1:
-            raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
-        return original(problem, graph, rules, **options)
-
-    monkeypatch.setattr(comparison, "solve", interrupted)
-    done = run(*LEAST, "--extend", "--out", tmp_path / "a")
-    assert done.returncode == 130
-    assert done.stderr.rstrip().endswith(f"Interrupted at step 3; continue with: dnasa resume {tmp_path / 'a'}")
-
-
-def test_a_comparison_that_is_replaced_leaves_no_extension_behind(tmp_path):
-    assert run(*LEAST, "--extend", "--out", tmp_path / "a").returncode == 0
-    assert run(*LEAST, "--out", tmp_path / "a", "--force").returncode == 0
-    assert not [*(tmp_path / "a").glob("extension-*")]
-
-
-def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_training_data(tmp_path):
-    rng = np.random.default_rng(0)
-    inputs = rng.standard_normal((4000, 3))
-    np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
-    words = [
-        "compare",
-        "--data",
-        tmp_path / "own.npz",
-        "--nodes",
-        4,
-        "--steps",
-        60,
-        "--rules",
-        "dsgd,dnasa",
-        "--etas",
-        "0.1,1",
-    ]
-    done = run(*words, "--out", tmp_path / "a")
-    assert done.returncode == 0, done.stderr
-    history = pd.read_csv(tmp_path / "a" / "history.csv")
-    assert 20 < history.step.nunique() <= 51
-    assert "grad_norm" not in history
-    assert "validation_accuracy" in history
-    assert run(*words, "--metric", "grad_norm", "--out", tmp_path / "b").returncode == 0
-    assert "grad_norm" in pd.read_csv(tmp_path / "b" / "history.csv")
-
-
-@pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize(
-    ("engine", "resumed"),
-    [
-        pytest.param("mpi", False, marks=needs_mpi),
-        pytest.param("mpi", True, marks=(needs_mpi, pytest.mark.long)),
-        pytest.param("torch", True, marks=pytest.mark.long),
-    ],
-)
-def test_processes_compare_and_extend_as_the_simulator_does(engine, resumed, tmp_path):
-    words = [*LEAST, "--extend", "--timeout", "120", "--out"]
-    script = tmp_path / "job.py"
-    script.write_text("from dnasa import cli; cli.main()")
-    done = launch(engine, 2, script, *words, tmp_path / "a")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert run(*words, tmp_path / "b").returncode == 0
-    if resumed:
-        (tmp_path / "a" / "stepsizes.csv").unlink()
-        shutil.rmtree(tmp_path / "a" / "extension-1")
-        again = launch(engine, 2, script, "resume", tmp_path / "a")
-        assert again.returncode == 0, again.stderr[-2000:]
-    extensions = [sorted(path.name for path in (tmp_path / name).glob("extension-*")) for name in "ab"]
-    assert extensions[0] == extensions[1] != []
-    pd.testing.assert_frame_equal(*(pd.read_csv(tmp_path / name / "stepsizes.csv") for name in "ab"))

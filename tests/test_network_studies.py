@@ -10,7 +10,7 @@ from dnasa import data, schedules
 from dnasa.core import InputError
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.studies import finetuning, network_tasks, networks, robustness
+from dnasa.studies import compression, finetuning, network_tasks, networks, robustness
 from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Task
 from dnasa.studies.saved import Saved
 from dnasa.topology import complete
@@ -327,3 +327,39 @@ def test_the_finding_on_finetuning_says_whether_the_target_is_reached(values, wo
 def test_a_wrong_column_or_task_is_refused(module, tmp_path):
     with pytest.raises(InputError, match="Unknown part 'mist'"):
         module.run(quick=True, folder=tmp_path, only="mist")
+
+
+# ---------------------------------------------------------------- compression
+
+
+@pytest.fixture
+def small_compression(monkeypatch):
+    monkeypatch.setattr(compression, "TASKS", {"digits": Task("digits", steps=20, rows=1000), "mnist": Task("mnist")})
+    monkeypatch.setattr(compression, "RULES", compression.RULES | {"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
+    monkeypatch.setattr(compression, "COMPRESSIONS", ("4bit", "randk:0.1"))
+    monkeypatch.setattr(compression, "FACTORS", (0.5,))
+    monkeypatch.setattr(compression, "SEEDS", 1)
+
+
+def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
+    no_data, small_compression, monkeypatch, tmp_path
+):
+    report = compression.run(folder=tmp_path, progress=False)
+    assert report.findings[0] == f"mnist is left out: {MISSING}"
+    (picture,) = report.save(tmp_path)
+    assert picture.stat().st_size > 20_000
+    shown = report.tables["compression-digits"].set_index("compression")
+    assert shown.bytes.tolist() == ["1/1.0", "1/7.9", "1/10.0"]
+    assert shown.gamma.tolist() == ["", "0.75", ""]
+    assert report.tables["compression-digits-gamma"].gamma.tolist() == ["0.375"]
+    monkeypatch.setattr(compression, "solve", None)  # nothing is run again
+    again = compression.run(folder=tmp_path, progress=False)
+    pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
+
+
+def test_findings_on_gamma_compare_with_the_default():
+    keys = {"rule": list(compression.RULES), "eta": np.nan, "seed": 0, "steps": 5, "step": 5, "bytes": 1.0}
+    tests = {"sign": 0.80, "sign,gamma=0.16": 0.85, "sign,gamma=1": np.nan}
+    rows = [pd.DataFrame(keys | {"compress": how, "validation": v, "test": v}) for how, v in tests.items()]
+    line = compression.gamma_finding("digits", pd.concat(rows), "sign")
+    assert line.startswith("digits: sign, default gamma 0.32; points gained by the best gamma: D-SGD +5.00 at 0.16,")

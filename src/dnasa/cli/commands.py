@@ -64,6 +64,7 @@ def train(
     engine: options.Engine = None,
     timeout: options.Timeout = 30.0,
     message_dtype: options.MessageDtype = None,
+    compress: options.Compress = None,
     overlap: options.Overlap = False,
     trace: options.Trace = None,
     shard_dir: options.ShardDir = None,
@@ -142,6 +143,7 @@ def compare(
     engine: options.Engine = None,
     timeout: options.Timeout = 30.0,
     message_dtype: options.MessageDtype = None,
+    compress: options.Compress = None,
     shard_dir: options.ShardDir = None,
     drop: options.Drop = 0.0,
     away: options.Away = 0.0,
@@ -190,7 +192,7 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Argument(
-            help="fig1 to fig6, theory, heterogeneity, faults, fidelity, networks, robustness, or finetuning."
+            help="fig1 to fig6, theory, heterogeneity, faults, fidelity, compression, networks, robustness, or finetuning."
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
@@ -200,7 +202,7 @@ def reproduce(
     only: Annotated[
         str | None,
         typer.Option(
-            help="One part of fidelity, networks, robustness or finetuning, such as cifar10/ring/iid or mnist."
+            help="One part of fidelity, compression, networks, robustness or finetuning: mnist, cifar10/ring/iid, ..."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),

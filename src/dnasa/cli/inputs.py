@@ -79,6 +79,7 @@ def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
         given.message_dtype if channel is None else None,
         channel,
         given.survive,
+        given.compress,
     )
     running.engine = engine
     console.quiet = network.rank != 0
@@ -91,6 +92,8 @@ def make_channel(given: SimpleNamespace) -> "Channel | None":
         return None
     from dnasa.channels import faulty
 
+    if given.compress is not None:
+        raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
     if given.rounds != 1:
         raise InputError("--drop, --away and --stale need one exchange per step: leave out --rounds.")
     return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)

@@ -138,6 +138,13 @@ MessageDtype = Annotated[
         "--message-dtype", "--wire", help="Send messages in 16 bits: bfloat16 or float16. Default: as they are."
     ),
 ]
+Compress = Annotated[
+    str | None,
+    typer.Option(
+        help="Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit or sign; "
+        "`sign,gamma=0.2` replaces the default gamma."
+    ),
+]
 Overlap = Annotated[
     bool,
     typer.Option("--overlap", help="Exchange while the next gradient is computed, for rules that can (dnasa, dasagt)."),

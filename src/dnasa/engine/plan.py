@@ -134,9 +134,9 @@ def _network(topology: "Topology | Changing", options: "Options") -> Network:
 
     network = options["network"]
     if network is None:
-        return connect(topology, options["rounds"], choose_channel(options["message_dtype"], None))
-    if options["rounds"] != 1 or options["message_dtype"] is not None:
-        raise InputError("The network has its rounds and message dtype already: give them to connect.")
+        return connect(topology, options["rounds"], choose_channel(options["message_dtype"], None, options["compress"]))
+    if options["rounds"] != 1 or options["message_dtype"] is not None or options["compress"] is not None:
+        raise InputError("The network has its rounds, message dtype and compression already: give them to connect.")
     if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
         None,
         topology.fingerprint,

@@ -86,24 +86,21 @@ def needs_steps(schedule: str) -> bool:
     return schedule in ENDING or schedule.endswith("fixed")
 
 
-def with_averaging(etas: Schedules) -> Schedules:
-    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.averaging(n)), formula_of(etas))
-
-
 def formula_of(schedules: Schedules) -> str:
     """The stepsize at step t; empty where it is not stated."""
     return schedules.formula if isinstance(schedules, Stated) else ""
 
 
-def with_variance_reduction(etas: Schedules) -> Schedules:
-    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.variance_reduction(n)), formula_of(etas))
+def and_also(etas: dict[str, Schedules], other: Callable[[int], Schedule]) -> dict[str, Schedules]:
+    """For rules with a second schedule, which depends on n alone."""
+
+    def both(made: Schedules) -> Schedules:
+        return Stated(lambda n, T, eta: (*made(n, T, eta), other(n)), formula_of(made))
+
+    return {name: both(made) for name, made in etas.items()}
 
 
-def with_momentum(etas: Schedules) -> Schedules:
-    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.constant(0.9)), formula_of(etas))
-
-
-GT_NSGDM: dict[str, Schedules] = {name: with_momentum(etas) for name, etas in COSINE_FIRST.items()} | {
+GT_NSGDM = and_also(COSINE_FIRST, lambda n: schedules.constant(0.9)) | {
     "theorem-fixed": Stated(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
 }
 RULES: dict[str, Method] = {
@@ -112,12 +109,8 @@ RULES: dict[str, Method] = {
     "dadam": Method(dadam, COSINE_FIRST, title="D-Adam", colour="#ff7f0e"),
     "d2": Method(d2, ETA, title="D2", colour="#8c564b"),
     "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c"),
-    "dasagt": Method(
-        dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
-    ),
-    "gt_hsgd": Method(
-        gt_hsgd, {name: with_variance_reduction(etas) for name, etas in ETA.items()}, title="GT-HSGD", colour="#843c39"
-    ),
+    "dasagt": Method(dasagt, and_also(ETA, schedules.averaging), title="D-ASAGT", colour="#9467bd"),
+    "gt_hsgd": Method(gt_hsgd, and_also(ETA, schedules.variance_reduction), title="GT-HSGD", colour="#843c39"),
     "kgt": Method(kgt, ETA, title="K-GT", colour="#7b4173"),
     "demuon": Method(demuon, ETA, needs_layout=True, title="DeMuon", colour="#393b79"),
     "sgp": Method(sgp, ETA, title="SGP", colour="#637939"),

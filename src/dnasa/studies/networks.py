@@ -216,8 +216,7 @@ def averages(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     worst = -np.inf * measure.scale
     runs = table.assign(diverged=table.test.isna())
     tested, validated = (over_seeds(runs, name, ["rule", "eta"]) for name in ("test", "validation"))
-    numbers = {"test": tested["mean"].fillna(worst), "validation": validated["mean"].fillna(worst)}
-    return tested.assign(**numbers, seeds=tested.runs)
+    return tested.assign(test=tested["mean"].fillna(worst), validation=validated["mean"].fillna(worst))
 
 
 def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -238,7 +237,7 @@ def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
             "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
             measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
-            "seeds": best.seeds.to_numpy(),
+            "seeds": best.runs.to_numpy(),
             f"gain over AdaNASA{unit}": measure.gain(best.test, best.test["adanasa"]).map(measure.signed).to_numpy(),
         }
     )
