@@ -289,6 +289,8 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ('problems = ["digits"]\npartitions = ["wat"]', "wat"),
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
         ('problems = ["digits"]\nloss_scale = "2/n"', "loss_scale must be a positive number or '1/n'"),
+        ('problems = ["digits"]\nweights_by = "size"', "weights_by must be 'rows', not 'size'"),
+        ('problems = ["digits"]\ndevice = "wat"', "wat"),
         ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
         ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
     ],
@@ -303,6 +305,12 @@ def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text, message, tm
     assert not list((tmp_path / "a").glob("*/config.json"))
 
 
+def test_a_metric_is_checked_on_directed_graphs_too(tmp_path):
+    file = tmp_path / "directed.toml"
+    file.write_text(LEAST + 'graphs = ["directed_ring"]\nrules = ["sgp", "dnasa"]\nmetric = "consensus"\n')
+    study.check(study_file.read(file))
+
+
 def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path):
     file = tmp_path / "wrong.toml"
     file.write_text('problems = ["least_squares", "digits"]\nnodes = 4\nsteps = 5\n[problem.digits]\nmetric = "wat"\n')
@@ -315,7 +323,7 @@ def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["wat"], "There is no study 'wat'. Give a .toml file, or one of: fig3, fig4, "),
+        (["wat"], "There is no study 'wat'. Give a .toml file, or one of: equal_bytes, fig3, "),
         (["none.toml"], "There is no study in none.toml"),
         (["methods", "--only", "wat"], "there is no problem 'wat' (--only)"),
         (["methods", "--format", "gif"], "Unknown format 'gif'"),
@@ -355,6 +363,14 @@ def test_the_study_of_methods_has_every_rule():
     for cell in study_file.read(study_file.find("methods")).cells:
         assert {*cell.settings["rules"], "sgp", "push_dsgt"} == BUILT_IN
         assert cell.settings["seeds"] == 5
+
+
+def test_at_equal_bytes_the_steps_are_two_thirds():
+    pairs = (study_file.read(study_file.find(name)).cells for name in ("methods", "equal_bytes"))
+    for cell, fewer in zip(*pairs, strict=True):
+        assert cell[:3] == fewer[:3]
+        assert fewer.settings["steps"] == round(cell.settings["steps"] * 2 / 3)
+        assert fewer.settings["seeds"] == cell.settings["seeds"]
 
 
 def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies():

@@ -44,13 +44,20 @@ def check(study: Study) -> None:
     for cell in study.cells:
         try:
             prepared = prepare(study, cell)
-            if cell.problem not in seen and (cell.settings["metric"] is not None or study.x != "steps"):
-                one_step = {"steps": 1, "metric": cell.settings["metric"], "progress": False}
-                x = "steps" if study.x == "seconds" else study.x
-                compare(prepared.problem, prepared.graph, ["dnasa"], x=x, **one_step)
+            if cell.problem not in seen:
+                take_one_step(study, cell, prepared)
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
+
+
+def take_one_step(study: Study, cell: Cell, prepared: Prepared) -> None:
+    """Only a run shows which metrics and axes there are."""
+    rule, metric = prepared.rules[0], cell.settings["metric"]
+    x = "steps" if study.x == "seconds" else study.x  # without repeating the run to time it
+    if metric is not None or x != "steps":
+        eta = {rule: cell.settings["etas"][rule][:1]}
+        compare(prepared.problem, prepared.graph, [rule], eta, steps=1, metric=metric, x=x, progress=False)
 
 
 def prepare(study: Study, cell: Cell) -> Prepared:

@@ -69,7 +69,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "extend": (FLAG, False),
     "nodes": (WHOLE, 8),
     "weights": (TEXT, None),
-    "weights_by": (TEXT, None),
+    "weights_by": (Kind("'rows'", lambda value: value == "rows"), None),
     "steps": (WHOLE, 1000),
     "batch": (WHOLE, None),
     "seed": (Kind("a whole number from 0 on", lambda value: _is_whole(value, 0)), 0),
@@ -211,6 +211,8 @@ def _check_problems(own: Any, problems: Sequence[str]) -> None:
 def _cells(problem: str, whole: Mapping[str, Any], own: Mapping[str, Any], quick: bool) -> list[Cell]:
     settings = {key: own.get(key, whole[key]) for key in SETTINGS}
     settings["etas"] = _etas(whole, own, settings["rules"])
+    if settings["extend"] and any(len(grid) == 1 for grid in settings["etas"].values()):
+        raise InputError("extend needs the factor of a grid: give at least two stepsizes in etas.")
     if problem in PROBLEMS:
         settings |= {key: SETTINGS[key][1] for key in OF_DATA}
     if problem == "robust_regression" and "batch" not in own:

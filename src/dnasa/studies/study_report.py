@@ -94,7 +94,8 @@ class StudyReport:
         for problem, table in self.tables().items():
             bold = {(i, name) for name in table for i, text in enumerate(table[name]) if text.endswith("*")}
             plain = table.apply(lambda column: column.str.removesuffix(" *"))
-            parts.append(tables.latex(plain, f"{titles[problem]}. {' '.join(self.notes())}", bold))
+            notes = " ".join(self.notes()).replace("* the best", "bold the best")
+            parts.append(tables.latex(plain, f"{titles[problem]}. {notes}", bold))
         return "\n".join(parts)
 
     def notes(self) -> list[str]:
