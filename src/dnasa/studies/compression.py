@@ -23,11 +23,11 @@ from dnasa.problems.classification import Classification
 from dnasa.runs.result import Result
 from dnasa.studies import network_tasks, tuning
 from dnasa.studies.network_tasks import ACCURACY, NODES, Task, make_problem, read
-from dnasa.studies.networks import averages, chosen, edges
+from dnasa.studies.networks import averages, chosen
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
-ETAS = (0.3, 1.0, 3.0)
+ETAS = (0.1, 0.3, 1.0, 3.0)
 RULES = {"dsgd": ETAS, "dsgt": ETAS, "dnasa": (nan,), "adanasa": (nan,)}
 PLAIN = "none"
 COMPRESSIONS = ("8bit", "4bit", "sign", "topk:0.1", "topk:0.01", "randk:0.1", "randk:0.01")
@@ -81,10 +81,16 @@ class Study(NamedTuple):
         ]
         return [PLAIN, *COMPRESSIONS, *(others if name in self.varied else ())]
 
-    def missing(self, name: str, task: Task) -> list[tuple[str, str]]:
-        saved = self.saved(name)
-        pairs = [(how, rule) for how in self.entries(name) for rule in RULES]
-        return [(how, rule) for how, rule in pairs if saved.find(compress=how, rule=rule, steps=task.steps).empty]
+    def missing(self, name: str, task: Task) -> list[tuple[str, str, list[float]]]:
+        """The compressions, rules and stepsizes that have not been run; NaN for rules that need no stepsize."""
+        saved, out = self.saved(name), []
+        for how in self.entries(name):
+            for rule, etas in RULES.items():
+                done = saved.find(compress=how, rule=rule, steps=task.steps).eta
+                todo = [eta for eta in etas if not (done.isna() if np.isnan(eta) else done == eta).any()]
+                if todo:
+                    out.append((how, rule, todo))
+        return out
 
     def run(self, tasks: dict[str, Task]) -> list[str]:
         """Returns a line for each task whose data is not there."""
@@ -101,16 +107,15 @@ class Study(NamedTuple):
             self.run_task(name, task, data, todo)
         return notes
 
-    def run_task(self, name: str, task: Task, data: Dataset, todo: list[tuple[str, str]]) -> None:
+    def run_task(self, name: str, task: Task, data: Dataset, todo: list[tuple[str, str, list[float]]]) -> None:
         train, validation = hold_out(data)
         shards, validated = divide(data, train, PARTITION, NODES), divide_validation(validation, NODES)
         problem = make_problem(task, data, shards, self.device, validation=validated)
         saved, steps = self.saved(name), task.steps
         options: Any = {"steps": steps, "seed": range(self.seeds), "progress": self.progress}
         options["evaluate"] = sorted({round(steps * i / POINTS) for i in range(1, POINTS + 1)})
-        for how, rule in todo:
-            etas = RULES[rule]
-            for some in [etas] if isinstance(problem, Classification) else [(eta,) for eta in etas]:
+        for how, rule, etas in todo:
+            for some in [etas] if isinstance(problem, Classification) else [[eta] for eta in etas]:
                 eta = None if np.isnan(some[0]) else some
                 compress = None if how == PLAIN else how
                 done = solve(problem, topology.ring(NODES), rule, eta=eta, compress=compress, **options)
@@ -157,7 +162,8 @@ def summary(table: pd.DataFrame, hows: list[str]) -> pd.DataFrame:
         row = {"compression": how.partition(",")[0], "gamma": "" if gamma is None else f"{gamma:.3g}"}
         row["bytes"] = f"1/{plain.bytes['dsgd'] / best.bytes['dsgd']:.1f}"
         for rule in RULES:
-            eta = "" if np.isnan(best.eta[rule]) else f" ({tuning.eta_text(best.eta[rule])})"
+            edge = ", edge" * bool(best.edge[rule])
+            eta = "" if np.isnan(best.eta[rule]) else f" ({tuning.eta_text(best.eta[rule])}{edge})"
             row[title(rule)] = ACCURACY.text(best.test[rule]) + eta
         rows.append(row)
     return pd.DataFrame(rows)
@@ -169,10 +175,9 @@ def findings(name: str, table: pd.DataFrame, varied: bool) -> list[str]:
         lost = {how: ACCURACY.gain(best_rows(table, how).test[rule], plain.test[rule]) for how in COMPRESSIONS}
         parts = ", ".join(f"{how} {ACCURACY.signed(gain) or 'diverged'}" for how, gain in lost.items())
         lines.append(f"{name}: {title(rule)} {ACCURACY.text(plain.test[rule])} uncompressed; points gained by {parts}.")
-    lines.append(f"{name}: uncompressed.{edges(plain)}" if edges(plain) else "")
     if varied:
         lines += [gamma_finding(name, table, how) for how in COMPRESSIONS if gamma_of(how)]
-    return [line for line in lines if line]
+    return lines
 
 
 def gamma_finding(name: str, table: pd.DataFrame, how: str) -> str:
