@@ -1,4 +1,4 @@
-"""What the processes of the distributed tests do: `same`, `network`, `optimizer` or `wait`, then the engine. Not a test."""
+"""What the processes of the distributed tests do: a function below, such as `same`, then the engine. Not a test."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def same(engine):
     """All rules on all graphs, least squares in float64, against the simulator."""
     for name, make in GRAPHS.items():
         graph = make()
-        names = [rule for rule in rules.RULES if rule != "d2" or graph.smallest_eigenvalue > -0.33]
+        names = [rule for rule in rules.RULES if rule not in ("d2", "edm") or graph.smallest_eigenvalue > -0.33]
         options: Any = {"steps": 150 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
         network, problem = connect(graph, engine), LeastSquares(dim=12)
         drawn = samples(problem)
@@ -143,6 +143,33 @@ def expressive(engine):
         net = connect(case.graph(tests.NODES), engine, channel=case.channel)
         real = tests.run(name, net)
         np.testing.assert_allclose(real.x, tests.run(name).x, rtol=0, atol=1e-10)
+        if net.rank == 0:
+            print(name)
+
+
+def compressed(engine):
+    """The bytes of all buffers given to the send calls, in all processes, against the history's, for every compression."""
+    from importlib import import_module
+
+    import test_compression as tests
+
+    transport = import_module({"mpi": "dnasa.networks.mpi", "torch": "dnasa.networks.torchdist"}[engine]).Transport
+    start = transport.start
+    sent: list[int] = []
+
+    def counting_start(self, receives, sends):
+        sent.extend(buffer.nbytes for _, buffer in sends)
+        return start(self, receives, sends)
+
+    transport.start = counting_start
+    for name in tests.NAMES:
+        sent.clear()
+        net = connect(tests.GRAPH, engine, compress=name)
+        done = tests.solve(network=net, steps=10, evaluate=[10])
+        assert net.traffic.bytes == sum(sent) > 0
+        total = sum(int(text) for text in net.allgather_text(str(sum(sent))))
+        counted = done.final().bytes.item()
+        assert abs(total / counted - 1) < 0.1, (name, total, counted)
         if net.rank == 0:
             print(name)
 

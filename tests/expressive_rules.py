@@ -1,4 +1,4 @@
-"""Small rules, each using one capability of the interface; none needs a line anywhere else. Not a test."""
+"""Small rules, each using one capability of the interface, and built-in ones that use several. Not a test."""
 
 from typing import Any, NamedTuple
 
@@ -152,6 +152,10 @@ def sgd() -> Rule:
     return rules.dsgd(lambda t: ETA)
 
 
+def orthogonalized() -> Rule:
+    return rules.demuon(lambda t: 0.04 * ETA, layout=(("weight", (2, 2)), ("bias", (1,))))
+
+
 class Case(NamedTuple):
     """A rule with what it is run on: a graph of n nodes, a channel, and further options of `solve`."""
 
@@ -161,8 +165,23 @@ class Case(NamedTuple):
     options: dict = {}  # noqa: RUF012 (never changed)
 
 
+def lazy(n: int) -> Any:
+    return topology.ring(n, weights="lazy")
+
+
 CASES = {
-    "d2": Case(lambda: rules.d2(lambda t: ETA), lambda n: topology.ring(n, weights="lazy")),
+    "gt_hsgd": Case(lambda: rules.gt_hsgd(lambda t: ETA, lambda t: 0.1)),
+    "kgt": Case(lambda: rules.kgt(lambda t: ETA, local_steps=5)),
+    "demuon": Case(orthogonalized),
+    "sgp": Case(lambda: rules.sgp(lambda t: ETA), topology.directed_ring),
+    "push_dsgt": Case(lambda: rules.push_dsgt(lambda t: ETA), topology.directed_ring),
+    "d2": Case(lambda: rules.d2(lambda t: ETA), lazy),
+    "extra": Case(lambda: rules.extra(lambda t: ETA)),
+    "edm": Case(lambda: rules.edm(lambda t: ETA), lazy),
+    "qg_dsgdm": Case(lambda: rules.qg_dsgdm(lambda t: 0.2 * ETA)),
+    "mt": Case(lambda: rules.mt(lambda t: 0.1 * ETA)),
+    "gt_adam": Case(lambda: rules.gt_adam(lambda t: 0.1 * ETA)),
+    "gt_nsgdm": Case(lambda: rules.gt_nsgdm(lambda t: 0.2 * ETA, lambda t: 0.9)),
     "momentum": Case(momentum),
     "two points": Case(two_points),
     "two exchanges": Case(two_exchanges),
@@ -171,7 +190,6 @@ CASES = {
     "number on the wire": Case(number_on_the_wire),
     "early": Case(early_momentum),
     "restart": Case(counted_restarts),
-    "push-sum": Case(lambda: rules.push_sum(sgd()), topology.directed_ring),
     "push-sum, tracking": Case(lambda: rules.push_sum(two_exchanges()), topology.directed_exponential),
     "compression": Case(sgd, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),
     "compression, early": Case(early_momentum, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),

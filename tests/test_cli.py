@@ -73,6 +73,34 @@ def test_topology_prints_and_draws(tmp_path):
     assert "<svg" in (tmp_path / "ring.svg").read_text()
 
 
+def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp_path):
+    done = run("topology", "directed_exponential", "--nodes", 6, "--plot", tmp_path / "graph.svg")
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"│ (.*?) +│ (.*?) +│", done.stdout))
+    counts = ("directed edges", "nodes received from", "nodes sent to", "rho")
+    assert [rows[name] for name in counts] == ["18", "3", "3", "0.5"]
+    assert "smallest eigenvalue" not in rows
+    assert "sgp" in done.stdout
+    assert "<svg" in (tmp_path / "graph.svg").read_text()
+
+
+def test_rules_for_directed_graphs_are_compared_by_name(tmp_path):
+    words = "compare --problem least_squares --nodes 5 --topology directed_exponential --steps 60 --rules sgp,push_dsgt"
+    done = run(*words.split(), "--etas", "0.001,0.01", "--out", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    history = pd.read_csv(tmp_path / "a" / "history.csv")
+    assert history.groupby("rule").bytes.max().to_dict() == {"sgp": 60 * 15 * 101 * 8, "push_dsgt": 60 * 15 * 201 * 8}
+
+
+def test_nodes_can_be_weighted_by_their_rows(tmp_path):
+    options = ["--nodes", 4, "--steps", 20, "--partition", "dirichlet(0.1)", "--evaluate", 10]
+    done = [run("train", *options, *more) for more in ([], ["--weights-by", "rows", "--out", tmp_path / "a"])]
+    assert [each.returncode for each in done] == [0, 0], done[1].stderr
+    tables = [each.stdout[each.stdout.index("step") : each.stdout.index("Time")] for each in done]
+    assert tables[0] != tables[1]
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
+
+
 def test_data_lists_and_shows_the_division(tmp_path):
     listed = run("data")
     assert listed.returncode == 0, listed.stderr
@@ -150,6 +178,9 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("train --topology directed_ring", "Rule 'dnasa' needs an undirected graph, and directed_ring is directed."),
+        ("train --weights-by size", "Unknown value of --weights-by 'size'. Choose from: rows."),
+        ("train --problem least_squares --weights-by rows", "--weights-by belongs to --data"),
         ("train --topology rng", "Unknown topology 'rng'. Choose from: ring"),
         ("train --nodes 0", "at least one node"),
         ("train --rule dsgd", "needs a stepsize"),
@@ -223,6 +254,14 @@ def test_a_diverged_run_fails_with_exit_code_1():
     done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20 --evaluate 20".split())
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
+
+
+def test_messages_can_be_compressed(tmp_path):
+    words = "compare --rules dsgt,dnasa --etas 0.001 --problem least_squares --nodes 4 --steps 30 --compress sign --out"
+    done = run(*words.split(), tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["run"]["the channel"] == ["sign", 0.32]
 
 
 def test_faults_can_be_simulated(tmp_path):

@@ -262,7 +262,7 @@ def test_a_linear_axis_shows_the_differences_that_remain():
         for rule, last in (("dsgd", 0.95), ("dsgt", 0.96))
         for t, value in zip(range(5), (0.1, 0.8, 0.93, 0.94, last), strict=True)
     ]
-    low, high = drawing.draw_curves(pd.DataFrame(rows), "step", "test_accuracy").axes[0].get_ylim()
+    low, high = drawing.figure_of_curves(pd.DataFrame(rows), "step", "test_accuracy").axes[0].get_ylim()
     assert 0.9 < low < 0.93
     assert 0.96 < high < 0.97
 
@@ -277,7 +277,7 @@ def test_curves_that_end_at_their_start_can_be_drawn():
     table = pd.DataFrame(rows).assign(runs=2, diverged=[0, 1, 0, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert plots.rendered(drawing.draw_curves(table, "bytes", "test_loss"), "png")
+        assert plots.rendered(drawing.figure_of_curves(table, "bytes", "test_loss"), "png")
 
 
 def test_a_result_too_large_to_draw_is_a_cross():

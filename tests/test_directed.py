@@ -1,6 +1,6 @@
 """Directed graphs have column-stochastic weights, and rules are refused on graphs that they cannot use."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -13,7 +13,7 @@ import dnasa
 from dnasa import topology
 from dnasa.core import Array, Exchange, InputError, Needs, Rule
 from dnasa.problems import Custom
-from dnasa.rules import d2, dsgd, push_sum
+from dnasa.rules import RULES, d2, dsgd, edm, extra, gt_hsgd, push_sum, qg_dsgdm
 from dnasa.rules.schedules import constant
 
 
@@ -115,14 +115,43 @@ def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange():
 
 def test_a_rule_for_undirected_graphs_is_refused_on_a_directed_one():
     graph, rule = topology.directed_ring(5), dsgd(constant(0.1))
-    with pytest.raises(InputError, match=r"directed_ring is directed\. Use an undirected one, or .*rules\.push_sum"):
+    with pytest.raises(
+        InputError, match=r"directed_ring is directed\. Use an undirected one, .* sgp or push_dsgt, .*push_sum"
+    ):
         topology.check_weights(rule, graph, 1)
     topology.check_weights(push_sum(rule), graph, 1)
     topology.check_weights(push_sum(rule), topology.ring(5), 1)
 
 
-def test_d2_is_refused_where_eigenvalues_are_too_small_or_complex():
-    rule = d2(constant(0.1))
+@pytest.mark.parametrize("name", RULES)
+def test_every_built_in_rule_runs_on_a_directed_graph_or_is_refused_with_the_remedy(name):
+    problem = Custom(lambda x, node, rng: x - node, start=np.zeros(4))
+    options: Any = {"eta": 0.1} if RULES[name].needs_eta else {}
+    if name in ("sgp", "push_dsgt"):
+        done = dnasa.solve(problem, topology.directed_ring(5), name, steps=1500, schedule="constant", **options)
+        np.testing.assert_allclose(done.mean, 2, atol=0.2 if name == "sgp" else 1e-6)
+    else:
+        with pytest.raises(InputError, match=f"Rule '{name}' needs an undirected graph.*sgp or push_dsgt"):
+            dnasa.solve(problem, topology.directed_ring(5), name, steps=10, **options)
+
+
+def test_push_dsgt_is_exact_where_the_graph_is_not_balanced():
+    """Node 0 sends to three others: without push-sum's weights the nodes would count differently."""
+    graph = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)]))
+    assert np.abs(graph.weights.sum(axis=1) - 1).max() > 0.2
+    problem = Custom(lambda x, node, rng: (1 + node) * (x - node), start=np.zeros(2))
+    done = dnasa.solve(problem, graph, "push_dsgt", steps=800, eta=0.05, schedule="constant")
+    np.testing.assert_allclose(done.x, 2, atol=1e-9)  # (0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / (1 + 2 + 3 + 4)
+
+
+def test_gt_hsgd_cannot_be_wrapped_in_push_sum():
+    with pytest.raises(InputError, match="cannot be used with push-sum"):
+        push_sum(gt_hsgd(constant(0.1), constant(0.1)))
+
+
+@pytest.mark.parametrize("make", [d2, edm])
+def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make):
+    rule = make(constant(0.1))
     with pytest.raises(InputError, match=r"above -0\.3333; the smallest of this ring is -0\.3333.*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
     topology.check_weights(rule, topology.ring(8), 2)
@@ -130,3 +159,31 @@ def test_d2_is_refused_where_eigenvalues_are_too_small_or_complex():
     with pytest.raises(InputError, match="directed"):
         topology.check_weights(push_sum(rule), topology.directed_ring(8), 1)
     topology.check_weights(rule._replace(needs=Needs()), topology.ring(8), 1)
+
+
+def two_nodes(eigenvalue):
+    own = (1 + eigenvalue) / 2
+    return topology.from_matrix([[own, 1 - own], [1 - own, own]])
+
+
+def distance(rule, graph, steps=1500):
+    """Of the iterates to the minimum of (x - 0)^2 / 2 + (x - 1)^2 / 2."""
+    problem = Custom(lambda x, node, rng: x - node, start=np.zeros(1))
+    return abs(dnasa.solve(problem, graph, rule, steps=steps, evaluate=[steps], progress=False).x - 0.5).max()
+
+
+@pytest.mark.parametrize(("make", "bound"), [(d2, -1 / 3), (edm, -1 / 3), (qg_dsgdm, -0.9135)])
+def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(make, bound):
+    rule = make(constant(2e-3))
+    assert rule.needs.smallest_eigenvalue == pytest.approx(bound, abs=1e-3)
+    assert distance(rule, two_nodes(bound + 0.02), 4000) < 0.03
+    with pytest.raises(InputError, match="above -0"):
+        distance(rule, two_nodes(bound - 0.02))
+    with np.errstate(all="ignore"):
+        assert not distance(rule._replace(needs=Needs()), two_nodes(bound - 0.02), 4000) < 1e3
+
+
+def test_extra_is_stable_for_every_undirected_graph_and_refused_with_push_sum():
+    assert distance(extra(constant(0.1)), two_nodes(-0.99)) < 1e-9
+    with pytest.raises(InputError, match="cannot be used with push-sum"):
+        push_sum(extra(constant(0.1)))

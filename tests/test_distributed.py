@@ -12,8 +12,11 @@ import pandas as pd
 import pytest
 from launching import ENVIRONMENT, MPIRUN, PATIENCE, launch
 
+from dnasa import solve, topology
 from dnasa.core import InputError
+from dnasa.data import from_shards
 from dnasa.networks.processes import blocks
+from dnasa.studies import tasks
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
 JOB = str(Path(__file__).with_name("distributed_job.py"))
@@ -121,14 +124,17 @@ def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine, 
 @needs_mpi
 def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
     generator = np.random.default_rng(0)
-    for name in ("node-0", "node-1", "node-2", "test"):
-        x = generator.standard_normal((40, 4))
+    for name, rows in {"node-0": 20, "node-1": 60, "node-2": 40, "test": 40}.items():
+        x = generator.standard_normal((rows, 4))
         np.savez(tmp_path / f"{name}.npz", inputs=x, labels=(x[:, 0] > 0).astype(int))
-    words = f"train --nodes 3 --topology path --steps 80 --shard-dir {tmp_path} --out {tmp_path}/run"
+    words = f"train --nodes 3 --topology path --steps 80 --weights-by rows --shard-dir {tmp_path} --out {tmp_path}/run"
     done = launch("mpi", 3, "-m", "dnasa", *words.split())
     assert done.returncode == 0, done.stderr[-2000:]
     apart = pd.read_csv(tmp_path / "run" / "history.csv")
     assert apart.test_accuracy.iloc[-1] > 0.8
+    together = tasks.on_shards(*from_shards(tmp_path, range(3), 3))
+    simulated = solve(together, topology.path(3), steps=80, node_weights=[20, 60, 40]).history
+    np.testing.assert_allclose(apart.train_loss, simulated.train_loss, rtol=1e-4)
     script = (
         "import builtins, sys, numpy as np; from dnasa.data import from_shards; from pathlib import Path; opened = []\n"
         "load = np.load; np.load = lambda path, *a, **k: (opened.append(Path(path).name), load(path, *a, **k))[1]\n"

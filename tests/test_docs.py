@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from launching import PATIENCE
+
+from dnasa.core import Needs, leaves
+from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -85,3 +89,55 @@ def test_commands_and_options_shown_exist(page):
         known = {option for parameter in program.commands[name].params for option in parameter.opts} | {"--help"}
         given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
         assert given <= known, f"dnasa {name}: {given - known}"
+
+
+# ---------------------------------------------------------------- the table of methods
+
+COMPUTED = ("stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden")
+
+
+def methods_table():
+    lines = re.findall(r"^\|(.*)\|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
+    header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    named = [dict(zip(header, row, strict=True)) for row in rows]
+    return {row["rule"].strip("`"): row for row in named}
+
+
+def needs_of_w(needs: Needs) -> str:
+    if needs.directed:
+        return "directed"
+    eigenvalues = f", eigenvalues above {needs.smallest_eigenvalue:.3f}" if needs.smallest_eigenvalue > -1 else ""
+    return "symmetric" + eigenvalues + (", no push-sum" if needs.doubly_stochastic else "")
+
+
+def facts(name, period=20, d=40_000):
+    """The computed columns of a rule, from what it does in so many steps on d parameters."""
+    method = registry.RULES[name]
+    etas = next(iter(method.schedules.values()))(2, period, 0.1)
+    rule = registry.make(method, etas, (("x", (d,)),))
+    state, sent = rule.init(np.ones((2, d))), []
+    for t in range(period):
+        points = rule.points(state, t)
+        exchanged = [rule.early(state, t)]
+        messages, state = rule.send(state, tuple(points), t)
+        exchanged[0] += messages
+        state = rule.receive(state, exchanged[0])
+        for send, receive in rule.then:
+            messages, state = send(state, t)
+            state = receive(state, messages)
+            exchanged.append(messages)
+        sent.append([sum(a.shape[-1] == d for a in messages) for messages in exchanged if messages])
+    steps = [exchanges for exchanges in sent if exchanges]
+    every = "" if len(steps) == period else f" every {period // len(steps)}th step"
+    arrays = sum(a.shape[-1] == d for a in leaves(state).values())
+    values = (sum(steps[0]), len(steps[0]), len(points), arrays)
+    marks = ("yes" if method.needs_eta else "none", needs_of_w(rule.needs), "yes" if rule.hides else "no")
+    numbers = [f"{values[0]}{every}", f"{values[1]}{every}", str(values[2]), str(values[3])]
+    return dict(zip(COMPUTED, [marks[0], *numbers, *marks[1:]], strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
+def test_the_table_of_methods_says_what_the_rules_do(name):
+    row = methods_table()[name]
+    assert {column: row[column] for column in COMPUTED} == facts(name)
+    assert row["method"].startswith(registry.RULES[name].title)

@@ -1,4 +1,4 @@
-"""Every capability of the interface, used by a small rule of its own, in every setting a rule can be run in."""
+"""Every capability of the interface, used by a small rule of its own, and built-in rules, in every setting for a rule."""
 
 import os
 import shutil
@@ -25,7 +25,8 @@ NODES, DIM = 4, 5
 TARGETS = np.random.default_rng(1).standard_normal((NODES, DIM))
 CURVATURES = np.random.default_rng(2).uniform(0.5, 1.5, (NODES, 1))
 JOB = os.path.join(os.path.dirname(__file__), "distributed_job.py")
-EXACT = ("d2", "two exchanges", "push-sum, tracking")  # converge to the minimiser with a constant stepsize
+# converge to the minimiser with a constant stepsize
+EXACT = ("d2", "extra", "edm", "mt", "gt_adam", "gt_hsgd", "kgt", "push_dsgt", "two exchanges", "push-sum, tracking")
 cases = pytest.mark.parametrize("name", CASES)
 
 

@@ -97,12 +97,12 @@ def test_a_damaged_file_is_refused_or_read_as_valid_data(kind, data, tmp_path):
 
 
 WORDS = st.sampled_from(
-    ["0", "-1", "1", "3", "2.5", "nan", "inf", "1e9", "", "ring", "x", "--", "0.1,1", "d2", "None", "é"]
+    ["0", "-1", "1", "3", "2.5", "nan", "inf", "1e9", "", "ring", "x", "--", "0.1,1", "topk:0.1", "d2", "None", "é"]
 )
 OPTIONS = st.sampled_from(
     "nodes topology weights rule eta schedule batch seed seeds evaluate rounds dtype timeout wire drop away stale problem "
     "device engine partition loss-scale checkpoint-every config survive overlap shard-dir target nonsense message-dtype "
-    "plugin stop data model".split()
+    "plugin stop data model compress".split()
 )
 
 

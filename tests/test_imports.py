@@ -83,7 +83,7 @@ def test_import_loads_nothing_heavy():
 def test_public_names_are_there():
     for name in "ring ladder complete random star path grid torus hypercube exponential paper_random".split():
         assert callable(getattr(dnasa.topology, name))
-    for name in "dsgd dmsgd dadam d2 dsgt dasagt dnasa".split():
+    for name in "dsgd dmsgd dadam d2 dsgt dasagt dnasa qg_dsgdm mt gt_nsgdm edm extra gt_adam".split():
         assert callable(getattr(dnasa.rules, name))
     assert callable(dnasa.solve)
     assert callable(dnasa.topology.from_networkx)

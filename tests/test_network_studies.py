@@ -1,5 +1,7 @@
 """The studies on networks: stepsizes are chosen on validation rows, saved parts are not run again, findings are true."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from dnasa import data, schedules
 from dnasa.core import InputError
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.studies import finetuning, network_tasks, networks, robustness
+from dnasa.studies import compression, finetuning, network_tasks, networks, robustness
 from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Task
 from dnasa.studies.saved import Saved
 from dnasa.topology import complete
@@ -186,6 +188,20 @@ def test_a_stopped_part_continues_with_the_rules_that_are_missing(no_data, monke
     assert report.tables["networks-digits"].rule.tolist()[-1] == "D-SGT"
 
 
+def test_a_part_is_reported_with_the_seeds_that_are_complete(no_data, monkeypatch, tmp_path):
+    study = networks.make_study(True, tmp_path, "cpu", False)._replace(seeds=2)
+    (part,) = networks.select(study, "digits/ring/iid")
+    assert not networks.run_parts(study, [part])
+    both: Any = study.table(part)
+    assert sorted(both.seed.unique()) == [0, 1]
+    path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
+    both[(both.seed == 0) | (both.rule != "dsgt")].to_csv(path, index=False)
+    first: Any = study.table(part)
+    assert first.seed.unique().tolist() == [0]
+    report = networks.make_report(study, [], quick=True)
+    assert report.tables["networks-digits"].seeds.tolist() == [1] * 6
+
+
 def test_results_of_another_number_of_steps_are_not_used(no_data, monkeypatch, tmp_path):
     options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     first = networks.run(**options).tables["networks-digits"]
@@ -311,3 +327,39 @@ def test_the_finding_on_finetuning_says_whether_the_target_is_reached(values, wo
 def test_a_wrong_column_or_task_is_refused(module, tmp_path):
     with pytest.raises(InputError, match="Unknown part 'mist'"):
         module.run(quick=True, folder=tmp_path, only="mist")
+
+
+# ---------------------------------------------------------------- compression
+
+
+@pytest.fixture
+def small_compression(monkeypatch):
+    monkeypatch.setattr(compression, "TASKS", {"digits": Task("digits", steps=20, rows=1000), "mnist": Task("mnist")})
+    monkeypatch.setattr(compression, "RULES", compression.RULES | {"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
+    monkeypatch.setattr(compression, "COMPRESSIONS", ("4bit", "randk:0.1"))
+    monkeypatch.setattr(compression, "FACTORS", (0.5,))
+    monkeypatch.setattr(compression, "SEEDS", 1)
+
+
+def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
+    no_data, small_compression, monkeypatch, tmp_path
+):
+    report = compression.run(folder=tmp_path, progress=False)
+    assert report.findings[0] == f"mnist is left out: {MISSING}"
+    (picture,) = report.save(tmp_path)
+    assert picture.stat().st_size > 20_000
+    shown = report.tables["compression-digits"].set_index("compression")
+    assert shown.bytes.tolist() == ["1/1.0", "1/7.9", "1/10.0"]
+    assert shown.gamma.tolist() == ["", "0.75", ""]
+    assert report.tables["compression-digits-gamma"].gamma.tolist() == ["0.375"]
+    monkeypatch.setattr(compression, "solve", None)  # nothing is run again
+    again = compression.run(folder=tmp_path, progress=False)
+    pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
+
+
+def test_findings_on_gamma_compare_with_the_default():
+    keys = {"rule": list(compression.RULES), "eta": np.nan, "seed": 0, "steps": 5, "step": 5, "bytes": 1.0}
+    tests = {"sign": 0.80, "sign,gamma=0.16": 0.85, "sign,gamma=1": np.nan}
+    rows = [pd.DataFrame(keys | {"compress": how, "validation": v, "test": v}) for how, v in tests.items()]
+    line = compression.gamma_finding("digits", pd.concat(rows), "sign")
+    assert line.startswith("digits: sign, default gamma 0.32; points gained by the best gamma: D-SGD +5.00 at 0.16,")

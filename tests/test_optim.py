@@ -36,6 +36,17 @@ ETAS = {
     "dsgd": 0.1,
     "dmsgd": 0.01,
     "dadam": 0.01,
+    "gt_hsgd": 0.1,
+    "kgt": 0.1,
+    "demuon": 0.01,
+    "sgp": 0.1,
+    "push_dsgt": 0.1,
+    "extra": 0.1,
+    "edm": 0.1,
+    "qg_dsgdm": 0.1,
+    "mt": 0.01,
+    "gt_adam": 0.01,
+    "gt_nsgdm": 0.1,
 }
 
 
@@ -97,9 +108,18 @@ def test_iterates_equal_those_of_solve(rule):
         opt = Decentralized(net.parameters(), network, rule, steps=40, **options)
         for rows in drawn:
             mine = rows[network.rank]
-            opt.zero_grad()
-            nn.functional.cross_entropy(net(problem.inputs[mine]), problem.labels[mine]).backward()
-            opt.step()
+
+            def closure(mine=mine):
+                opt.zero_grad()
+                loss = nn.functional.cross_entropy(net(problem.inputs[mine]), problem.labels[mine])
+                loss.backward()
+                return loss
+
+            if rule == "gt_hsgd":  # two gradients on one sample
+                opt.step(closure)
+            else:
+                closure()
+                opt.step()
         return flat(net)
 
     np.testing.assert_allclose(torch.stack(run_threads(RING, work)), expected, rtol=0, atol=1e-10)

@@ -135,6 +135,10 @@ def test_every_built_in_rule_has_a_title_and_a_colour(rule):
     assert plots.colours([rule])[rule] == RULES[rule].colour
 
 
+def test_no_two_built_in_rules_have_the_same_colour():
+    assert len({RULES[name].colour for name in BUILT_IN}) == len(BUILT_IN)
+
+
 # ---------------------------------------------------------------- graphs
 
 

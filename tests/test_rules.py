@@ -1,21 +1,24 @@
 """Every rule is its paper's pseudo-code, and the facts that follow from it hold."""
 
 from math import sqrt
+from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 import twins
-from conftest import take_step
+from conftest import Bumpy, take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
-from dnasa.core import Sent, Snapshot
+from dnasa.core import InputError, Sent, Snapshot
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
 from dnasa.rules import registry, schedules
+from dnasa.rules.demuon import direction
 from dnasa.rules.registry import groups, variants
 from dnasa.runs.timing import Timeline
 
@@ -27,8 +30,19 @@ ETAS = {
     "d2": 0.05,
     "dsgt": 0.02,
     "dasagt": 0.05,
+    "gt_hsgd": 0.02,
+    "kgt": 0.01,
+    "demuon": 0.02,
+    "sgp": 0.05,
+    "push_dsgt": 0.02,
     "dnasa": 0.0,
     "adanasa": 0.0,
+    "extra": 0.02,
+    "edm": 0.05,
+    "qg_dsgdm": 0.02,
+    "mt": 0.003,
+    "gt_adam": 0.01,
+    "gt_nsgdm": 0.05,
 }
 
 
@@ -37,8 +51,13 @@ def default_schedules(name, n):
     return known.get("diminishing", next(iter(known.values())))(n, STEPS, ETAS[name])
 
 
+def layout(dim):
+    """A matrix of two rows and a vector of two."""
+    return (("weight", (2, dim // 2 - 1)), ("bias", (2,)))
+
+
 def make(name, steps, x):
-    return registry.make(rules.RULES[name], steps, (("x", x.shape),))
+    return registry.make(rules.RULES[name], steps, layout(len(x)))
 
 
 def trace(rule, gradient, network, x, steps=STEPS):
@@ -60,7 +79,7 @@ def trace_groups(groups, gradient, network, x, steps=STEPS):
 
 
 def build(variants, x):
-    return groups(variants, 8, STEPS, x, (("x", x.shape[-1:]),))
+    return groups(variants, 8, STEPS, x, layout(x.shape[-1]))
 
 
 def everyone(start, n):
@@ -76,6 +95,25 @@ def test_rule_is_its_literal_transcription(name, graph, bumpy):
     actual = trace(make(name, steps, problem.start), problem.all, network, everyone(problem.start, n))
     for t in range(STEPS):
         np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
+
+
+DIRECTED = {
+    "ring": lambda: topology.directed_ring(5),
+    "exponential": lambda: topology.directed_exponential(6),
+    "unbalanced": lambda: topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)])),
+}
+directed = pytest.mark.parametrize("graph", DIRECTED)
+
+
+@directed
+@pytest.mark.parametrize("name", ["sgp", "push_dsgt"])
+def test_rule_for_directed_graphs_is_its_literal_transcription(name, graph, bumpy):
+    graph = DIRECTED[graph]()
+    problem, steps = bumpy(graph.nodes), default_schedules(name, graph.nodes)
+    expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
+    rule, x = make(name, steps, problem.start), everyone(problem.start, graph.nodes)
+    for state, z in zip(trace(rule, problem.all, simulated.connect(graph), x), expected, strict=True):
+        np.testing.assert_allclose(rule.answer(state), z, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -99,6 +137,131 @@ def test_tracker_mean_equals_gradient_mean(name, graph, bumpy):
     rule = make(name, default_schedules(name, graph.nodes), problem.start)
     for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
         np.testing.assert_allclose(state.u.mean(-2), state.v.mean(-2), atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "tracker", "tracked"), [("gt_hsgd", "y", "v"), ("demuon", "v", "m")])
+def test_tracker_mean_equals_the_mean_of_what_it_tracks(name, tracker, tracked, graph, bumpy):
+    problem = bumpy(graph.nodes)
+    rule = make(name, default_schedules(name, graph.nodes), problem.start)
+    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
+        np.testing.assert_allclose(getattr(state, tracker).mean(-2), getattr(state, tracked).mean(-2), atol=1e-9)
+    np.testing.assert_array_equal(getattr(rule.restarted(state), tracker), getattr(state, tracked))
+    assert np.abs(getattr(state, tracked)).max() > 0.1
+
+
+@directed
+def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph, bumpy):
+    graph = DIRECTED[graph]()
+    problem, n = bumpy(graph.nodes), graph.nodes
+    rule = make("push_dsgt", default_schedules("push_dsgt", n), problem.start)
+    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, n)):
+        assert state.w.sum() == pytest.approx(n)
+        np.testing.assert_allclose(state.inner.u.sum(-2), state.inner.v.sum(-2), atol=1e-9)
+    again = rule.restarted(state)
+    np.testing.assert_array_equal(again.w, np.ones((n, 1)))
+    np.testing.assert_array_equal(again.x, rule.answer(state))
+
+
+def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph, bumpy):
+    problem, n = bumpy(graph.nodes), graph.nodes
+    rule, x = rules.kgt(schedules.constant(0.01), local_steps=4), everyone(bumpy(n).start, n)
+    before = rule.init(x)
+    for t, state in enumerate(trace(rule, problem.all, simulated.connect(graph), x)):
+        np.testing.assert_allclose(state.c.mean(-2), 0, atol=1e-12)
+        exchanged = (t + 1) % 4 == 0
+        assert (state.z == 0).all() == exchanged
+        assert (state.c == before.c).all() == (not exchanged or n == 1)
+        before = state
+
+
+def test_kgt_with_one_local_step_is_dsgt(graph, bumpy):
+    problem, network, x = bumpy(graph.nodes), simulated.connect(graph), everyone(bumpy(graph.nodes).start, graph.nodes)
+    eta = schedules.root_decay(0.02, graph.nodes)
+    a, b = (trace(rule, problem.all, network, x)[-1].x for rule in (rules.kgt(eta, local_steps=1), rules.dsgt(eta)))
+    np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+def test_kgt_refuses_a_number_of_local_steps_that_is_none():
+    wrong: Any
+    for wrong in (0, 2.5, "ten"):
+        with pytest.raises(InputError, match="local_steps must be a positive whole number"):
+            rules.kgt(schedules.constant(0.1), local_steps=wrong)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (1, 6), (2, 3, 2)])
+@pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
+def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular_values_near_one(shape, library):
+    size = int(np.prod(shape))
+    v = np.random.default_rng(0).standard_normal((2, 3, size + 4))
+    out = np.asarray(direction(library(v), (("bias", (4,)), ("weight", shape))))
+    np.testing.assert_allclose(np.linalg.norm(out[..., :4], axis=-1), 1)
+    for a, b in zip(out[..., 4:].reshape(6, shape[0], -1), v[..., 4:].reshape(6, shape[0], -1), strict=True):
+        U, S, V = np.linalg.svd(b, full_matrices=False)
+        assert S.min() > 0.01 * np.linalg.norm(S)  # smaller ones take more iterations
+        inner = U.T @ a @ V.T
+        values = np.diag(inner)
+        np.testing.assert_allclose(inner, np.diag(values), atol=1e-10)
+        assert 0.6 < values.min() <= values.max() < 1.25
+
+
+def test_demuon_does_not_notice_the_scale_of_the_loss(bumpy):
+    network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
+    rule = make("demuon", default_schedules("demuon", 5), x[0])
+    a, b = (trace(rule, bumpy(5, scale=2.0**k).all, network, x)[-1].x for k in (0, -40))
+    np.testing.assert_array_equal(a, b)
+
+
+def test_gt_hsgd_with_beta_one_is_gradient_tracking_of_plain_gradients(bumpy):
+    """beta = 1: v = g, and the mean of the iterates moves along the mean of the gradients."""
+    problem, network, x = bumpy(5), simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
+    rule = rules.gt_hsgd(schedules.constant(0.02), schedules.constant(1.0))
+    before = x
+    for t, state in enumerate(trace(rule, problem.all, network, x)):
+        g = problem.all(before, t)
+        np.testing.assert_allclose(state.x.mean(0), before.mean(0) - 0.02 * g.mean(0), atol=1e-12)
+        np.testing.assert_allclose(state.v, g, atol=1e-12)
+        before = state.x
+
+
+def test_gt_hsgd_reduces_the_variance_of_its_estimate():
+    """On a quadratic with additive noise, its estimate is nearer to the true gradient than one sample is."""
+    random = np.random.default_rng(0)
+    noise = random.standard_normal((400, 4, 50))
+    rule = rules.gt_hsgd(*rules.RULES["gt_hsgd"].schedules["diminishing"](4, 400, 0.05))
+    states = trace(rule, lambda x, t: x + noise[t], simulated.connect(topology.ring(4)), np.ones((4, 50)), steps=400)
+    before = states[-2]
+    assert np.linalg.norm(states[-1].v - before.x) < 0.5 * np.linalg.norm(noise[-1])
+
+
+# what is 0 on average over the nodes, after every step and after a restart
+BALANCED = {
+    "mt": lambda s: s.c,
+    "extra": lambda s: s.c,
+    "edm": lambda s: s.psi - s.x,
+    "gt_nsgdm": lambda s: s.y - s.v,
+    "gt_adam": lambda s: s.y - s.g,
+}
+
+
+@pytest.mark.parametrize("name", BALANCED)
+def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_that_are_left(name, graph, bumpy):
+    n = graph.nodes
+    problem, balance = bumpy(n), BALANCED[name]
+    rule = make(name, default_schedules(name, n), problem.start)
+    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, n)):
+        np.testing.assert_allclose(balance(state).mean(-2), 0, atol=1e-9)
+    left = rule.restarted(type(state)(*(array[: max(1, n - 1)] for array in state)))
+    np.testing.assert_allclose(balance(left).mean(-2), 0, atol=1e-9)
+    assert n == 1 or np.abs(balance(state)[: n - 1].mean(-2)).max() > 1e-6  # there was something to restore
+
+
+def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy):
+    problem = bumpy(8)
+    rule = make("mt", default_schedules("mt", 8), problem.start)
+    network = simulated.connect(topology.ring(8))
+    state = trace(rule, problem.all, network, everyone(problem.start, 8))[-1]
+    np.testing.assert_allclose(rule.estimate(state).mean(-2), 0.1 * state.u.mean(-2), atol=1e-9)
+    assert np.std(rule.estimate(state), axis=0).max() < 0.2 * np.std(0.1 * state.u, axis=0).max()
 
 
 def test_adanasas_tracker_mean_equals_the_mean_of_the_moving_averages(graph, bumpy):
@@ -157,8 +320,6 @@ def test_averaged_adanasa_answers_with_the_weighted_average(bumpy):
 @given(exponent=st.integers(-12, 12))
 @settings(max_examples=10, deadline=None)
 def test_dnasa_does_not_notice_the_scale_of_the_loss(exponent):
-    from conftest import Bumpy
-
     network, make = simulated.connect(topology.ring(5)), rules.dnasa(*schedules.diminishing(5))
     plain, scaled = Bumpy(5), Bumpy(5, scale=10.0**exponent)
     x = everyone(plain.start, 5)
@@ -178,8 +339,6 @@ def test_dnasa_does_not_notice_a_power_of_two_at_all(bumpy):
 @given(order=st.permutations(range(8)), name=st.sampled_from(sorted(rules.RULES)))
 @settings(max_examples=15, deadline=None)
 def test_relabelling_the_nodes_relabels_the_iterates(order, name):
-    from conftest import Bumpy
-
     order = np.array(order)
     graph, problem = topology.random(8, p=0.6, seed=1), Bumpy(8)
     moved = topology.from_matrix(graph.weights[np.ix_(order, order)])
@@ -218,6 +377,20 @@ def central_dadam(g, x, eta, t, memory):
     return memory["x"].detach().numpy().copy()
 
 
+def central_gt_hsgd(g, x, eta, t, memory):
+    """STORM; on the samples of `Bumpy(1)`, as the test that calls it."""
+    g_old = Bumpy(1).one(0, memory.get("x_old", x), t)
+    v = g + (1 - eta[1](t)) * (memory["v"] - g_old) if t else g
+    memory.update(x_old=x, v=v)
+    return x - eta[0](t) * v
+
+
+def central_demuon(g, x, eta, t, memory):
+    """Muon without Nesterov's momentum."""
+    m = memory["m"] = 0.8 * memory.get("m", 0) + 0.2 * g
+    return x - eta[0](t) * direction(m[None], layout(len(x)))[0]
+
+
 def central_d2(g, x, eta, t, memory):
     old, move = memory.get("old", x), memory.get("move", 0 * x)
     memory.update(old=x, move=eta[0](t) * g)
@@ -249,15 +422,53 @@ def central_adanasa(g, x, eta, t, memory):
     return x - step * np.clip(z / np.sqrt(m), -1, 1)
 
 
+def central_qg_dsgdm(g, x, eta, t, memory):
+    """SGD with momentum that is a moving average of the steps."""
+    m = memory.get("m", 0)
+    step = 0.9 * m + g
+    memory["m"] = 0.9 * m + 0.1 * step
+    return x - eta[0](t) * step
+
+
+def central_edm(g, x, eta, t, memory):
+    """SGD along the moving average."""
+    memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
+    return x - eta[0](t) * memory["m"]
+
+
+def central_gt_nsgdm(g, x, eta, t, memory):
+    """Normalized SGD with momentum, which has the newest gradient."""
+    memory["m"] = eta[1](t) * memory.get("m", 0) + (1 - eta[1](t)) * g
+    return x - eta[0](t) * memory["m"] / np.linalg.norm(memory["m"])
+
+
+def central_gt_adam(g, x, eta, t, memory):
+    """Adam without correction of the bias."""
+    m, v = memory.get("moments", (0, 0))
+    memory["moments"] = m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+    return x - eta[0](t) * m / np.sqrt(v + 1e-8)
+
+
 CENTRAL = {
     "dsgd": central_dsgd,
     "dmsgd": central_dmsgd,
     "dadam": central_dadam,
     "d2": central_d2,
     "dsgt": central_dsgd,
+    "gt_hsgd": central_gt_hsgd,
+    "kgt": central_dsgd,
+    "demuon": central_demuon,
+    "sgp": central_dsgd,
+    "push_dsgt": central_dsgd,
     "dasagt": central_dasagt,
     "dnasa": central_dnasa,
     "adanasa": central_adanasa,
+    "extra": central_dsgd,
+    "edm": central_edm,
+    "qg_dsgdm": central_qg_dsgdm,
+    "mt": central_dmsgd,
+    "gt_adam": central_gt_adam,
+    "gt_nsgdm": central_gt_nsgdm,
 }
 
 
@@ -281,8 +492,6 @@ def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_co
 @given(n=st.integers(2, 12), p=st.floats(0.3, 1.0), seed=st.integers(0, 50))
 @settings(max_examples=15, deadline=None)
 def test_consensus_error_of_dnasa_obeys_the_papers_bound(n, p, seed):
-    from conftest import Bumpy
-
     graph, problem = topology.random(n, p=p, seed=seed), Bumpy(n)
     eta, alpha = schedules.diminishing(n)
     rho, x = graph.rho, everyone(problem.start, n)
@@ -348,6 +557,7 @@ def test_schedules_are_the_papers():
     assert schedules.parameter_free_fixed(3, 9)(100) == 1
     assert [schedules.cosine(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
     assert [schedules.linear(3, 20)(t) for t in (0, 10, 20, 40)] == pytest.approx([1.5, 1.5, 0, 0])
+    assert [value(7) for value in schedules.gt_nsgdm_fixed(3, 16)] == [3 / 8, 3 / 4]
     assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
 
 
@@ -355,7 +565,7 @@ def test_fixed_schedule_never_averages_by_more_than_one():
     assert schedules.fixed(100, 10)[1](0) == 1
 
 
-@pytest.mark.parametrize("name", ["dmsgd", "dadam"])
+@pytest.mark.parametrize("name", ["dmsgd", "dadam", "qg_dsgdm", "edm", "gt_adam"])
 def test_a_nodes_moments_survive_the_loss_of_others(name, bumpy):
     """D-Adam's correction of the bias goes by t: moments that start again at 0 would give steps three times too large."""
     problem, network = bumpy(4), simulated.connect(topology.ring(4))
@@ -363,3 +573,8 @@ def test_a_nodes_moments_survive_the_loss_of_others(name, bumpy):
     state = trace(rule, problem.all, network, everyone(problem.start, 4), steps=10)[-1]
     np.testing.assert_array_equal(rule.restarted(state).m, state.m)
     assert np.abs(state.m).max() > 0.1
+
+
+def test_built_in_rules_have_titles_and_colours_of_their_own():
+    methods = [rules.RULES[name] for name in registry.BUILT_IN]
+    assert len({method.title for method in methods}) == len({method.colour for method in methods}) == len(methods)

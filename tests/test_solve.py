@@ -11,7 +11,7 @@ import dnasa
 from dnasa import rules, topology
 from dnasa.core import InputError
 from dnasa.networks.simulated import connect
-from dnasa.problems import Custom, LeastSquares, RobustRegression
+from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.runs.history import Recorder
@@ -602,6 +602,41 @@ def test_nodes_may_count_differently():
     for wrong in ([1, 2, 3], [1, 2, 3, -4], [1, 2, 3, np.nan], 3.0):
         with pytest.raises(InputError, match="node weight"):
             dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights=wrong)
+
+
+def test_rows_are_node_weights():
+    """With p_i = rows_i / rows the train loss is the mean over all rows, wherever they are."""
+    x = np.random.default_rng(0).standard_normal((60, 3))
+    y = (x[:, 0] > 0).astype(int)
+    uneven = [np.arange(40), np.arange(40, 55), np.arange(55, 60)]
+    each = []
+    for shards in (uneven, [np.arange(i, 60, 3) for i in range(3)]):
+        problem = Classification(lambda: torch.nn.Linear(3, 2), x, y, shards, x, y, batch=4, dtype="float64")
+        each.append(dnasa.solve(problem, topology.ring(3), steps=3, node_weights="rows").history.iloc[0])
+    assert each[0].train_loss == pytest.approx(each[1].train_loss, rel=1e-12)
+    assert each[0].grad_norm == pytest.approx(each[1].grad_norm, rel=1e-12)
+    problem = Classification(lambda: torch.nn.Linear(3, 2), x, y, uneven, x, y, batch=4, dtype="float64")
+    by_rows, by_number, alike = (
+        dnasa.solve(problem, topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights=weights)
+        for weights in ("rows", [40, 15, 5], None)
+    )
+    assert torch.equal(by_rows.x, by_number.x)
+    assert not torch.equal(by_rows.x, alike.x)
+    for real in run_threads(
+        topology.ring(3),
+        lambda network: dnasa.solve(
+            problem, topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights="rows", network=network
+        ),
+    ):
+        np.testing.assert_allclose(real.x, by_rows.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(real.history.train_loss, by_rows.history.train_loss, rtol=1e-12)
+
+
+def test_node_weights_of_unknown_rows_are_refused():
+    with pytest.raises(InputError, match="data is unlimited, so nodes have no number of rows"):
+        dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights="rows")
+    with pytest.raises(InputError, match="node_weights must be 'rows' or a positive number for each node, not 'size'"):
+        dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights="size")  # type: ignore[arg-type]
 
 
 def test_an_unknown_option_is_named():

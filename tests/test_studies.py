@@ -9,7 +9,8 @@ from dnasa.core import InputError
 from dnasa.engine.loop import solve
 from dnasa.plots import save_figure
 from dnasa.problems import LeastSquares
-from dnasa.studies import faults, fig1, fig2, heterogeneity, theory, tuning
+from dnasa.rules import dnasa, schedules
+from dnasa.studies import faults, fidelity, fig1, fig2, heterogeneity, theory, tuning
 
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm():
@@ -47,6 +48,19 @@ def test_slope_of_a_power_law_is_its_exponent():
     assert theory.slope(T, 3 * T**-0.25) == pytest.approx(-0.25)
 
 
+def test_the_form_of_published_code_is_algorithm_2_for_one_node_and_one_tensor():
+    both = [dnasa(*schedules.diminishing(1)), fidelity.per_tensor(*schedules.diminishing(1), layout=(("x", (7,)),))]
+    result = solve(LeastSquares(dim=7), topology.ring(1), both, steps=50)
+    np.testing.assert_allclose(result.x[1], result.x[0], atol=1e-12)
+
+
+def test_the_form_of_published_code_moves_every_tensor_by_eta():
+    rule = fidelity.per_tensor(lambda t: 0.5, lambda t: 1.0, layout=(("a", (2, 2)), ("b", (3,)), ("c", (1,))))
+    z = np.array([[3.0, 0, 4, 0, 1, 2, 2, -9]])
+    (x,) = rule.early(fidelity.State(0 * z, z), 0)
+    np.testing.assert_allclose(x, -0.5 * np.array([[0.6, 0, 0.8, 0, 1 / 3, 2 / 3, 2 / 3, -1]]))
+
+
 @pytest.mark.parametrize(
     ("module", "smaller"),
     [
@@ -72,7 +86,7 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    "name", ["fig3", "fig4", "fig5", "fig6", pytest.param("heterogeneity", marks=pytest.mark.long)]
+    "name", ["fig3", "fig4", "fig5", "fig6", "fidelity", pytest.param("heterogeneity", marks=pytest.mark.long)]
 )
 def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     """On small data of the same shapes, with the network and the grid cut down."""
@@ -92,6 +106,8 @@ def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     monkeypatch.setattr(curves, "load", load)
     monkeypatch.setattr(fig3, "ETAS", (0.5, 1e30))
     monkeypatch.setattr(fig3, "QUICK", dict.fromkeys(fig3.QUICK, 4))
+    monkeypatch.setattr(fidelity, "QUICK_STEPS", 10)
+    monkeypatch.setattr(fidelity, "SEEDS", {"a9a": 2})
     monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})
     report = studies.figure(name).run(quick=True, progress=False)
     (picture,) = report.save(tmp_path)

@@ -445,6 +445,14 @@ def test_mixed_precision_is_close_to_full():
     assert 0 < (exact - rounded).norm() < 0.05 * exact.norm()
 
 
+def test_the_test_loss_of_mixed_precision_is_computed_in_full():
+    full, mixed = problem("gpt", dtype="float32"), problem("gpt", dtype="float32", autocast="bfloat16")
+    exact, rounded = (task.evaluate(task.start(0), range(NODES))["test_loss"] for task in (full, mixed))
+    assert abs(exact - rounded) < 1e-3 * exact  # a loss of bfloat16 numbers has a resolution of 0.4 %
+    outputs = mixed.module.outputs(mixed.start(0), mixed._test_batch(torch.arange(2))[0], mixed._no_statistics())
+    assert outputs.dtype is torch.float32
+
+
 # ---------------------------------------------------------------- wrong input
 
 
@@ -489,6 +497,12 @@ def test_a_model_that_cannot_work_is_refused(model, words):
         ({"metrics": {"all": lambda outputs, targets: outputs}}, "metric 'all' returned a tensor of shape"),
         ({"buffers": "shared"}, "Unknown buffers 'shared'"),
         ({"autocast": "float16"}, "Unknown autocast 'float16'"),
+        ({"augment": lambda x: x}, r"augment\(inputs, generator\) fails on a torch.float32 tensor of shape \(4, 5\): "),
+        (
+            {"augment": lambda x, g: x[:2]},
+            r"augment returned a torch.float32 tensor of shape \(2, 5\) for a .* \(4, 5\)",
+        ),
+        ({"augment": lambda x, g: None}, "augment returned a NoneType"),
         ({"batch": 0}, "batch must be a positive"),
     ],
 )

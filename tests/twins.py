@@ -148,3 +148,200 @@ def dnasa(gradient, W, start, steps, eta, alpha):
         return z / length if length > 0 else np.zeros_like(z)
 
     return _averaged(gradient, W, start, steps, eta, alpha, direction)
+
+
+def gt_hsgd(gradient, W, start, steps, eta, beta):
+    """Algorithm 1 of Xin, Khan and Kar from its first line, with one batch in place of the first b_0 samples."""
+    n, x = len(W), [start.copy() for _ in W]
+    v_old = [np.zeros_like(start) for _ in W]
+    y = [np.zeros_like(start) for _ in W]
+    v = [gradient(i, x[i], 0) for i in range(n)]
+    x_old, trace = x, []
+    for t in range(steps):
+        if t > 0:
+            v_old, v = v, [gradient(i, x[i], t) + (1 - beta(t)) * (v[i] - gradient(i, x_old[i], t)) for i in range(n)]
+        tracked = [y[j] + v[j] - v_old[j] for j in range(n)]
+        y = [average(W, tracked, i) for i in range(n)]
+        moved = [x[j] - eta(t) * y[j] for j in range(n)]
+        x_old, x = x, [average(W, moved, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def kgt(gradient, W, start, steps, eta, K=10):
+    """K-GT of Liu et al. round by round, with c = 0 at the start and eta_s = 1; the trace has the local iterates, too."""
+    n, x = len(W), [start.copy() for _ in W]
+    c = [np.zeros_like(start) for _ in W]
+    trace = []
+    for begin in range(0, steps, K):
+        local, directions = list(x), [np.zeros_like(start) for _ in W]
+        for t in range(begin, min(begin + K, steps)):
+            for i in range(n):
+                corrected = gradient(i, local[i], t) + c[i]
+                local[i] = local[i] - eta(t) * corrected
+                directions[i] = directions[i] + corrected
+            trace.append(np.array(local))
+        if begin + K <= steps:
+            z = [directions[i] / K for i in range(n)]
+            c = [c[i] - z[i] + average(W, z, i) for i in range(n)]
+            x = [average(W, local, i) for i in range(n)]
+            trace[-1] = np.array(x)
+    return trace
+
+
+def demuon(gradient, W, start, steps, eta):
+    """A matrix of two rows and a vector of two; five iterations of Muon's polynomial, on the singular values."""
+    n, x = len(W), [start.copy() for _ in W]
+    m, v = np.zeros((n, len(start))), np.zeros((n, len(start)))
+
+    def msgn(matrix):
+        U, S, V = np.linalg.svd(matrix, full_matrices=False)
+        S = S / np.sqrt((S**2).sum())
+        for _ in range(5):
+            S = 3.4445 * S - 4.775 * S**3 + 2.0315 * S**5
+        return U @ np.diag(S) @ V
+
+    trace = []
+    for t in range(steps):
+        m_new = np.array([0.8 * m[i] + 0.2 * gradient(i, x[i], t) for i in range(n)])
+        tracked = v + m_new - m
+        v, m = np.array([average(W, tracked, i) for i in range(n)]), m_new
+        moved = []
+        for i in range(n):
+            matrix, vector = msgn(v[i][:-2].reshape(2, -1)), v[i][-2:] / np.linalg.norm(v[i][-2:])
+            moved.append(x[i] - eta(t) * np.concatenate([matrix.ravel(), vector]))
+        x = [average(W, moved, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def sgp(gradient, P, start, steps, eta):
+    """Algorithm 1 of Assran et al.: the trace has z = x/w."""
+    n, x, w = len(P), [start.copy() for _ in P], [1.0 for _ in P]
+    z, trace = list(x), []
+    for t in range(steps):
+        half = [x[i] - eta(t) * gradient(i, z[i], t) for i in range(n)]
+        x = [average(P, half, i) for i in range(n)]
+        w = [average(P, w, i) for i in range(n)]
+        z = [x[i] / w[i] for i in range(n)]
+        trace.append(np.array(z))
+    return trace
+
+
+def push_dsgt(gradient, C, start, steps, eta):
+    """Push-DIGing, Algorithm 2 of Nedic, Olshevsky and Shi, in its own letters; y starts at the gradient of the start."""
+    n, u, v = len(C), [start.copy() for _ in C], [1.0 for _ in C]
+    x = list(u)
+    g = [gradient(i, x[i], 0) for i in range(n)]
+    y, trace = list(g), []
+    for t in range(steps):
+        moved = [u[j] - eta(t) * y[j] for j in range(n)]
+        u = [average(C, moved, i) for i in range(n)]
+        v = [average(C, v, i) for i in range(n)]
+        x = [u[i] / v[i] for i in range(n)]
+        trace.append(np.array(x))
+        g_new = [gradient(i, x[i], t + 1) for i in range(n)]
+        y = [average(C, y, i) + g_new[i] - g[i] for i in range(n)]
+        g = g_new
+    return trace
+
+
+def qg_dsgdm(gradient, W, start, steps, eta):
+    """Algorithm 1 of Lin et al., with beta = mu = 0.9."""
+    n, x = len(W), [start.copy() for _ in W]
+    m = [np.zeros_like(start) for _ in W]
+    trace = []
+    for t in range(steps):
+        half = [x[i] - eta(t) * (0.9 * m[i] + gradient(i, x[i], t)) for i in range(n)]
+        x_new = [average(W, half, i) for i in range(n)]
+        d = [(x[i] - x_new[i]) / eta(t) for i in range(n)]
+        m = [0.9 * m[i] + 0.1 * d[i] for i in range(n)]
+        x = x_new
+        trace.append(np.array(x))
+    return trace
+
+
+def mt(gradient, W, start, steps, eta):
+    """As Takezawa et al. print it, from u = c = 0."""
+    n, x = len(W), [start.copy() for _ in W]
+    u, c = ([np.zeros_like(start) for _ in W] for _ in range(2))
+    trace = []
+    for t in range(steps):
+        u = [0.9 * u[i] + gradient(i, x[i], t) for i in range(n)]
+        difference = [c[i] - u[i] for i in range(n)]
+        x = [average(W, x, i) - eta(t) * (u[i] - c[i]) for i in range(n)]
+        c = [average(W, difference, i) + u[i] for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def gt_nsgdm(gradient, W, start, steps, eta, beta):
+    n, x = len(W), [start.copy() for _ in W]
+    v, y = ([np.zeros_like(start) for _ in W] for _ in range(2))
+    trace = []
+    for t in range(steps):
+        v_new = [beta(t) * v[i] + (1 - beta(t)) * gradient(i, x[i], t) for i in range(n)]
+        half = [y[i] + v_new[i] - v[i] for i in range(n)]
+        v, y = v_new, [average(W, half, i) for i in range(n)]
+        half = [x[i] - eta(t) * y[i] / np.sqrt(sum(value * value for value in y[i])) for i in range(n)]
+        x = [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def edm(gradient, W, start, steps, eta):
+    """In one line, without psi: x+ = W[2x - x_old - eta m + eta_old m_old]; the first step is W[x - eta m]."""
+    n, x = len(W), [start.copy() for _ in W]
+    m = [np.zeros_like(start) for _ in W]
+    x_old: list = []
+    trace = []
+    for t in range(steps):
+        m_old, m = m, [0.9 * m[i] + (1 - 0.9) * gradient(i, x[i], t) for i in range(n)]
+        if t == 0:
+            half = [x[i] - eta(0) * m[i] for i in range(n)]
+        else:
+            half = [2 * x[i] - x_old[i] - eta(t) * m[i] + eta(t - 1) * m_old[i] for i in range(n)]
+        x_old, x = x, [average(W, half, i) for i in range(n)]
+        trace.append(np.array(x))
+    return trace
+
+
+def extra(gradient, W, start, steps, eta):
+    """Algorithm 1 of Shi et al. with W~ = (I + W) / 2, two iterates and two gradients at hand."""
+    n, x = len(W), [start.copy() for _ in W]
+    half = (np.eye(n) + W) / 2
+    x_old: list = []
+    g_old: list = []
+    trace = []
+    for t in range(steps):
+        g = [gradient(i, x[i], t) for i in range(n)]
+        if t == 0:
+            x_new = [average(W, x, i) - eta(0) * g[i] for i in range(n)]
+        else:
+            correction = [average(half, x_old, i) - eta(t - 1) * g_old[i] for i in range(n)]
+            x_new = [x[i] + average(W, x, i) - correction[i] - eta(t) * g[i] for i in range(n)]
+        x_old, g_old, x = x, g, x_new
+        trace.append(np.array(x))
+    return trace
+
+
+def gt_adam(gradient, W, start, steps, eta):
+    """As Carnevale et al. print it: the tracker starts at the gradient of the starting point; coordinate by coordinate."""
+    n, d = len(W), len(start)
+    x = [start.copy() for _ in W]
+    g = [gradient(i, x[i], 0) for i in range(n)]
+    s, trace = list(g), []
+    m, v = np.zeros((n, d)), np.zeros((n, d))
+    for t in range(steps):
+        x_new = [average(W, x, i) for i in range(n)]
+        for i in range(n):
+            for k in range(d):
+                m[i, k] = 0.9 * m[i, k] + (1 - 0.9) * s[i][k]
+                v[i, k] = 0.999 * v[i, k] + (1 - 0.999) * s[i][k] ** 2
+                x_new[i][k] -= eta(t) * m[i, k] / np.sqrt(v[i, k] + 1e-8)
+        x = x_new
+        trace.append(np.array(x))
+        g_new = [gradient(i, x[i], t + 1) for i in range(n)]
+        s = [average(W, s, i) + g_new[i] - g[i] for i in range(n)]
+        g = g_new
+    return trace

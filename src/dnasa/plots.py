@@ -97,31 +97,32 @@ def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
 
 def drawable(values: Any) -> Any:
     """A pandas object without what an axis cannot show: infinite and huge values are missing, tiny ones are zero."""
-    numbers = values.to_numpy(dtype=float)
-    with np.errstate(invalid="ignore"):
-        size = np.abs(numbers)
-        kept = np.where(size <= LARGEST, np.where(size < SMALLEST, 0.0, numbers), np.nan)
-    result = values.copy()
-    result[:] = kept
-    return result
+    size = values.abs()
+    return values.where(size <= LARGEST).mask(size < SMALLEST, 0.0)
+
+
+def shown(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A frame of `statistics` with only what an axis can show."""
+    numbers = ["mean", "low", "high"]
+    return table.assign(**drawable(table[numbers].astype(float)))
 
 
 def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
-    """The mean over the seeds and the band between the smallest and the largest, from a frame of `statistics.curves`.
+    """The mean over the seeds and the band between the smallest and the largest, from rows of `shown(statistics.curves())`.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
     """
-    x, shown = rows.x.astype(float), drawable(rows[["mean", "low", "high"]].astype(float))
+    x, mean = rows.x.astype(float), rows["mean"]
     if rows.diverged.any():
         label += f" ({rows.diverged.max()} of {rows.runs.max()} diverged)"
-    points = int(shown["mean"].count())
+    points = int(mean.count())
     every = (0, max(1, points // MARKED)) if points else None
     style = {"ms": 4, "markevery": every} | style
-    (line,) = axis.plot(x, shown["mean"], label=label, **style)
+    (line,) = axis.plot(x, mean, label=label, **style)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, shown.low, shown.high, color=line.get_color(), alpha=0.18, linewidth=0)
+        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.18, linewidth=0)
     if rows.diverged.any():
-        _cross(axis, x, shown["mean"], line.get_color())
+        _cross(axis, x, mean, line.get_color())
 
 
 def _cross(axis: Axes, x: Any, mean: Any, colour: Any) -> None:
@@ -182,8 +183,8 @@ def draw_history(history: "pd.DataFrame") -> Figure:
     figure, axes = panels(max(1, len(groups)))
     for axis, metrics in zip(axes[0], groups, strict=False):
         for metric in metrics:
-            shown = rows[rows.step > 0] if metric == "consensus" else rows
-            lines = list(statistics.curves(shown, metric, keys=keys).groupby(keys, sort=False, dropna=False))
+            some = rows[rows.step > 0] if metric == "consensus" else rows
+            lines = list(shown(statistics.curves(some, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
             dash = {"linestyle": "--"} if len(metrics) > 1 and metric == "train_loss" else {}
             for style, (variant, points) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
                 name = f"{label(*variant)}: {LABELS[metric]}" if len(metrics) > 1 else label(*variant)

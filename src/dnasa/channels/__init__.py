@@ -1,8 +1,21 @@
 """How messages travel: as they are, in 16 bits, compressed with memory, lost or late. Every rule can use every channel."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dnasa.channels.cast import cast
-from dnasa.channels.compressed import Codec, choco, top_k
+from dnasa.channels.compressed import Codec, choco, compression
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
 
-__all__ = ["Codec", "cast", "choco", "exchange", "faulty", "top_k"]
+if TYPE_CHECKING:
+    from dnasa.channels.codecs import quantised, random_k, sign, top_k
+
+__all__ = ["Codec", "cast", "choco", "compression", "exchange", "faulty", "quantised", "random_k", "sign", "top_k"]
+
+
+def __getattr__(name: str) -> Any:
+    """Codecs need torch, which is imported on first use."""
+    if name in ("quantised", "random_k", "sign", "top_k"):
+        return getattr(import_module("dnasa.channels.codecs"), name)
+    raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.channels.cast import cast, decoder, encode
+from dnasa.arrays import like
+from dnasa.channels.cast import cast
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, whole
 from dnasa.randomness import Streams
@@ -27,9 +28,8 @@ def faulty(
 
     Each link fails in a step with probability `drop`; each node is unreachable for a share `away` of the time, for 20 steps
     at a time, while it continues with its own data. The weight of a lost message stays with its sender; on an undirected
-    graph a link fails both ways, so W stays symmetric and doubly stochastic. With `stale`, what a node receives of a
-    neighbour is 0 to `stale` steps old, drawn anew for every node and step; then the mean over the nodes is no longer
-    preserved exactly. `message_dtype` casts to 16 bits.
+    graph a link fails both ways, so W stays symmetric and doubly stochastic. With `stale`, messages arrive at a node up to
+    so many steps late, drawn anew for every node and step (`delayed`). `message_dtype` casts to 16 bits.
     """
     for name, share in (("drop", drop), ("away", away)):
         if not 0 <= share < 1:
@@ -39,35 +39,44 @@ def faulty(
     lossy = lru_cache(maxsize=2)(Losses(drop, away, seed))  # early messages and the others share the losses of a step
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
-        weights = lossy(t, Identity(multiply.W))
-        if stale:
-            return delayed(memory, messages, multiply, t, weights)
-        if inner:
-            return inner.exchange(memory, messages, Weighted(multiply, weights), t)
-        return multiply(messages, weights=weights), memory
-
-    def delayed(
-        memory: Memory, messages: Messages, multiply: Multiply, t: int, weights: Any
-    ) -> tuple[Messages, Memory]:
-        """Others' messages may be old, a node's own are not; `memory` has what was sent at the last steps, newest first."""
-        import scipy.sparse as sp
-
-        check_memory(memory, messages, counts=range(stale + 2))
-        memory = tuple((rounded(m, message_dtype), *old[:stale]) for m, old in zip(messages, memory, strict=True))
+        lossless = not (drop or away)
+        weights, symmetric = lossy(0 if lossless else t, Identity(multiply.W))
+        product = multiply if lossless else Weighted(multiply, weights)
+        arrived = inner.exchange(memory, messages, product, t)[0] if inner else product(messages)
+        if not stale:
+            return arrived, memory
+        check_memory(memory, messages, counts=range(stale + 1))
         ages = Streams("late").at(seed, 0, t).integers(0, stale + 1, size=weights.shape[0])[multiply.rows]
-        old = tuple(_of_age(history, ages) for history in memory)
-        diagonal = weights.diagonal()
-        others = sp.csr_array(weights - sp.diags_array(diagonal))
-        if message_dtype is None:
-            received = multiply(old, weights=others)
-        else:
-            payloads = tuple(encode(a, message_dtype) for a in old)
-            received = multiply(payloads, [decoder(m, message_dtype) for m in messages], others)
-        own = diagonal[multiply.rows, None]
-        return tuple(r + _times(m, own) for r, m in zip(received, messages, strict=True)), memory
+        own = None if symmetric else weights.diagonal()[multiply.rows]
+        pairs = [delayed(y, w, late, ages, stale, own) for y, w, late in zip(messages, arrived, memory, strict=True)]
+        return tuple(mixed for mixed, _ in pairs), tuple(late for _, late in pairs)
 
     settings = {"drop": drop, "away": away, "stale": stale, "seed": seed, "message_dtype": message_dtype}
     return Channel(lambda message: (), exchange, settings, size=inner.size if inner else None)
+
+
+def delayed(
+    y: Array, arrived: Array, late: tuple[Array, ...], ages: np.ndarray, stale: int, own: np.ndarray | None
+) -> tuple[Array, tuple[Array, ...]]:
+    """What a node has after messages at least `ages` steps old have arrived, and what is still in transit.
+
+    Every message holds the running sum of all that its sender ever sent, so that the newest one to arrive makes up for
+    those before it. A node adds what is new in it, and subtracts its own numbers of the same steps: each change (W - I) y
+    is counted once, when it arrives, and the mean over the nodes and what is in transit is preserved. Old differences
+    overshoot: they count 1/sqrt(1 + stale). On a directed graph, with the weights `own` of a node's own numbers, these are
+    given away at once (robust push-sum, Hadjicostis et al., 2016).
+
+    `late` has the changes of the last steps, newest first, with zeros where they have arrived already: running sums
+    themselves would lose digits.
+    """
+    base = y if own is None else _times(y, own)
+    gain = (1 + stale) ** -0.5 if own is None else 1.0
+    mixed, left = base, []
+    for age, change in enumerate((gain * (arrived - base), *late)):
+        here = _times(change, ages <= age)
+        mixed = mixed + here
+        left.append(change - here)
+    return mixed, tuple(left[:stale])
 
 
 class Losses:
@@ -76,11 +85,12 @@ class Losses:
     def __init__(self, drop: float, away: float, seed: int):
         self.drop, self.away, self.seed = drop, away, seed
 
-    def __call__(self, t: int, base: "Identity") -> "sp.csr_array":
+    def __call__(self, t: int, base: "Identity") -> "tuple[sp.csr_array, bool]":
+        """The weights, and whether they are symmetric."""
         import scipy.sparse as sp
 
         W = base.matrix
-        symmetric = abs(W - W.T).max() <= TOLERANCE
+        symmetric = bool(abs(W - W.T).max() <= TOLERANCE)
         if symmetric:
             W = sp.csr_array((W + W.T) / 2)  # exactly, so that both directions of a link have the same weight
         links = sp.triu(W, k=1).tocoo() if symmetric else (W - sp.diags_array(W.diagonal())).tocoo()
@@ -91,7 +101,7 @@ class Losses:
         left = W + _moved(weight, i, j, W.shape) + (_moved(weight, j, i, W.shape) if symmetric else 0 * W)
         left = sp.csr_array(left)
         left.eliminate_zeros()
-        return left
+        return left, symmetric
 
 
 def _moved(weight: np.ndarray, receiver: np.ndarray, sender: np.ndarray, shape: tuple[int, int]) -> "sp.coo_array":
@@ -125,22 +135,6 @@ class Weighted:
         return self.multiply(payloads, decode, self.W if weights is None else weights)
 
 
-def rounded(a: Array, dtype: str | None) -> Array:
-    """As it arrives."""
-    return a if dtype is None else decoder(a, dtype)(encode(a, dtype))
-
-
-def _of_age(history: tuple[Array, ...], ages: np.ndarray) -> Array:
-    """Row by row what was sent so many steps ago, or as long ago as there is something."""
-    out = history[0].copy() if isinstance(history[0], np.ndarray) else history[0].clone()
-    ages = np.minimum(ages, len(history) - 1)
-    for age in range(1, len(history)):
-        rows = np.flatnonzero(ages == age)
-        out[..., rows, :] = history[age][..., rows, :]
-    return out
-
-
 def _times(a: Array, factors: np.ndarray) -> Array:
-    if isinstance(a, np.ndarray):
-        return a * factors.astype(a.dtype)
-    return a * a.new_tensor(factors)
+    """Each node's row times its factor."""
+    return a * like(factors[:, None].astype(np.float64), a)

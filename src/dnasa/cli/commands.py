@@ -14,6 +14,7 @@ from dnasa.cli.rendering import (
     describe,
     divergence,
     frame_table,
+    graph_rows,
     history_table,
     print_line,
     print_lost_nodes,
@@ -21,6 +22,7 @@ from dnasa.cli.rendering import (
     settings_table,
     timing_line,
 )
+from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
 from dnasa.rules import RULES
@@ -44,6 +46,7 @@ def train(
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
+    weights_by: options.WeightsBy = None,
     rule: options.RuleName = "dnasa",
     plugin: options.Plugin = None,
     eta: options.Eta = None,
@@ -61,6 +64,7 @@ def train(
     engine: options.Engine = None,
     timeout: options.Timeout = 30.0,
     message_dtype: options.MessageDtype = None,
+    compress: options.Compress = None,
     overlap: options.Overlap = False,
     trace: options.Trace = None,
     shard_dir: options.ShardDir = None,
@@ -119,6 +123,7 @@ def compare(
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
+    weights_by: options.WeightsBy = None,
     rules: options.RuleNames = "dsgd,dsgt,dasagt,adanasa,dnasa",
     plugin: options.Plugin = None,
     etas: options.Etas = "0.01,0.03,0.1,0.3,1,3",
@@ -138,6 +143,7 @@ def compare(
     engine: options.Engine = None,
     timeout: options.Timeout = 30.0,
     message_dtype: options.MessageDtype = None,
+    compress: options.Compress = None,
     shard_dir: options.ShardDir = None,
     drop: options.Drop = 0.0,
     away: options.Away = 0.0,
@@ -178,10 +184,16 @@ def compare(
         fail(1, "Every run diverged: try smaller --etas, or add dnasa, which needs none.")
 
 
+app.command()(study)
+
+
 @app.command()
 def reproduce(
     figure: Annotated[
-        str, typer.Argument(help="fig1 to fig6, theory, heterogeneity, faults, networks, robustness, or finetuning.")
+        str,
+        typer.Argument(
+            help="fig1 to fig6, theory, heterogeneity, faults, fidelity, compression, networks, robustness, or finetuning."
+        ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
@@ -189,7 +201,9 @@ def reproduce(
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="One part of networks, robustness or finetuning, such as cifar10/ring/iid or mnist."),
+        typer.Option(
+            help="One part of fidelity, compression, networks, robustness or finetuning: mnist, cifar10/ring/iid, ..."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:
@@ -228,16 +242,7 @@ def show_topology(
     from dnasa.topology import make
 
     graph = make(name, nodes, weights)
-    degrees = graph.degrees
-    rows = {
-        "nodes": f"{graph.nodes:,}",
-        "edges": f"{graph.messages // 2:,}",
-        "degrees": f"{degrees.min()} to {degrees.max()}" if degrees.min() < degrees.max() else f"{degrees.max()}",
-        "rho": f"{graph.rho:.6g}",
-        "smallest eigenvalue": f"{graph.smallest_eigenvalue:.6g}",
-        "stored as": "dense matrix" if isinstance(graph.weights, np.ndarray) else "sparse matrix",
-    }
-    console.print(settings_table(rows, name))
+    console.print(settings_table(graph_rows(graph), name))
     if graph.nodes <= 16:
         with np.printoptions(precision=3, suppress=True, linewidth=160):
             console.print(graph.sparse.toarray(), highlight=False)

@@ -15,14 +15,8 @@ from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
-    from dnasa.data import Dataset
-    from dnasa.data.partitions import Shards
     from dnasa.problems import Problem
     from dnasa.topology import Topology
-
-    Evaluations = int | list[int] | None
-
-CURVE_POINTS = 50
 
 
 def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", "Topology", dict[str, Any]]:
@@ -31,6 +25,7 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
     from dnasa import topology
+    from dnasa.studies.sources import make_source
 
     given = SimpleNamespace(**context.params)
     plugins.load(given.plugin or ())
@@ -42,12 +37,15 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", 
         "steps": given.steps,
         "schedule": given.schedule,
         "seed": seed_range(given.seed, given.seeds),
+        "node_weights": given.weights_by and choose("value of --weights-by", given.weights_by, {"rows": "rows"}),
         "network": network,
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
     }
-    task, shared["evaluate"] = make_problem(network, given, validate)
-    return task, graph, shared
+    source = make_source(given, network.local_nodes, validate)
+    if source.description:
+        print_line(source.description)
+    return source.problem, graph, shared | {"evaluate": source.evaluate}
 
 
 def check_source(context: typer.Context) -> None:
@@ -59,7 +57,7 @@ def check_source(context: typer.Context) -> None:
     if given.problem is None:
         return
     unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
-    unused |= {"--model": given.model}
+    unused |= {"--model": given.model, "--weights-by": given.weights_by}
     unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
     for option, value in unused.items():
         if value:
@@ -81,6 +79,7 @@ def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
         given.message_dtype if channel is None else None,
         channel,
         given.survive,
+        given.compress,
     )
     running.engine = engine
     console.quiet = network.rank != 0
@@ -93,6 +92,8 @@ def make_channel(given: SimpleNamespace) -> "Channel | None":
         return None
     from dnasa.channels import faulty
 
+    if given.compress is not None:
+        raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
     if given.rounds != 1:
         raise InputError("--drop, --away and --stale need one exchange per step: leave out --rounds.")
     return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
@@ -110,69 +111,6 @@ def check_comparison(context: typer.Context) -> None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     if given.survive and (given.extend or given.x == "seconds"):
         raise InputError("--extend and --x seconds begin further runs, which need all processes: leave out --survive.")
-
-
-def make_problem(network: "Network", given: SimpleNamespace, validate: bool) -> "tuple[Problem, Evaluations]":
-    """The problem, and when to evaluate it."""
-    if given.batch is not None and given.batch < 1:
-        raise InputError(f"--batch must be at least 1, not {given.batch}.")
-    if given.dtype not in (None, "float32", "float64"):
-        raise InputError(f"Unknown dtype '{given.dtype}'. Choose from: float32, float64.")
-    if given.problem is not None:
-        from dnasa.problems.least_squares import LeastSquares
-
-        spike = choose("problem", given.problem, {"least_squares": False, "spike": True})
-        problem = LeastSquares(spike=spike, batch=given.batch or 1, dtype=given.dtype or "float64")
-        return problem, given.evaluate
-    from dnasa.studies import models, tasks
-
-    options: Any = {
-        "batch": given.batch or tasks.BATCH,
-        "loss_scale": given.loss_scale,
-        "dtype": given.dtype or "float32",
-        "device": given.device,
-    }
-    rows, shards, validation = divided(network, given, validate)
-    model = given.model or models.default(rows)
-    evaluate = curve_steps(given, rows, options["batch"]) if validate else None
-    options |= {"model": model, "validation": validation, "train_metrics": evaluate is None}
-    task = tasks.on_shards(rows, shards, **options)
-    parameters = sum(math.prod(shape) for _, shape in task.layout)
-    print_line(f"Model {model} with {parameters:,} parameters, data from {rows.source}.")
-    return task, evaluate or given.evaluate
-
-
-def divided(
-    network: "Network", given: SimpleNamespace, validate: bool
-) -> tuple["Dataset", "Shards", "Shards | tuple[()]"]:
-    """The data, which rows each node trains on, and which it validates on."""
-    from dnasa import data
-    from dnasa.studies import models
-
-    context = models.context(given.model)
-    if given.shard_dir is not None:
-        rows, shards = data.from_shards(given.shard_dir, network.local_nodes, network.nodes, given.target)
-        return rows, *(data.hold_out_of_each(shards) if validate else (shards, ()))
-    rows = data.load(given.data, given.target, context)
-    if not validate:
-        return rows, data.partition(given.partition, rows.labels, network.nodes), ()
-    train, validation = data.hold_out(rows)
-    shards = data.divide(rows, train, given.partition, network.nodes)
-    return rows, shards, data.divide_validation(validation, network.nodes)
-
-
-def curve_steps(given: SimpleNamespace, rows: "Dataset", batch: int) -> list[int] | None:
-    """Where to evaluate the test rows alone: at 50 steps, or as many as cost about as much as the training.
-
-    None where the training data are evaluated too: where they are compared by, few enough, or only partly here.
-    """
-    by_training = given.metric is not None and not given.metric.startswith("test_")
-    samples = given.steps * batch * given.nodes
-    few = samples >= 2 * CURVE_POINTS * len(rows.labels)
-    if given.evaluate is not None or given.shard_dir is not None or by_training or few:
-        return None
-    count = max(5, min(CURVE_POINTS, 3 * samples // len(rows.test_labels)))  # a gradient costs three times as much
-    return sorted({round(i * given.steps / count) for i in range(count + 1)})
 
 
 def best_device() -> str:

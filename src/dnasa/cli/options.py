@@ -33,14 +33,15 @@ ModelName = Annotated[
 LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 ProblemName = Annotated[
-    str | None, typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares or spike.")
+    str | None,
+    typer.Option("--problem", help="Instead of data, a synthetic problem: least_squares, spike or robust_regression."),
 ]
 Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
 TopologyName = Annotated[
     str,
     typer.Option(
         help="The graph: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, "
-        "paper_random."
+        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt)."
     ),
 ]
 Weights = Annotated[
@@ -48,6 +49,10 @@ Weights = Annotated[
     typer.Option(
         help="Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
     ),
+]
+WeightsBy = Annotated[
+    str | None,
+    typer.Option(help="rows: nodes count in proportion to their rows. Default: all alike."),
 ]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[
@@ -99,8 +104,9 @@ Latex = Annotated[bool, typer.Option("--latex", help="Also write the table as La
 Schedule = Annotated[
     str | None,
     typer.Option(
-        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of dmsgd and dadam) for rules "
-        "with a stepsize; parameter-free or parameter-free-fixed for dsgt; linear (default) or averaged for adanasa."
+        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of rules with momentum) for rules "
+        "with a stepsize; parameter-free or parameter-free-fixed for dsgt; theorem-fixed for gt_nsgdm; "
+        "linear (default) or averaged for adanasa."
     ),
 ]
 Steps = Annotated[int, typer.Option(help="Number of steps.")]
@@ -130,6 +136,13 @@ MessageDtype = Annotated[
     str | None,
     typer.Option(
         "--message-dtype", "--wire", help="Send messages in 16 bits: bfloat16 or float16. Default: as they are."
+    ),
+]
+Compress = Annotated[
+    str | None,
+    typer.Option(
+        help="Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit or sign; "
+        "`sign,gamma=0.2` replaces the default gamma."
     ),
 ]
 Overlap = Annotated[

@@ -31,26 +31,26 @@ def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]
 def save_history(folder: Path, result: "Result") -> None:
     from dnasa.plots import rendered
 
-    _write(folder / "history.png", rendered(result.plot(), "png"))
+    write(folder / "history.png", rendered(result.plot(), "png"))
 
 
 def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool) -> None:
     """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
-    _write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
-    _write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
-    _write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
-    _write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
+    write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
+    write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
+    write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
+    write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
     if latex:
-        _write(folder / "table.tex", comparison.latex().encode())
-    _write(folder / "table.csv", comparison.summary().to_csv(index=False).encode())
+        write(folder / "table.tex", comparison.latex().encode())
+    write(folder / "table.csv", comparison.summary().to_csv(index=False).encode())
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     try:
         write_durably(path, content)
     except OSError as error:
         raise RunError(
-            f"Cannot write {path}: {error.strerror}. Free some space, then run `dnasa resume {path.parent}`."
+            f"Cannot write {path}: {error.strerror}. Free some space, then continue with `dnasa resume` or `dnasa study`."
         ) from error

@@ -79,6 +79,34 @@ def describe(graph: "Topology") -> str:
     return f"{graph.name} (rho = {graph.rho:.3f})"
 
 
+def graph_rows(graph: "Topology") -> dict[str, str]:
+    """What `dnasa topology` prints. The eigenvalues of a directed graph are complex numbers; rho is a modulus."""
+    import numpy as np
+
+    rows = {"nodes": f"{graph.nodes:,}"}
+    if graph.directed:
+        rows |= {
+            "directed edges": f"{graph.messages:,}",
+            "nodes received from": _range(graph.degrees),
+            "nodes sent to": _range(np.array([degree for _, degree in graph.graph.out_degree])),
+            "rho": f"{graph.rho:.6g}",
+            "weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt",
+        }
+    else:
+        rows |= {
+            "edges": f"{graph.messages // 2:,}",
+            "degrees": _range(graph.degrees),
+            "rho": f"{graph.rho:.6g}",
+            "smallest eigenvalue": f"{graph.smallest_eigenvalue:.6g}",
+        }
+    return rows | {"stored as": "dense matrix" if isinstance(graph.weights, np.ndarray) else "sparse matrix"}
+
+
+def _range(numbers: Any) -> str:
+    low, high = numbers.min(), numbers.max()
+    return f"{low} to {high}" if low < high else f"{high}"
+
+
 def print_lost_nodes(settings: Mapping[str, Any]) -> None:
     for loss in settings.get("lost", []):
         nodes = ", ".join(map(str, loss["nodes"]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from dnasa.runs.session import Session, restarted
 from dnasa.runs.timing import Timeline, now, write_trace
 
 if TYPE_CHECKING:
+    from dnasa.channels import Codec
     from dnasa.problems import Problem
     from dnasa.topology import Changing, Topology
 
@@ -36,8 +37,9 @@ class Options(TypedDict, total=False):
     metrics: own metrics by name, functions of the mean answer `(d,)` that return a number
     callback: called with an `Evaluation` at every evaluation (in the first process); the run stops when it returns true
     stop: thresholds by metric, such as `{"grad_norm": 1e-3}`; the run stops when all runs have reached all of them
-    node_weights: how much each node counts, p_i up to a common factor (default: all alike)
-    rounds: exchanges per step; message_dtype: "bfloat16" or "float16" messages; for the simulated network
+    node_weights: how much each node counts, p_i up to a common factor, or "rows": as many rows as it has (default: all alike)
+    rounds: exchanges per step; message_dtype: "bfloat16" or "float16" messages; compress: "topk:0.01", "randk:0.01",
+        "8bit", "4bit", "sign" or a `Codec`; all three for the simulated network
     network: replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates
     overlap: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
     folder: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
@@ -49,9 +51,10 @@ class Options(TypedDict, total=False):
     metrics: Mapping[str, Metric]
     callback: Callable[[Evaluation], Any] | None
     stop: Mapping[str, float]
-    node_weights: Sequence[float] | None
+    node_weights: Sequence[float] | Literal["rows"] | None
     rounds: int
     message_dtype: str | None
+    compress: "str | Codec | None"
     network: Network | None
     overlap: bool
     folder: str | Path | RunFolder | None
@@ -69,6 +72,7 @@ DEFAULTS: Options = {
     "node_weights": None,
     "rounds": 1,
     "message_dtype": None,
+    "compress": None,
     "network": None,
     "overlap": False,
     "folder": None,

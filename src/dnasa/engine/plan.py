@@ -62,12 +62,14 @@ def make_plan(
     runs = _runs(rule, eta, schedule)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout)
     for group in groups:
-        check_weights(group.rule, topology, network.rounds)
+        name = group.variants[0].rule
+        check_weights(group.rule, topology, network.rounds, f"Rule '{name}'" if name in RULES else "This rule")
     _check_storage(options, network)
     _check_watching(options)
-    weights = _node_weights(options["node_weights"], topology.nodes)
     x = [_repeated(first, group.size) for group in groups]
-    checksum, epoch = _node_data(problem, network)
+    checksum, rows = _node_data(problem, network)
+    weights = _node_weights(options["node_weights"], topology.nodes, rows)
+    epoch = None if rows is None else sum(rows) / len(rows)
     eval_steps = _eval_steps(options["evaluate"], steps, problem.batch, epoch)
     return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0])
 
@@ -132,9 +134,9 @@ def _network(topology: "Topology | Changing", options: "Options") -> Network:
 
     network = options["network"]
     if network is None:
-        return connect(topology, options["rounds"], choose_channel(options["message_dtype"], None))
-    if options["rounds"] != 1 or options["message_dtype"] is not None:
-        raise InputError("The network has its rounds and message dtype already: give them to connect.")
+        return connect(topology, options["rounds"], choose_channel(options["message_dtype"], None, options["compress"]))
+    if options["rounds"] != 1 or options["message_dtype"] is not None or options["compress"] is not None:
+        raise InputError("The network has its rounds, message dtype and compression already: give them to connect.")
     if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
         None,
         topology.fingerprint,
@@ -177,9 +179,17 @@ def _check_watching(options: "Options") -> None:
             raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
 
 
-def _node_weights(given: Sequence[float] | None, nodes: int) -> np.ndarray | None:
+def _node_weights(given: Sequence[float] | str | None, nodes: int, rows: list[int] | None) -> np.ndarray | None:
     if given is None:
         return None
+    if isinstance(given, str):
+        if given != "rows":
+            raise InputError(f"node_weights must be 'rows' or a positive number for each node, not '{given}'.")
+        given = rows
+        if given is None:
+            raise InputError(
+                "This problem's data is unlimited, so nodes have no number of rows: give node_weights as numbers."
+            )
     weights = [] if np.ndim(given) != 1 else list(given)
     for weight in weights:
         positive("A node weight", weight)
@@ -190,13 +200,13 @@ def _node_weights(given: Sequence[float] | None, nodes: int) -> np.ndarray | Non
     return np.asarray(weights, dtype=np.float64)
 
 
-def _node_data(problem: "Problem", network: Network) -> tuple[str, float | None]:
-    """A checksum of all nodes' data, and the average number of their rows (None: unlimited), alike in all processes."""
+def _node_data(problem: "Problem", network: Network) -> tuple[str, list[int] | None]:
+    """A checksum of all nodes' data, and the number of rows of each (None: unlimited), alike in all processes."""
     local = [[problem.node_fingerprint(node), problem.rows(node)] for node in network.local_nodes]
     everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
     rows = [count for _, count in everyone]
     checksum = zlib.crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
-    return f"{checksum:08x}", None if None in rows else sum(rows) / len(rows)
+    return f"{checksum:08x}", None if None in rows else rows
 
 
 def _eval_steps(evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None) -> set[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dnasa.core import Channel, InputError, Network, choose
 
 if TYPE_CHECKING:
+    from dnasa.channels import Codec
     from dnasa.topology import Changing, Topology
 
 ENGINES = ("simulated", "mpi", "torch")
@@ -42,11 +43,13 @@ def connect(
     message_dtype: str | None = None,
     channel: Channel | None = None,
     survive: bool = False,
+    compress: "str | Codec | None" = None,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
     `topology` is a graph, or the name of one with a node for every process: alone, that is a network of one node.
-    Messages travel as they are, in 16 bits (`message_dtype="bfloat16"`), or through a `channel` from `dnasa.channels`.
+    Messages travel as they are, in 16 bits (`message_dtype="bfloat16"`), compressed with memory (`compress="topk:0.01"`,
+    "randk:0.01", "8bit", "4bit", "sign", or a `Codec`), or through a `channel` from `dnasa.channels`.
     `device` is where the arrays will be: by default on GPUs if every process has one. A process that does not answer for
     `timeout` seconds counts as lost. With `survive` (MPI), a run continues without processes that die.
     """
@@ -56,7 +59,7 @@ def connect(
         raise InputError(
             f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
         )
-    channel = choose_channel(message_dtype, channel)
+    channel = choose_channel(message_dtype, channel, compress)
     if engine == "mpi":
         from dnasa.networks import mpi
 
@@ -79,14 +82,16 @@ def connect(
     return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
 
 
-def choose_channel(message_dtype: str | None, channel: Channel | None) -> Channel | None:
-    if message_dtype is None:
-        return channel
-    if channel is not None:
-        raise InputError("A message dtype and a channel cannot be combined: give one of them.")
-    from dnasa.channels.cast import cast
+def choose_channel(
+    message_dtype: str | None, channel: Channel | None, compress: "str | Codec | None"
+) -> Channel | None:
+    if sum(given is not None for given in (message_dtype, channel, compress)) > 1:
+        raise InputError("A message dtype, compression and a channel cannot be combined: give one of them.")
+    from dnasa.channels import cast, compression
 
-    return cast(message_dtype)
+    if compress is not None:
+        return compression(compress)
+    return channel if message_dtype is None else cast(message_dtype)
 
 
 def _exit_together(engine: str) -> None:

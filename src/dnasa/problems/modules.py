@@ -135,7 +135,8 @@ class FlatModule:
     def _run(self, module: nn.Module, flat: Tensor, x: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
         parameters = dict(zip(self.trained, self._split(flat), strict=True))
         with torch.no_grad(), self._precision():
-            return functional_call(module, {**parameters, **buffers}, (x,))
+            outputs: Tensor = functional_call(module, {**parameters, **buffers}, (x,))
+        return outputs.to(flat.dtype) if self.autocast else outputs  # losses of bfloat16 numbers are coarse
 
     # ------------------------------------------------------------ checks
 

@@ -99,7 +99,7 @@ class Supervised(Sharded):
         shard = next(shard for shard in self.shards if len(shard))
         x, y = self._batch(torch.as_tensor(np.resize(shard, self.batch)).to(self.device))
         with seeded(self.device, 0):
-            self.footprint = self.module.check(point, self._augmented(x, 0, 0, 0), y)
+            self.footprint = self.module.check(point, self._check_augment(x), y)
             self.mapped = self.device.type == "cuda" and self.module.is_mappable(point, x, y)
         outputs = self.module.outputs(point, x, self._no_statistics())
         if not _are_classes(outputs, y):
@@ -112,6 +112,17 @@ class Supervised(Sharded):
                 f"they must be 0 to {outputs.shape[-1] - 1}."
             )
         return {"test_accuracy": _accuracy}
+
+    def _check_augment(self, inputs: Tensor) -> Tensor:
+        """Augmented inputs have the shape and dtype of the inputs."""
+        try:
+            changed = self._augmented(inputs, 0, 0, 0)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"augment(inputs, generator) fails on {_described(inputs)}: {reason}") from error
+        if _described(changed) != _described(inputs):
+            raise InputError(f"augment returned {_described(changed)} for {_described(inputs)}: return the same kind.")
+        return changed
 
     def _check_measures(self, point: Tensor) -> None:
         x, y = self._test_batch(torch.arange(min(2, self.test_total), device=self.device))
@@ -295,6 +306,12 @@ class Supervised(Sharded):
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
         """At least `batch` rows each, if there are so many: the statistics of fewer would differ from those in training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
+
+
+def _described(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def _are_classes(outputs: object, targets: Tensor) -> bool:

@@ -11,10 +11,21 @@ from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
 from dnasa.rules.dadam import dadam
 from dnasa.rules.dasagt import dasagt
+from dnasa.rules.demuon import demuon
 from dnasa.rules.dmsgd import dmsgd
 from dnasa.rules.dnasa import dnasa
 from dnasa.rules.dsgd import dsgd
 from dnasa.rules.dsgt import dsgt
+from dnasa.rules.edm import edm
+from dnasa.rules.extra import extra
+from dnasa.rules.gt_adam import gt_adam
+from dnasa.rules.gt_hsgd import gt_hsgd
+from dnasa.rules.gt_nsgdm import gt_nsgdm
+from dnasa.rules.kgt import kgt
+from dnasa.rules.mt import mt
+from dnasa.rules.push_dsgt import push_dsgt
+from dnasa.rules.qg_dsgdm import qg_dsgdm
+from dnasa.rules.sgp import sgp
 
 Eta = float | Schedule
 # The schedules a rule's maker is called with, given the nodes n, the steps T and the stepsize eta.
@@ -75,24 +86,41 @@ def needs_steps(schedule: str) -> bool:
     return schedule in ENDING or schedule.endswith("fixed")
 
 
-def with_averaging(etas: Schedules) -> Schedules:
-    return Stated(lambda n, T, eta: (*etas(n, T, eta), schedules.averaging(n)), formula_of(etas))
-
-
 def formula_of(schedules: Schedules) -> str:
     """The stepsize at step t; empty where it is not stated."""
     return schedules.formula if isinstance(schedules, Stated) else ""
 
 
+def and_also(etas: dict[str, Schedules], other: Callable[[int], Schedule]) -> dict[str, Schedules]:
+    """For rules with a second schedule, which depends on n alone."""
+
+    def both(made: Schedules) -> Schedules:
+        return Stated(lambda n, T, eta: (*made(n, T, eta), other(n)), formula_of(made))
+
+    return {name: both(made) for name, made in etas.items()}
+
+
+GT_NSGDM = and_also(COSINE_FIRST, lambda n: schedules.constant(0.9)) | {
+    "theorem-fixed": Stated(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
+}
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
     "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGD with momentum", colour="#17becf"),
     "dadam": Method(dadam, COSINE_FIRST, title="D-Adam", colour="#ff7f0e"),
     "d2": Method(d2, ETA, title="D2", colour="#8c564b"),
     "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c"),
-    "dasagt": Method(
-        dasagt, {name: with_averaging(etas) for name, etas in ETA.items()}, title="D-ASAGT", colour="#9467bd"
-    ),
+    "dasagt": Method(dasagt, and_also(ETA, schedules.averaging), title="D-ASAGT", colour="#9467bd"),
+    "gt_hsgd": Method(gt_hsgd, and_also(ETA, schedules.variance_reduction), title="GT-HSGD", colour="#843c39"),
+    "kgt": Method(kgt, ETA, title="K-GT", colour="#7b4173"),
+    "demuon": Method(demuon, ETA, needs_layout=True, title="DeMuon", colour="#393b79"),
+    "sgp": Method(sgp, ETA, title="SGP", colour="#637939"),
+    "push_dsgt": Method(push_dsgt, ETA, title="Push-sum D-SGT", colour="#8c6d31"),
+    "extra": Method(extra, ETA, title="EXTRA", colour="#17807e"),
+    "edm": Method(edm, COSINE_FIRST, title="EDM", colour="#c49c94"),
+    "qg_dsgdm": Method(qg_dsgdm, COSINE_FIRST, title="QG-DSGDm", colour="#bcbd22"),
+    "mt": Method(mt, COSINE_FIRST, title="Momentum tracking", colour="#7f7f7f"),
+    "gt_adam": Method(gt_adam, COSINE_FIRST, title="GTAdam", colour="#e7ba52"),
+    "gt_nsgdm": Method(gt_nsgdm, GT_NSGDM, title="GT-NSGDm", colour="#000000"),
     "adanasa": Method(adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"),
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
 }

@@ -64,6 +64,11 @@ def averaging(n: int) -> Schedule:
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
 
 
+def variance_reduction(n: int) -> Schedule:
+    """GT-HSGD's beta: min(1, n^(1/3) / (t+1)^(2/3)), that of its theory with t + 1 in the place of T."""
+    return lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))
+
+
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
     """AdaNASA when the number of steps is known: 0.4 sqrt(n), decaying to 0."""
     return linear(0.4 * sqrt(n), T), *moments()
@@ -91,6 +96,11 @@ def parameter_free(eta: float) -> Schedule:
 def parameter_free_fixed(eta: float, T: int) -> Schedule:
     """D-SGT without problem parameters (Theorem 4.1), fixed: eta / sqrt(T)."""
     return constant(eta / sqrt(T))
+
+
+def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
+    """GT-NSGDm as its theorem for an unknown tail index has it: eta / T^(3/4), beta = 1 - 1 / sqrt(T)."""
+    return constant(eta / T**0.75), constant(1 - 1 / sqrt(T))
 
 
 def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:

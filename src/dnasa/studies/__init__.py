@@ -14,9 +14,11 @@ FIGURES = {
     "fig6": "a9a: curves at the best stepsizes",
     "heterogeneity": "accuracy of each method when the nodes' data differ",
     "faults": "accuracy of each method with lost messages, unreachable nodes and late messages",
+    "compression": "accuracy against bytes for every compression of messages",
     "networks": "AdaNASA and D-NASA, untuned, against tuned methods on networks that people train",
     "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
     "finetuning": "the first steps from a trained network",
+    "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 

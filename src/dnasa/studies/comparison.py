@@ -82,7 +82,7 @@ class Comparison:
         return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
 
     def draw_curves(self) -> Figure:
-        return drawing.draw_curves(self.curves(), X[self.x], self.metric)
+        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric)
 
     def draw_stepsizes(self) -> Figure:
         return drawing.figure_of_stepsizes(self.stepsizes(), self.metric)
@@ -167,7 +167,7 @@ def compare(
     problem: "Problem",
     topology: "Topology | Changing",
     rules: Sequence[str] = RULES_COMPARED,
-    etas: Sequence[float] = (),
+    etas: Sequence[float] | Mapping[str, Sequence[float]] = (),
     *,
     steps: int,
     seed: int | Sequence[int] = 0,
@@ -180,17 +180,16 @@ def compare(
 ) -> Comparison:
     """Run every rule with every stepsize and seed, choose a stepsize for each rule and schedule, and report its results.
 
-    Rules may name their schedule, as in "dsgd:constant". `metric` is compared (default: the test accuracy, else the test loss,
-    else the training loss, ...). With `extend`, the grid is continued where its edge is best, at most 8 times. `x` is steps,
-    epochs, bytes, messages or seconds; for seconds the chosen variants are run again, each by itself. A `RunFolder` to resume
-    continues with what is missing. Further options are those of `solve`.
+    Rules may name their schedule, as in "dsgd:constant". `etas` are the stepsizes of all rules, or a dictionary with those of
+    each. `metric` is compared (default: the test accuracy, else the test loss, else the training loss, ...). With `extend`, the
+    grid is continued where its edge is best, at most 8 times. `x` is steps, epochs, bytes, messages or seconds; for seconds the
+    chosen variants are run again, each by itself. A `RunFolder` to resume continues with what is missing. Further options are
+    those of `solve`.
     """
     seeds = distinct("seed", as_list(seed))
     column = choose("x", x, X)
-    wanted = [variant for rule in distinct("rule", list(rules)) for variant in variants(rule, etas, schedule)]
-    distinct("eta", list(etas))
-    if extend and 0 < len(etas) < 2:
-        raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
+    grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
+    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule)]
     others = _other_seeds(seeds) if _needs_other_seeds(problem, wanted, metric) else []
     runs = Runs(problem, topology, folder, {"steps": steps, **options})
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
@@ -207,6 +206,14 @@ def compare(
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
     return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank)
+
+
+def _grid(etas: Sequence[float] | Mapping[str, Sequence[float]], rule: str, extend: bool) -> list[float]:
+    """The stepsizes of a rule."""
+    grid = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
+    if extend and len(grid) == 1:
+        raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
+    return grid
 
 
 def _needs_other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | None) -> bool:

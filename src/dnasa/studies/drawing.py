@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dnasa.plots import LABELS, data_lines, draw_curve, drawable, finish, label, panels, styles
+from dnasa.plots import LABELS, data_lines, draw_curve, drawable, finish, label, panels, shown, styles
 from dnasa.statistics import VARIANT, larger_is_better
 
 AXES = {
@@ -25,63 +25,78 @@ def name_of(metric: str) -> str:
     return LABELS.get(metric, metric.replace("_", " "))
 
 
-def draw_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
+Looks = dict[tuple[str, str], dict[str, Any]]  # colour, dash and marker by rule and schedule
+
+
+def looks(table: pd.DataFrame) -> Looks:
+    """For several panels that show the same rules."""
+    lines = table[["rule", "schedule"]].drop_duplicates()
+    return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
+
+
+def _looks(lines: list[tuple[Any, pd.DataFrame]], given: Looks | None) -> list[dict[str, Any]]:
+    return [given[names[:2]] for names, _ in lines] if given else styles([str(names[0]) for names, _ in lines])
+
+
+def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Looks | None = None) -> None:
     """From a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
-    figure, axes = panels(1, width=6.4, height=4.2)
-    axis = axes[0, 0]
+    table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
-    for style, (variant, rows) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
+    for style, (variant, rows) in zip(_looks(lines, given), lines, strict=True):
         draw_curve(axis, rows, label(*variant), **style)
-    if is_wide([rows.x[drawable(rows["mean"].astype(float)).notna()].max() for _, rows in lines]):
+    if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
-    shown = _numbers(table)
-    log = not larger_is_better(metric) and is_wide(shown)
+    log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, AXES.get(x, x), name_of(metric), log)
     if axis.get_yscale() == "linear":
         later = table.x.astype(float) >= FIRST * drawable(table.x.astype(float)).max()
-        focus(axis, drawable(table["mean"].astype(float))[later].to_numpy())
-    _legend(axis)
-    return figure
+        focus(axis, table["mean"][later].to_numpy())
 
 
-def draw_stepsizes(axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None) -> None:
+def draw_stepsizes(
+    axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None, given: Looks | None = None
+) -> None:
     """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged is a cross at the lower edge, and
-    chosen ones, if the table has that column, are circled. The axis shows the best of every rule and what is near to it.
+    Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged, or whose result is too large to
+    draw, is a cross at the lower edge; chosen ones, if the table has that column, are circled. The axis shows the best of
+    every rule and what is near to it.
     """
+    table = shown(table)
     keys = [key for key in ("rule", "schedule") if key in table]
     lines = list(table.groupby(keys, sort=False, dropna=False))
     best = []
-    for place, (style, (names, rows)) in enumerate(
-        zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True)
-    ):
-        values = drawable(rows[NUMBERS].astype(float))
-        best.append(values["mean"].max() if larger_is_better(metric) else values["mean"].min())
+    for place, (style, (names, rows)) in enumerate(zip(_looks(lines, given), lines, strict=True)):
+        best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
         if rows.eta.isna().all():
-            axis.axhline(values["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
+            axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
         else:
-            _draw_grid(axis, rows, values, label(*names), style, height=0.03 * (place + 1))
+            _draw_grid(axis, rows, label(*names), style, height=0.03 * (place + 1))
     if (drawable(table.eta.astype(float)) > 0).any():
         axis.set_xscale("log")
-    log = not larger_is_better(metric) and is_wide(_numbers(table))
+    log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, "stepsize eta (x: a run diverged)", name or name_of(metric), log)
-    _near(axis, drawable(pd.Series(best, dtype=float)).dropna(), _numbers(table), larger_is_better(metric))
+    _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
 
 
-def _draw_grid(
-    axis: Axes, rows: pd.DataFrame, values: pd.DataFrame, name: str, style: dict[str, Any], height: float
-) -> None:
+def _draw_grid(axis: Axes, rows: pd.DataFrame, name: str, style: dict[str, Any], height: float) -> None:
     """`height` is that of the crosses, different for each rule so that all can be seen."""
     rows = rows.assign(eta=drawable(rows.eta.astype(float)))
-    bars = np.stack([values["mean"] - values.low, values.high - values["mean"]]).clip(min=0)
-    axis.errorbar(rows.eta, values["mean"], bars, label=name, ms=4, capsize=2, **style)
-    lost = rows.eta[values["mean"].isna()]
+    bars = np.stack([rows["mean"] - rows.low, rows.high - rows["mean"]]).clip(min=0)
+    axis.errorbar(rows.eta, rows["mean"], bars, label=name, ms=4, capsize=2, **style)
+    lost = rows.eta[rows["mean"].isna()]
     cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
     axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
     if "chosen" in rows:
         chosen = rows.chosen.astype(bool)
-        axis.plot(rows.eta[chosen], values["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
+        axis.plot(rows.eta[chosen], rows["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
+
+
+def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
+    figure, axes = panels(1, width=6.4, height=4.2)
+    draw_curves(axes[0, 0], table, x, metric)
+    _legend(axes[0, 0])
+    return figure
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> Figure:
@@ -94,14 +109,9 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> Figure:
 # ---------------------------------------------------------------- axes
 
 
-def _numbers(table: pd.DataFrame) -> np.ndarray:
-    """All means and ends of bands in one array; NaN for what cannot be drawn."""
-    return drawable(table[NUMBERS].astype(float)).to_numpy().ravel()
-
-
 def is_wide(values: Any) -> bool:
     """Whether these numbers need a logarithmic axis: all positive, the largest more than ten times the smallest."""
-    known = drawable(pd.Series(np.asarray(values, dtype=float))).dropna()
+    known = drawable(pd.Series(np.ravel(values).astype(float))).dropna()
     return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
 

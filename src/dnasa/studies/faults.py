@@ -13,13 +13,13 @@ from dnasa.plots import colours, panels, title
 from dnasa.studies import tasks, tuning
 from dnasa.studies.report import Report
 
-RULES = ("dsgd", "d2", "dsgt", "dasagt", "dnasa")
+RULES = ("dsgd", "d2", "dsgt", "dasagt", "dnasa", "adanasa")
 ETAS = (0.01, 0.03, 0.1, 0.3, 1.0)
-FAULTS = {"drop": (0.0, 0.2, 0.4, 0.6, 0.8), "away": (0.0, 0.2, 0.4, 0.6, 0.8), "stale": (0, 1, 2, 4, 8)}
+FAULTS = {"drop": (0.0, 0.2, 0.4, 0.6, 0.8), "away": (0.0, 0.2, 0.4, 0.6, 0.8), "stale": (0, 1, 2, 3, 4, 8)}
 LABELS = {
     "drop": "probability that a message is lost",
     "away": "share of the time a node is unreachable",
-    "stale": "messages up to so many steps old",
+    "stale": "messages up to so many steps late",
 }
 
 

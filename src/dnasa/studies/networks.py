@@ -1,7 +1,8 @@
 """Beyond the paper: AdaNASA and D-NASA with nothing tuned against tuned methods, on networks that people train.
 
 Every stepsize is chosen on validation rows, a tenth of the training rows on which nobody trains; results are those on the
-test rows. Results are saved in parts, one for each task, graph and partition, and one for the central reference.
+test rows. Results are saved in parts, one for each task, graph and partition, and one for the central reference. Each part
+runs one seed after the other, so that all rules can be compared when the first is complete.
 """
 
 from collections.abc import Iterable, Sequence
@@ -81,20 +82,25 @@ class Study(NamedTuple):
     def saved(self, part: Part) -> Saved:
         return Saved(self.folder / f"{'-'.join(filter(None, part))}.csv", COLUMNS)
 
-    def missing(self, part: Part, saved: Saved) -> list[tuple[str, list[float]]]:
+    def missing(self, part: Part, saved: Saved, seed: int) -> list[tuple[str, list[float]]]:
         """The rules and stepsizes of this part that have not been run; NaN for rules that need no stepsize."""
         task, out = self.tasks[part.task], []
         for rule in part.rules:
             etas = task.etas.get(rule, (nan,))
-            todo = [eta for eta in etas if saved.find(rule=rule, eta=eta, steps=task.steps).empty]
+            todo = [eta for eta in etas if saved.find(rule=rule, eta=eta, steps=task.steps, seed=seed).empty]
             if todo:
                 out.append((rule, todo))
         return out
 
+    def complete(self, part: Part, saved: Saved) -> list[int]:
+        """The seeds with which every rule has been run."""
+        return [seed for seed in range(self.seeds) if not self.missing(part, saved, seed)]
+
     def table(self, part: Part) -> pd.DataFrame | None:
-        """The results of a part that is complete."""
+        """The results of a part, of the seeds that are complete."""
         saved = self.saved(part)
-        return None if self.missing(part, saved) else saved.find(steps=self.tasks[part.task].steps)
+        seeds, table = self.complete(part, saved), saved.find(steps=self.tasks[part.task].steps)
+        return table[table.seed.isin(seeds)] if seeds else None
 
 
 def make_study(quick: bool, folder: str | Path, device: str, progress: bool | None) -> Study:
@@ -141,7 +147,8 @@ def run_parts(study: Study, parts: Sequence[Part]) -> list[str]:
     """Returns a line for each task whose data is not there."""
     notes = []
     for name in dict.fromkeys(part.task for part in parts):
-        todo = [part for part in parts if part.task == name and study.missing(part, study.saved(part))]
+        todo = [part for part in parts if part.task == name]
+        todo = [part for part in todo if len(study.complete(part, study.saved(part))) < study.seeds]
         if not todo:
             continue
         try:
@@ -165,14 +172,14 @@ def run_part(study: Study, part: Part, data: Dataset) -> None:
     problem = make_problem(task, data, shards, study.device, batch, validation=validated)
     graph = topology.make("complete" if central else part.graph, nodes)
     together = isinstance(problem, Classification) and not central
-    options: Any = {"steps": task.steps, "seed": range(study.seeds), "progress": study.progress}
-    for rule, etas in study.missing(part, saved):
-        for some in [etas] if together else [[eta] for eta in etas]:
-            method = adamw(schedules.cosine(some[0], task.steps)) if central else rule
-            tuned = some if rule in TUNED else None
-            result = solve(problem, graph, method, eta=tuned, evaluate=[task.steps], **options)
-            rows = results(result, task.measure)
-            saved.add(rows.assign(rule=rule, eta=some[0]) if central else rows)
+    for seed in range(study.seeds):
+        options: Any = {"steps": task.steps, "seed": seed, "evaluate": [task.steps], "progress": study.progress}
+        for rule, etas in study.missing(part, saved, seed):
+            for some in [etas] if together else [[eta] for eta in etas]:
+                method = adamw(schedules.cosine(some[0], task.steps)) if central else rule
+                result = solve(problem, graph, method, eta=some if rule in TUNED else None, **options)
+                rows = results(result, task.measure)
+                saved.add(rows.assign(rule=rule, eta=some[0]) if central else rows)
 
 
 def results(result: Result, measure: Measure) -> pd.DataFrame:
@@ -230,6 +237,7 @@ def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
             "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
             measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
+            "seeds": best.runs.to_numpy(),
             f"gain over AdaNASA{unit}": measure.gain(best.test, best.test["adanasa"]).map(measure.signed).to_numpy(),
         }
     )
@@ -279,8 +287,7 @@ def edges(best: pd.DataFrame) -> str:
 
 
 def make_report(study: Study, notes: list[str], quick: bool) -> Report:
-    seeds = f"{study.seeds} seed{'s' * (study.seeds > 1)}"
-    report = Report("networks", f"{NODES} nodes, stepsizes chosen on validation rows, {seeds}")
+    report = Report("networks", f"{NODES} nodes, stepsizes chosen on validation rows")
     report.findings += notes
     for name, task in study.tasks.items():
         tables = {part: table for part in study.parts([name]) if (table := study.table(part)) is not None}
@@ -303,7 +310,7 @@ def make_report(study: Study, notes: list[str], quick: bool) -> Report:
 def draw(name: str, task: Task, means: dict[Part, pd.DataFrame], best: dict[Part, pd.DataFrame], quick: bool) -> Figure:
     """The test result against the stepsize, a panel for each graph and partition."""
     columns = min(2, len(means))
-    figure, axes = panels(columns, -(-len(means) // columns), height=3.6)
+    figure, axes = panels(columns, -(-len(means) // columns), width=4.6 if columns == 2 else 8.0, height=3.6)
     for axis in axes.flat[len(means) :]:
         axis.set_visible(False)
     for axis, (part, table) in zip(axes.flat, means.items(), strict=False):

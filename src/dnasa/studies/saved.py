@@ -8,7 +8,7 @@ import pandas as pd
 from dnasa.core import InputError
 from dnasa.files import make_folder, write_durably
 
-NUMBERS = {"eta", "steps", "step", "seed", "value", "accuracy", "validation", "test"}
+NUMBERS = {"eta", "steps", "step", "seed", "value", "bytes", "accuracy", "validation", "test"}
 
 
 class Saved:

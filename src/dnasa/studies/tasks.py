@@ -47,8 +47,8 @@ def on_shards(
     """The same for rows that are already divided, with a model by its name.
 
     `validation` are rows of each node on which nobody trains. `Supervised` models get no train metrics: a pass over all
-    images or windows would take longer than the training; only they take `augment`. For others whole numbers are features:
-    tokens need `Classification` itself.
+    images or windows would take longer than the training; only they take `augment`, and on a GPU they compute in mixed
+    precision unless dtype is float64. For others whole numbers are features: tokens need `Classification` itself.
     """
     name = model or models.default(rows)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
@@ -56,7 +56,8 @@ def on_shards(
     if not models.batched(name, rows):
         if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
             rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
-        options |= {"augment": augment, "train_metrics": False}
+        mixed_precision = device.startswith("cuda") and dtype == "float32"
+        options |= {"augment": augment, "train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
         return Supervised(models.make(name, rows), cross_entropy, rows, shards, **options)
     return Classification(
         models.make(name, rows),

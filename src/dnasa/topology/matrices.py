@@ -161,7 +161,7 @@ def _period(matrix: sp.csr_array) -> int:
     return int(np.gcd.reduce(distance[edges.row] + 1 - distance[edges.col]))
 
 
-def check_weights(rule: Rule, topology: Topology | Changing, rounds: int) -> None:
+def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: str = "This rule") -> None:
     """Refuse a topology that does not have what the rule needs of W.
 
     W^rounds has no negative eigenvalue for even rounds; those of large graphs are known to three digits only.
@@ -169,14 +169,14 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int) -> Non
     needs = rule.needs
     if topology.directed and not needs.directed:
         raise InputError(
-            f"This rule needs an undirected graph, and {topology.name} is directed. "
-            "Use an undirected one, or wrap the rule: rules.push_sum(rule)."
+            f"{name} needs an undirected graph, and {topology.name} is directed. Use an undirected one, the rules sgp or "
+            "push_dsgt, or wrap the rule: rules.push_sum(rule)."
         )
     if needs.smallest_eigenvalue <= -1:
         return
     if topology.directed:
         raise InputError(
-            f"This rule needs all eigenvalues of W real and above {needs.smallest_eigenvalue:.4g}, "
+            f"{name} needs all eigenvalues of W real and above {needs.smallest_eigenvalue:.4g}, "
             f"and {topology.name} is directed. Use an undirected graph or another rule."
         )
     if rounds % 2 == 0:
@@ -184,6 +184,6 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int) -> Non
     margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
     if topology.smallest_eigenvalue**rounds <= needs.smallest_eigenvalue + margin:
         raise InputError(
-            f"This rule needs all eigenvalues of W above {needs.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
+            f"{name} needs all eigenvalues of W above {needs.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
             f"is {topology.smallest_eigenvalue:.4g}. Use weights='lazy' (--weights lazy), or leave the rule out."
         )

@@ -1,0 +1,61 @@
+"""The simulated step of every rule against D-NASA's, per array of state.
+
+    python -m benchmarks.rules
+
+8 nodes on the exponential graph, gradients for free: a step is the rule and its exchange. Rules are measured alternately.
+"""
+
+import time
+
+import numpy as np
+import torch
+
+from benchmarks.steppers import snapshot
+from dnasa import topology
+from dnasa.core import Layout, leaves, size
+from dnasa.engine.side_by_side import make_stepper
+from dnasa.engine.steppers import Stepper
+from dnasa.networks.simulated import connect
+from dnasa.rules.registry import RULES, groups, variants
+from dnasa.runs.timing import Timeline
+
+NODES, STEPS, ROUNDS = 8, 10, 15
+LAYOUTS: dict[str, Layout] = {"LeNet": (("a", (61_706,)),), "matrices": (("a", (200, 300)), ("b", (300,)))}
+
+
+def stepper_of(name: str, layout: Layout) -> tuple[Stepper, int]:
+    """And the number of arrays of the size of x in its state."""
+    graph = topology.directed_exponential(NODES) if name in ("sgp", "push_dsgt") else topology.exponential(NODES)
+    x = torch.ones(1, 1, NODES, size(layout), dtype=torch.float32)
+    (group,) = groups(variants(name, [1e-3]), NODES, 10_000, x, layout)
+    start = snapshot(group.rule, x)
+    arrays = sum(part.shape[-1] == x.shape[-1] for part in leaves(start.state).values())
+    return make_stepper([group.rule], [1], connect(graph), [start], Timeline()), arrays
+
+
+def measure(layout: Layout) -> dict[str, tuple[float, int]]:
+    """Milliseconds of a step, the median of all rounds, and the arrays of state."""
+    made = {name: stepper_of(name, layout) for name in RULES}
+    gradient = 0.1 * torch.randn(1, 1, NODES, size(layout))
+    times: dict[str, list[float]] = {name: [] for name in made}
+    for k in range(ROUNDS):
+        for name, (stepper, _) in made.items():
+            count = len(stepper.points(k * STEPS))
+            began = time.perf_counter()
+            for t in range(k * STEPS, (k + 1) * STEPS):
+                stepper.step((gradient,) * count, t)
+            times[name].append((time.perf_counter() - began) / STEPS)
+    return {name: (1e3 * float(np.median(some)), made[name][1]) for name, some in times.items()}
+
+
+def main() -> None:
+    for title, layout in LAYOUTS.items():
+        table = measure(layout)
+        base = table["dnasa"][0] / table["dnasa"][1]
+        print(f"{title}, {size(layout):,} parameters; D-NASA {table['dnasa'][0]:.2f} ms")
+        for name, (ms, arrays) in table.items():
+            print(f"  {name:10s} {ms:7.2f} ms, {arrays} arrays, {ms / arrays / base:.2f} times D-NASA's per array")
+
+
+if __name__ == "__main__":
+    main()

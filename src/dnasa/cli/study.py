@@ -1,0 +1,90 @@
+"""`dnasa study`: a comparison for each problem, graph and partition of a file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dnasa import networks
+from dnasa.cli import inputs, options, plugins
+from dnasa.cli.exits import fail
+from dnasa.cli.pictures import FORMATS, write
+from dnasa.cli.rendering import frame_table, print_line, print_wide
+from dnasa.core import InputError, choose
+from dnasa.files import make_folder
+
+if TYPE_CHECKING:
+    from dnasa.studies.study_report import StudyReport
+
+
+def study(
+    file: Annotated[
+        str | None,
+        typer.Argument(help="A .toml file (see docs/studies.md), or a study that comes with dnasa by its name."),
+    ] = None,
+    list_studies: Annotated[bool, typer.Option("--list", help="List the studies that come with dnasa.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only these problems of the file, separated by commas.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
+    ] = False,
+    plugin: options.Plugin = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: as in the file, else cpu.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
+    format: options.PictureFormat = "png",
+    latex: options.Latex = False,
+) -> None:
+    """Run a study: several problems, graphs and partitions, in each of which rules are compared as `dnasa compare` does.
+
+    Everything is saved in one folder. The same command continues a study that was stopped, and runs what is new in its file.
+    """
+    from dnasa.studies import study as runner
+    from dnasa.studies import study_file
+    from dnasa.studies.study_report import StudyReport
+
+    if list_studies or file is None:
+        return print_list(file)
+    if networks.detect() != "simulated":
+        raise InputError("A study runs in one process: start it without mpirun or torchrun.")
+    choose("format", format, dict.fromkeys(FORMATS))
+    plugins.load(plugin or ())
+    path = study_file.find(file)
+    chosen = study_file.read(path, inputs.split(only or ""), quick)
+    chosen = chosen._replace(device=device or chosen.device)
+    runner.check(chosen)
+    folder = make_folder(out or Path("studies") / chosen.name)
+    report = StudyReport(chosen, *runner.run(chosen, folder, report=print_line))
+    print_report(report)
+    save(report, folder, format, latex)
+    if report.numbers()["mean"].isna().all():
+        fail(1, "Every run diverged: try smaller etas, or add dnasa, which needs none.")
+
+
+def print_list(file: str | None) -> None:
+    from dnasa.studies import study_file
+
+    if file is not None:
+        raise InputError("--list lists all studies: leave the file out.")
+    for name, path in study_file.shipped().items():
+        print_line(f"{name}: {path.read_text().splitlines()[0].lstrip('# ')}")
+
+
+def print_report(report: "StudyReport") -> None:
+    titles = report.titles()
+    for problem, table in report.tables().items():
+        print_wide(frame_table(table, titles[problem]))
+    for line in (*report.notes(), *report.left_out):
+        print_line(line)
+
+
+def save(report: "StudyReport", folder: Path, kind: str, latex: bool) -> None:
+    """Each file is complete or absent."""
+    from dnasa.plots import rendered
+
+    figure = report.study.figure
+    write(folder / f"{figure}.{kind}", rendered(report.draw(), kind))
+    write(folder / f"{figure}.csv", report.drawn().to_csv(index=False).encode())
+    write(folder / "table.csv", report.numbers().to_csv(index=False).encode())
+    if latex:
+        write(folder / "table.tex", report.latex().encode())
+    names = [f"{figure}.{kind}", f"{figure}.csv", "table.csv", *["table.tex"] * latex]
+    print_line(f"Saved {', '.join(names)} and all runs in {folder}.")

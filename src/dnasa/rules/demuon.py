@@ -1,0 +1,75 @@
+"""DeMuon: tracked momentum, orthogonalized matrix by matrix (He, Ren, Mao and Larsson, 2025)."""
+
+from itertools import accumulate, pairwise
+from math import prod
+from typing import NamedTuple
+
+from dnasa.arrays import unit
+from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule
+
+THETA = 0.2  # weight of the newest gradient
+ITERATIONS = 5
+A, B, C = 3.4445, -4.7750, 2.0315  # Muon's coefficients (Jordan et al., 2024)
+
+
+class State(NamedTuple):
+    x: Array
+    v: Array  # trackers of m, mixed: mean(v) == mean(m)
+    m: Array  # momentum of the node's own gradients
+
+
+def demuon(eta: Schedule, *, layout: Layout) -> Rule:
+    """m' = (1 - theta) m + theta g; v <- W[v + m' - m]; then x <- W[x - eta msgn(v)].
+
+    msgn for each matrix of the layout by itself; vectors are normalized, each by itself.
+    """
+
+    def init(x: Array) -> State:
+        return State(x, v=0 * x, m=0 * x)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        m = (1 - THETA) * s.m + THETA * g
+        return (s.v + m - s.m,), s._replace(m=m)
+
+    def receive(s: State, mixed: Messages) -> State:
+        (v,) = mixed
+        return s._replace(v=v)
+
+    def send_x(s: State, t: int) -> tuple[Messages, State]:
+        return (s.x - eta(t) * direction(s.v, layout),), s
+
+    def receive_x(s: State, mixed: Messages) -> State:
+        (x,) = mixed
+        return s._replace(x=x)
+
+    def restart(s: State) -> State:
+        return s._replace(v=s.m)  # then mean(v) = mean(m) over the nodes that are left
+
+    return Rule(init, send, receive, then=(Exchange(send_x, receive_x),), restart=restart, estimate=lambda s: s.v)
+
+
+def direction(v: Array, layout: Layout) -> Array:
+    """msgn of every matrix in v, z / |z| of every vector; kernels of convolutions are matrices of one row per output."""
+    out = 0 * v
+    bounds = [0, *accumulate(prod(shape) for _, shape in layout)]
+    for (_, shape), (a, b) in zip(layout, pairwise(bounds), strict=True):
+        part = unit(v[..., a:b])
+        if len(shape) > 1:
+            matrices = part.reshape(*part.shape[:-1], shape[0], -1)
+            part = orthogonalized(matrices).reshape(part.shape)
+        out[..., a:b] = part
+    return out
+
+
+def orthogonalized(x: Array) -> Array:
+    """About msgn(x) = U V' for x = U S V' of Frobenius norm 1, by Newton-Schulz.
+
+    Singular values above 0.002 become 0.68 to 1.2.
+    """
+    if x.shape[-2] > x.shape[-1]:
+        return orthogonalized(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    for _ in range(ITERATIONS):
+        square = x @ x.swapaxes(-1, -2)
+        x = A * x + (B * square + C * square @ square) @ x
+    return x

@@ -1,0 +1,32 @@
+"""EXTRA: gradient descent with a sum of past disagreements that corrects it (Shi et al., 2015)."""
+
+from typing import NamedTuple
+
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+
+NEEDS = Needs(doubly_stochastic=True)  # with push-sum, complex eigenvalues of W make c grow without bound
+
+
+class State(NamedTuple):
+    x: Array
+    c: Array  # sum of (W[x] - x) / 2 over all steps: mean(c) == 0
+
+
+def extra(eta: Schedule) -> Rule:
+    """x+ = W[x] + c - eta g; c <- c + (W[x] - x) / 2: the paper's form with a sum, from which the one with x_old follows
+
+    x+ = x + W[x] - (x_old + W[x_old]) / 2 - eta g + eta_old g_old, first step W[x] - eta g.
+    """
+
+    def init(x: Array) -> State:
+        return State(x, c=0 * x)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        return (s.x,), State(x=s.c - eta(t) * g, c=s.c - s.x / 2)  # to which the average is added
+
+    def receive(s: State, mixed: Messages) -> State:
+        (x,) = mixed
+        return State(s.x + x, s.c + x / 2)
+
+    return Rule(init, send, receive, needs=NEEDS)

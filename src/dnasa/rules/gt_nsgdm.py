@@ -1,0 +1,40 @@
+"""GT-NSGDm: tracked momentum, normalized steps, for heavy-tailed noise (Yu, Jakovetic and Kar, 2025)."""
+
+from typing import NamedTuple
+
+from dnasa.arrays import unit
+from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule
+
+
+class State(NamedTuple):
+    x: Array
+    v: Array  # momentum of the node's own gradients
+    y: Array  # trackers, mixed: mean(y) == mean(v)
+
+
+def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
+    """v+ = beta v + (1 - beta) g; y <- W[y + v+ - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step"""
+
+    def init(x: Array) -> State:
+        return State(x, v=0 * x, y=0 * x)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        v = beta(t) * s.v + (1 - beta(t)) * g
+        return (s.y + v - s.v,), s._replace(v=v)
+
+    def receive(s: State, mixed: Messages) -> State:
+        (y,) = mixed
+        return s._replace(y=y)
+
+    def send_x(s: State, t: int) -> tuple[Messages, State]:
+        return (s.x - eta(t) * unit(s.y),), s
+
+    def receive_x(s: State, mixed: Messages) -> State:
+        (x,) = mixed
+        return s._replace(x=x)
+
+    def restart(s: State) -> State:
+        return s._replace(y=s.v)  # then mean(y) = mean(v) over the nodes that are left
+
+    return Rule(init, send, receive, then=(Exchange(send_x, receive_x),), restart=restart, estimate=lambda s: s.y)

@@ -1,0 +1,40 @@
+"""K-GT: gradient tracking with K local steps between exchanges (Liu, Lin, Koloskova and Stich, 2023)."""
+
+from typing import NamedTuple
+
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, whole
+
+LOCAL_STEPS = 10
+
+
+class State(NamedTuple):
+    x: Array
+    c: Array  # corrections of the node's gradients: mean(c) == 0
+    z: Array  # sum of the corrected gradients since the last exchange, divided by K
+
+
+def kgt(eta: Schedule, local_steps: int = LOCAL_STEPS) -> Rule:
+    """K times x <- x - eta (g + c); then c <- c - z + W[z], x <- W[x], where z is the mean of the K (g + c).
+
+    A step is one gradient. K = `local_steps`; the exchange is part of every K-th step. K = 1 is D-SGT.
+    """
+    K = whole("local_steps", local_steps)
+
+    def init(x: Array) -> State:
+        return State(x, c=0 * x, z=0 * x)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        x = s.x - eta(t) * (g + s.c)
+        z = s.z + (g + s.c) / K
+        if (t + 1) % K:
+            return (), State(x, s.c, z)
+        return (x, z), s._replace(c=s.c - z)
+
+    def receive(s: State, mixed: Messages) -> State:
+        if not mixed:
+            return s
+        x, z = mixed
+        return State(x, c=s.c + z, z=0 * z)
+
+    return Rule(init, send, receive)

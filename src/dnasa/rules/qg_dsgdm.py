@@ -1,0 +1,35 @@
+"""QG-DSGDm: D-SGD with momentum taken from the averaged iterates, not from the node's own gradients (Lin et al., 2021)."""
+
+from typing import NamedTuple
+
+from dnasa.arrays import nonzero
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+
+BETA = MU = 0.9
+STABLE = -(1 + MU) / (1 + MU + 2 * BETA * (1 - MU))  # eigenvalues of W above it are damped as eta goes to 0
+
+
+class State(NamedTuple):
+    x: Array
+    m: Array  # quasi-global momentum
+    eta: Array  # of the last step, (..., k, 1)
+
+
+def qg_dsgdm(eta: Schedule) -> Rule:
+    """x+ = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x+) / eta"""
+
+    def init(x: Array) -> State:
+        return State(x, m=0 * x, eta=0 * x[..., :1])
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        return (s.x - eta(t) * (BETA * s.m + g),), s._replace(eta=eta(t) + 0 * s.eta)
+
+    def receive(s: State, mixed: Messages) -> State:
+        (x,) = mixed
+        return s._replace(x=x, m=MU * s.m + (1 - MU) * (s.x - x) / nonzero(s.eta))
+
+    def restart(s: State) -> State:
+        return s  # m is a past movement of x, which does not depend on who else is there
+
+    return Rule(init, send, receive, restart=restart, needs=Needs(smallest_eigenvalue=STABLE))

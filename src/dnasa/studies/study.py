@@ -1,0 +1,161 @@
+"""Running a study: a comparison for each of its cells, each in a folder of its own, continued where it was stopped."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dnasa import topology
+from dnasa.core import InputError, Interrupted, choose
+from dnasa.files import write_durably
+from dnasa.plots import label
+from dnasa.rules import registry
+from dnasa.rules.registry import RULES, variants
+from dnasa.runs.folder import RunFolder
+from dnasa.statistics import final
+from dnasa.studies.comparison import Comparison, X, compare
+from dnasa.studies.sources import make_source
+from dnasa.studies.study_file import Cell, Study
+
+if TYPE_CHECKING:
+    from dnasa.problems import Problem
+    from dnasa.topology import Topology
+
+UNCOMPARED = ("checkpoint_every",)  # settings that do not change results
+SUMMARY = "table.csv"  # of a cell: written when it is complete
+
+
+class Prepared(NamedTuple):
+    """What a cell compares; rules that W does not suit are left out, each with a line that says why."""
+
+    problem: "Problem"
+    graph: "Topology"
+    rules: list[str]
+    notes: list[str]
+    evaluate: Any
+
+
+def check(study: Study) -> None:
+    """Make every problem and graph once, so that mistakes show before anything is run."""
+    choose("x", study.x, X)
+    seen = set()
+    for cell in study.cells:
+        try:
+            prepared = prepare(study, cell)
+            if cell.problem not in seen:
+                take_one_step(study, cell, prepared)
+        except InputError as error:
+            raise InputError(f"{study.name}, {cell.title}: {error}") from error
+        seen.add(cell.problem)
+
+
+def take_one_step(study: Study, cell: Cell, prepared: Prepared) -> None:
+    """Only a run shows which metrics and axes there are."""
+    rule, metric = prepared.rules[0], cell.settings["metric"]
+    x = "steps" if study.x == "seconds" else study.x  # without repeating the run to time it
+    if metric is not None or x != "steps":
+        eta = {rule: cell.settings["etas"][rule][:1]}
+        compare(prepared.problem, prepared.graph, [rule], eta, steps=1, metric=metric, x=x, progress=False)
+
+
+def prepare(study: Study, cell: Cell) -> Prepared:
+    graph = topology.make(cell.graph, cell.settings["nodes"], cell.settings["weights"])
+    own = {"data": cell.problem, "problem": None} if cell.partition else {"data": None, "problem": cell.problem}
+    options = cell.settings | own | {"partition": cell.partition, "device": study.device, "shard_dir": None}
+    source = make_source(SimpleNamespace(**options), range(graph.nodes), validate=True)
+    at_end = study.figure == "stepsizes" and cell.settings["evaluate"] is None
+    reasons = {
+        rule: reason for rule in cell.settings["rules"] if (reason := unsuitable(cell, rule, source.problem, graph))
+    }
+    rules = [rule for rule in cell.settings["rules"] if rule not in reasons]
+    if not rules:
+        raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
+    notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values()]
+    return Prepared(source.problem, graph, rules, notes, [cell.settings["steps"]] if at_end else source.evaluate)
+
+
+def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
+    """Why the rule cannot be used on this graph; empty if it can."""
+    variant = variants(rule, cell.settings["etas"][rule])[0]
+    made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
+    try:
+        topology.check_weights(
+            registry.make(RULES[variant.rule], made, problem.layout), graph, 1, label(variant.rule, variant.schedule)
+        )
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+# ---------------------------------------------------------------- runs
+
+
+def run(
+    study: Study, out: Path, progress: bool | None = None, report: Callable[[str], None] = print
+) -> tuple[list[tuple[Cell, Comparison]], list[str]]:
+    """The comparison of every cell, and notes on rules that were left out. What is in `out` already is not run again."""
+    folders = [cell_folder(cell, out) for cell in study.cells]
+    found: list[tuple[Cell, Comparison]] = []
+    notes: dict[str, None] = {}
+    for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
+        began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
+        prepared = prepare(study, cell)
+        comparison = run_cell(study, cell, prepared, folder, progress)
+        runs = len(final(comparison.history))
+        took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"
+        report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
+        found.append((cell, comparison))
+        notes |= dict.fromkeys(prepared.notes)
+    return found, list(notes)
+
+
+def cell_folder(cell: Cell, out: Path) -> RunFolder:
+    """Its folder in `out`, to be continued if it has been begun with the same settings."""
+    path, settings = out / cell.folder, stored(cell)
+    if not (path / "config.json").exists():
+        return RunFolder(path, {"command": "study", "options": settings})
+    folder = RunFolder(path, resume=True)
+    saved = folder.config.get("options")
+    for key, value in settings.items():
+        before = saved.get(key) if isinstance(saved, dict) else None
+        if before != value:
+            raise InputError(
+                f"{path} was run with {key} = {before!s:.60}, not {value!s:.60}: delete this folder to run it again, or choose "
+                "another --out."
+            )
+    return folder
+
+
+def stored(cell: Cell) -> dict[str, Any]:
+    """The settings that results depend on, as they come back from a file."""
+    names = {"data": cell.problem, "topology": cell.graph, "partition": cell.partition}
+    return json.loads(json.dumps(names | {key: value for key, value in cell.settings.items() if key not in UNCOMPARED}))
+
+
+def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: bool | None) -> Comparison:
+    """All its rules, stepsizes and seeds side by side."""
+    settings = cell.settings
+    try:
+        comparison = compare(
+            prepared.problem,
+            prepared.graph,
+            prepared.rules,
+            settings["etas"],
+            steps=settings["steps"],
+            seed=range(settings["seed"], settings["seed"] + settings["seeds"]),
+            metric=settings["metric"],
+            x=study.x,
+            extend=settings["extend"],
+            folder=folder,
+            evaluate=prepared.evaluate,
+            node_weights=settings["weights_by"],
+            checkpoint_every=settings["checkpoint_every"],
+            progress=progress,
+        )
+    except Interrupted as error:
+        what = str(error).partition(";")[0]
+        raise Interrupted(f"{what} of {cell.title}; the same command continues there.") from error
+    write_durably(folder.path / SUMMARY, comparison.summary().to_csv(index=False).encode())
+    return comparison

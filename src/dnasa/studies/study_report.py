@@ -1,0 +1,151 @@
+"""What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dnasa import tables
+from dnasa.plots import label, panels
+from dnasa.rules.registry import variants
+from dnasa.statistics import VARIANT
+from dnasa.studies import drawing
+from dnasa.studies.comparison import Comparison, X
+from dnasa.studies.study_file import Cell, Study, source_name
+
+KEY = {
+    "*": "the best of its column",
+    "=": "no clear difference to the best: the 95 % interval of the paired difference contains 0",
+    "^": "the stepsize is at an edge of its grid, so the best may lie beyond",
+}
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """`numbers` are those of the table, `drawn` those of the figure; in both, the first columns name the cell."""
+
+    study: Study
+    found: list[tuple[Cell, Comparison]]
+    left_out: list[str]
+
+    # ------------------------------------------------------------ numbers
+
+    def numbers(self) -> pd.DataFrame:
+        """For each cell and rule: the chosen stepsize, its results, and the paired difference to the best of the cell."""
+        parts = []
+        for cell, comparison in self.found:
+            rows = comparison.summary().merge(comparison.choice[[*VARIANT, "edge"]], on=list(VARIANT), how="left")
+            parts.append(_of_cell(cell, rows.assign(metric=comparison.metric, chosen_by=comparison.selection.metric)))
+        return pd.concat(parts, ignore_index=True)
+
+    def drawn(self) -> pd.DataFrame:
+        parts = [_of_cell(cell, self._panel(comparison)) for cell, comparison in self.found]
+        return pd.concat(parts, ignore_index=True)
+
+    def _panel(self, comparison: Comparison) -> pd.DataFrame:
+        return comparison.curves() if self.study.figure == "curves" else comparison.stepsizes()
+
+    # ------------------------------------------------------------ tables
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """As text, one part for each problem: rows are rules, columns graphs and partitions."""
+        return {problem: self._table(found) for problem, found in self._problems()}
+
+    def _problems(self) -> Iterator[tuple[str, list[tuple[Cell, Comparison]]]]:
+        for problem in dict.fromkeys(cell.problem for cell, _ in self.found):
+            yield problem, [(cell, comparison) for cell, comparison in self.found if cell.problem == problem]
+
+    def _table(self, found: list[tuple[Cell, Comparison]]) -> pd.DataFrame:
+        columns = {}
+        for cell, comparison in found:
+            rows = comparison.summary().assign(edge=comparison.choice.edge)
+            names = [label(row.rule, row.schedule) for row in rows.itertuples()]
+            texts = [_text(comparison.metric, row) for _, row in rows.iterrows()]
+            columns[_heading(cell)] = pd.Series(texts, names)
+            if len(found) == 1:
+                gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
+                columns["difference to the best"] = pd.Series(gaps, names)
+        wanted = [variants(rule, [1.0])[0] for rule in found[0][0].settings["rules"]]
+        frame = pd.DataFrame(columns).reindex([label(*variant[:2]) for variant in wanted]).fillna("-")
+        return frame.rename_axis("method").reset_index()
+
+    def titles(self) -> dict[str, str]:
+        """Of each part of the table: what was run and measured."""
+        out = {}
+        for problem, found in self._problems():
+            cell, comparison = found[0]
+            seeds = cell.settings["seeds"]
+            runs = (
+                f"{cell.settings['steps']:,} steps, {seeds} seed{'s' * (seeds > 1)}" + ", quick run" * self.study.quick
+            )
+            out[problem] = (
+                f"{source_name(problem)}: {drawing.name_of(comparison.metric)}, {cell.settings['nodes']} nodes, {runs}"
+            )
+        return out
+
+    def latex(self) -> str:
+        """One booktabs table for each problem; the best result of a column is bold."""
+        titles = self.titles()
+        parts = []
+        for problem, table in self.tables().items():
+            bold = {(i, name) for name in table for i, text in enumerate(table[name]) if text.endswith("*")}
+            plain = table.apply(lambda column: column.str.removesuffix(" *"))
+            notes = " ".join(self.notes()).replace("* the best", "bold the best")
+            parts.append(tables.latex(plain, f"{titles[problem]}. {notes}", bold))
+        return "\n".join(parts)
+
+    def notes(self) -> list[str]:
+        """How stepsizes were chosen, and what the marks of the table mean."""
+        chosen = dict.fromkeys(
+            str(comparison.selection) for _, comparison in self.found if comparison.choice.eta.notna().any()
+        )
+        lines = [f"Stepsizes were chosen by {' or '.join(chosen)}."] if chosen else ["Nothing was tuned."]
+        shown = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
+        used = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in shown]
+        return lines + [f"Marks: {'; '.join(used)}."] * bool(used)
+
+    # ------------------------------------------------------------ figure
+
+    def draw(self) -> Figure:
+        """A panel for each cell; with several graphs, they are the columns."""
+        count, graphs = len(self.found), len({cell.graph for cell, _ in self.found})
+        columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
+        figure, axes = panels(columns, ceil(count / columns), height=3.4)
+        looks = drawing.looks(self.drawn())
+        handles: dict[str, Any] = {}
+        for axis, (cell, comparison) in zip(axes.flat, self.found, strict=False):
+            table = self._panel(comparison)
+            if self.study.figure == "curves":
+                drawing.draw_curves(axis, table.assign(eta=np.nan), X[self.study.x], comparison.metric, looks)
+            else:
+                drawing.draw_stepsizes(axis, table, comparison.metric, given=looks)
+            axis.set_title(cell.title, fontsize=10)
+            handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+        for axis in axes.flat[count:]:
+            axis.set_visible(False)
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, max(1, columns)), fontsize=8
+        )
+        if self.study.quick:
+            figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
+        return figure
+
+
+def _heading(cell: Cell) -> str:
+    return ", ".join(filter(None, (cell.graph, cell.partition)))
+
+
+def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
+    names = {"problem": cell.problem, "graph": cell.graph, "partition": cell.partition or ""}
+    return rows.assign(**names)[[*names, *rows.columns]]
+
+
+def _text(metric: str, row: Any) -> str:
+    """Mean ± spread with its marks."""
+    same = not row.best and row.difference_low <= 0 <= row.difference_high
+    marks = ["^"] * bool(row.edge) + ["="] * bool(same) + ["*"] * bool(row.best)
+    return " ".join([tables.with_spread(metric, row), *marks])

@@ -1,0 +1,212 @@
+"""Compressed messages: what travels, what arrives, how many bytes it takes, and that rules still learn."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from launching import MPIRUN, launch
+from thread_network import run_threads
+
+import dnasa
+from dnasa import channels, cli, topology
+from dnasa.channels import Codec, compression, quantised, random_k, sign, top_k
+from dnasa.core import InputError
+from dnasa.networks import simulated
+from dnasa.problems import Custom
+
+NAMES = ["topk:0.1", "randk:0.1", "8bit", "4bit", "sign"]
+CODECS = {"topk": top_k(0.1), "randk": random_k(0.1), "8bit": quantised(8), "4bit": quantised(4), "sign": sign()}
+JOB = str(Path(__file__).with_name("distributed_job.py"))
+every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+GRAPH = topology.ring(4)
+TARGETS = np.random.default_rng(1).standard_normal((4, 300))
+
+
+def rows(width, dtype=np.float32):
+    spread = np.exp(np.random.default_rng(1).standard_normal(width))
+    return (spread * np.random.default_rng(0).standard_normal((2, 3, width))).astype(dtype)
+
+
+def problem() -> Custom:
+    return Custom(lambda x, node, rng: x - TARGETS[node], start=np.zeros(300), fingerprint="quadratic")
+
+
+def solve(**options: Any):
+    chosen: Any = {"steps": 60, "evaluate": [60], "progress": False} | options
+    return dnasa.solve(problem(), GRAPH, "dsgt", eta=0.05, schedule="constant", **chosen)
+
+
+# ---------------------------------------------------------------- codecs
+
+
+@every_codec
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 5, 256, 257, 600])
+def test_a_payload_has_the_bytes_it_says_and_is_closer_than_nothing(codec, width, dtype):
+    a = rows(width, dtype)
+    payload = codec.encode(a, 3)
+    arrived = codec.decode(payload, a, 3)
+    assert payload.shape[-1] * payload.itemsize == codec.row_bytes(a)
+    assert (arrived.shape, arrived.dtype) == (a.shape, a.dtype)
+    assert (((a - arrived) ** 2).sum(-1) < (a**2).sum(-1)).all()
+    if width == 1:
+        np.testing.assert_allclose(arrived, a, rtol=0.005)
+
+
+@every_codec
+def test_numpy_and_torch_give_the_same_bits(codec):
+    a = rows(600)
+    payload, other = codec.encode(a, 3), codec.encode(torch.from_numpy(a), 3)
+    np.testing.assert_array_equal(payload, other.numpy())
+    np.testing.assert_array_equal(codec.decode(payload, a, 3), codec.decode(other, torch.from_numpy(a), 3).numpy())
+
+
+@every_codec
+def test_zeros_arrive_as_zeros_and_what_is_not_finite_is_noticed(codec):
+    a = np.zeros((2, 300), np.float32)
+    np.testing.assert_array_equal(codec.decode(codec.encode(a, 0), a, 0), a)
+    a[:] = np.nan
+    assert np.isnan(codec.decode(codec.encode(a, 0), a, 0)).any()
+
+
+def test_top_k_sends_the_largest_numbers_unchanged():
+    a = rows(50)
+    arrived = top_k(0.1).decode(top_k(0.1).encode(a, 0), a, 0)
+    sent = arrived != 0
+    assert (sent.sum(-1) == 5).all()
+    np.testing.assert_array_equal(arrived[sent], a[sent])
+    np.testing.assert_array_equal(np.abs(arrived).max(-1), np.abs(a).max(-1))
+    assert (np.abs(a)[sent].reshape(2, 3, 5).min(-1) > np.where(sent, 0, np.abs(a)).max(-1)).all()
+
+
+def test_random_k_sends_values_at_positions_that_depend_on_seed_and_step_alone():
+    a = rows(200)
+
+    def positions(codec, t):
+        return np.flatnonzero(codec.decode(codec.encode(a, t), a, t)[0, 0]).tolist()
+
+    assert len(positions(random_k(0.1), 0)) == 20
+    assert positions(random_k(0.1), 7) == positions(random_k(0.1), 7)
+    assert positions(random_k(0.1), 7) != positions(random_k(0.1), 8)
+    assert positions(random_k(0.1), 7) != positions(random_k(0.1, seed=1), 7)
+
+
+@pytest.mark.parametrize(("bits", "largest"), [(8, 127), (4, 7)])
+def test_quantised_numbers_are_off_by_half_a_level_at_most(bits, largest):
+    a = rows(256)
+    error = np.abs(quantised(bits).decode(quantised(bits).encode(a, 0), a, 0) - a)
+    assert (error <= np.abs(a).max(-1, keepdims=True) / largest * 0.51).all()
+
+
+def test_signs_arrive_with_the_mean_absolute_value_of_their_block():
+    a = rows(300)
+    arrived = sign().decode(sign().encode(a, 0), a, 0)
+    np.testing.assert_array_equal(np.sign(arrived), np.sign(a))
+    for block in (slice(0, 32), slice(288, 300)):
+        scale = np.abs(a[..., block]).mean(-1, keepdims=True) + 0 * a[..., block]
+        np.testing.assert_allclose(np.abs(arrived[..., block]), scale, rtol=0.005)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 1.0])
+def test_the_gamma_of_top_k_is_half_of_what_normal_numbers_keep(share):
+    a = np.random.default_rng(0).standard_normal((1, 200_000))
+    arrived = top_k(share).decode(top_k(share).encode(a, 0), a, 0)
+    assert top_k(share).gamma == pytest.approx((arrived**2).sum() / (a**2).sum() / 2, rel=0.02)
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compressed_nodes_agree_on_the_minimiser(name):
+    done = solve(compress=name, steps=400, evaluate=[400])
+    np.testing.assert_allclose(done.x, TARGETS.mean(0) + 0 * TARGETS, atol=0.02)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mean_of_a_message_is_preserved(name):
+    channel, y = compression(name), rows(300, np.float64)[0]
+    memory, multiply = (channel.init(y),), simulated.connect(topology.ring(3), channel=channel).at
+    assert multiply is not None
+    for t in range(5):
+        (mixed,), memory = channel.exchange(memory, (y + t,), multiply(t), t)
+        np.testing.assert_allclose(mixed.mean(0), (y + t).mean(0), atol=1e-12)
+        assert np.abs(mixed - y - t).max() > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_processes_give_the_simulators_iterates(name):
+    results = run_threads(GRAPH, lambda net: solve(network=net), channel=compression(name))
+    np.testing.assert_allclose(results[0].x, solve(compress=name).x, rtol=0, atol=1e-10)
+
+
+def test_a_codec_and_its_name_are_the_same():
+    by_name = solve(compress="topk:0.1,gamma=0.2")
+    network = dnasa.connect(GRAPH, channel=channels.choco(top_k(0.1), gamma=0.2))
+    np.testing.assert_array_equal(by_name.x, solve(network=network).x)
+    np.testing.assert_array_equal(solve(compress=sign()).x, solve(network=dnasa.connect(GRAPH, compress="sign")).x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_history_counts_the_bytes_of_the_format(name):
+    codec: Codec = CODECS[name.partition(":")[0]]
+    done = solve(compress=name, steps=10, evaluate=[10])
+    per_row = codec.row_bytes(np.zeros(300))
+    assert done.final().bytes.tolist() == [10 * GRAPH.messages * 2 * per_row]  # x and the tracker
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
+)
+@pytest.mark.xdist_group("processes")
+def test_real_processes_send_the_bytes_in_the_history(engine):
+    """The job counts the bytes given to MPI's or torch.distributed's send calls."""
+    done = launch(engine, 4, JOB, "compressed", engine)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [line for line in done.stdout.splitlines() if line in NAMES] == NAMES
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("topk:2", "The share of numbers sent must be above 0 and at most 1, not 2"),
+        ("topk:nan", "The share of numbers sent must be above 0"),
+        ("topk:x", "The share of topk must be a number, not 'x'"),
+        ("randk", "randk needs the share of numbers to send, such as randk:0.01"),
+        ("zip", "Unknown compression 'zip'. Choose from: topk, randk, 8bit, 4bit, sign"),
+        ("8bit:3", "8bit takes no number: leave ':3' out"),
+        ("sign,gamma=2", "gamma must be a number above 0 and at most 1, not 2"),
+        ("sign,gamma=x", "gamma must be a number, not 'x'"),
+        ("sign,beta=1", "such as topk:0.01,gamma=0.3; not 'sign,beta=1'"),
+    ],
+)
+def test_wrong_compression_gets_one_clear_line_and_exit_code_2(text, message, monkeypatch, capsys):
+    words = ["dnasa", "train", "--problem", "least_squares", "--nodes", "4", "--steps", "3", "--compress", text]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_compression_is_given_once_and_alone():
+    with pytest.raises(InputError, match="cannot be combined: give one of them"):
+        dnasa.connect(GRAPH, message_dtype="float16", compress="sign")
+    with pytest.raises(InputError, match="give them to connect"):
+        solve(network=dnasa.connect(GRAPH), compress="sign")
+    with pytest.raises(InputError, match=r"randk:0\.1 has no default gamma for CHOCO: give one"):
+        channels.choco(random_k(0.1))
+    with pytest.raises(InputError, match="quantised to 8 or 4 bits, not 3"):
+        quantised(3)
+    with pytest.raises(InputError, match="CHOCO needs a Codec"):
+        solve(compress=8)

@@ -1,0 +1,431 @@
+"""Studies as files: every cell is a comparison, everything is saved and continued, and mistakes show before anything runs."""
+
+import json
+import signal
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+from launching import ENVIRONMENT, PATIENCE
+from test_docs import ROOT, blocks
+from test_resume import run
+
+from dnasa import plots
+from dnasa.core import InputError, Interrupted
+from dnasa.rules.registry import BUILT_IN
+from dnasa.statistics import final
+from dnasa.studies import comparison, fig3, fig4, networks, study, study_file
+from dnasa.studies.study_report import StudyReport
+
+TINY = """
+problems = ["least_squares", "digits"]
+graphs = ["ring", "complete"]
+partitions = ["iid", "by_label"]
+rules = ["dsgd", "dsgt:constant", "d2", "dnasa"]
+steps = 20
+nodes = 4
+seeds = 2
+
+[etas]
+default = [0.1, 1]
+"dsgt:constant" = [0.01, 0.03, 0.1]
+
+[problem.least_squares]
+extend = true
+etas.default = [0.001, 0.003]
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The study run once: what it printed, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "tiny.toml").write_text(TINY)
+    return run("study", folder / "tiny.toml", "--out", folder / "a", "--latex", "--format", "svg"), folder / "a"
+
+
+# ---------------------------------------------------------------- a study, its table and its figure
+
+
+def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(whole):
+    done, folder = whole
+    assert done.returncode == 0, done.stderr
+    assert "[6/6] digits, complete, by_label: " in done.stdout
+    table = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])
+    assert table.groupby(["problem", "graph"]).size().to_dict() == {
+        ("digits", "complete"): 8,
+        ("digits", "ring"): 6,
+        ("least_squares", "complete"): 4,
+        ("least_squares", "ring"): 3,
+    }
+    runs = final(pd.read_csv(folder / "digits-ring-by_label" / "history.csv"))
+    row = table.query("problem == 'digits' and graph == 'ring' and partition == 'by_label' and rule == 'dsgd'").iloc[0]
+    values = runs[(runs.rule == "dsgd") & (runs.eta == row.eta)].test_accuracy
+    assert row["mean"] == pytest.approx(values.mean())
+    assert row.spread == pytest.approx(values.std())
+    assert f"{100 * row['mean']:.2f} ± {100 * row.spread:.2f} %" in done.stdout
+    assert (folder / "table.tex").read_text().count(r"\toprule") == 2
+    assert (folder / "stepsizes.svg").stat().st_size > 20_000
+    assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
+
+
+@pytest.mark.parametrize("figure", ["stepsizes", "curves"])
+def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(figure, tiny, tmp_path):
+    tiny.write_text(f'figure = "{figure}"\n' + TINY)
+    chosen = study_file.read(tiny, ["least_squares"])
+    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    drawn = report.drawn()
+    panels = report.draw().axes
+    assert [axis.get_title() for axis in panels] == ["least_squares, ring", "least_squares, complete"]
+    for axis, graph in zip(panels, ("ring", "complete"), strict=True):
+        rows = drawn[(drawn.graph == graph) & (drawn.rule == "dsgd")]
+        shown = [[*line.get_ydata()] for line in plots.data_lines(axis)]
+        assert rows["mean"].tolist() in shown
+    colours = [{line.get_label(): line.get_color() for line in plots.data_lines(axis)} for axis in panels]
+    assert all(colours[1][name] == colour for name, colour in colours[0].items() if not name.startswith("_"))
+
+
+def test_a_cell_is_the_comparison_of_these_settings(whole, tmp_path):
+    words = (
+        "compare --data digits --partition by_label --topology complete --nodes 4 --steps 20 --seeds 2 --evaluate 20"
+    )
+    words += " --rules dsgd,dnasa --etas 0.1,1"
+    assert run(*words.split(), "--out", tmp_path / "b").returncode == 0
+    keys = ["rule", "eta", "seed"]
+    paths = whole[1] / "digits-complete-by_label", tmp_path / "b"
+    mine, other = (final(pd.read_csv(path / "history.csv")) for path in paths)
+    both = other.merge(mine, on=keys)
+    assert len(both) == len(other)
+    np.testing.assert_allclose(both.test_loss_x, both.test_loss_y, rtol=1e-5)
+
+
+def test_marks_say_what_is_best_not_clearly_worse_and_at_an_edge(whole):
+    done, folder = whole
+    table = pd.read_csv(folder / "table.csv")
+    assert table.groupby(["problem", "graph", "partition"], dropna=False).best.sum().eq(1).all()
+    assert done.stdout.count(" *") == 6 + 1  # and in the line that explains it
+    marked = table[~table.best & (table.difference_low <= 0) & (table.difference_high >= 0)]
+    assert done.stdout.count(" =") >= len(marked) > 0
+    assert done.stdout.count(" ^") >= table.edge.notna().sum() > 0
+
+
+def test_diverged_runs_are_counted_in_the_table(tmp_path):
+    file = tmp_path / "wild.toml"
+    file.write_text(
+        'problems = ["least_squares"]\nrules = ["dsgd:constant", "dnasa"]\netas = [1e300]\nnodes = 4\nsteps = 5\n'
+    )
+    done = run("study", file, "--out", tmp_path / "a")
+    assert "diverged (1 of 1)" in done.stdout
+    assert done.returncode == 0
+
+
+def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny):
+    cells = study_file.read(tiny).cells
+    grids = {cell.problem: cell.settings["etas"] for cell in cells}
+    assert grids["digits"] | {"dnasa": 0} == {
+        "dsgd": [0.1, 1],
+        "d2": [0.1, 1],
+        "dsgt:constant": [0.01, 0.03, 0.1],
+        "dnasa": 0,
+    }
+    assert grids["least_squares"]["dsgd"] == [0.001, 0.003]
+    assert grids["least_squares"]["dsgt:constant"] == [0.01, 0.03, 0.1]
+
+
+def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny, tmp_path):
+    done = run("study", tiny, "--quick", "--only", "least_squares", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 steps, 2 seeds, quick run" in " ".join(done.stdout.split())
+    assert (tmp_path / "studies" / "tiny-quick" / "table.csv").exists()
+    chosen = study_file.read(tiny, ["least_squares"], quick=True)
+    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    assert "Quick run" in report.draw().get_suptitle()
+
+
+# ---------------------------------------------------------------- continued
+
+
+def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
+    def again():
+        lines: list[str] = []
+        chosen = study_file.read(tiny, ["least_squares"])
+        report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lines.append))
+        return report.numbers(), lines
+
+    first, _ = again()
+    solved = []
+    original = comparison.solve
+
+    def counted(*arguments, **options):
+        solved.append(options["folder"].path.name)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(comparison, "solve", counted)
+    second, lines = again()
+    assert solved == []
+    assert all(line.endswith("from its folder.") for line in lines)
+    pd.testing.assert_frame_equal(first, second)
+    tiny.write_text(TINY.replace('"complete"]', '"complete", "path"]'))
+    third, _ = again()
+    assert solved[0] == "least_squares-path"
+    assert all(name.startswith("extension") for name in solved[1:])
+    pd.testing.assert_frame_equal(third[third.graph != "path"], second)
+
+
+def test_a_changed_cell_is_refused_with_what_changed(whole, tiny):
+    tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
+    done = run("study", tiny, "--out", whole[1])
+    assert done.returncode == 2
+    assert "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_cell_is_not_resumed_by_itself(whole):
+    done = run("resume", whole[1] / "least_squares-ring")
+    assert done.returncode == 2
+    assert "belongs to a study" in done.stderr
+    assert "least_squares-ring" in run("runs", whole[1]).stdout
+
+
+def test_an_interrupted_study_says_how_to_continue(tiny, tmp_path, monkeypatch):
+    def interrupted(*_, **options):
+        raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
+
+    monkeypatch.setattr(comparison, "solve", interrupted)
+    done = run("study", tiny, "--out", tmp_path / "a")
+    assert done.returncode == 130
+    assert "Interrupted at step 3 of least_squares, ring; the same command continues there." in done.stderr
+
+
+KILLED = """
+problems = ["least_squares", "robust_regression"]
+rules = ["dsgd", "dnasa"]
+etas = [0.001, 0.003]
+nodes = 4
+steps = 400
+evaluate = 100
+checkpoint_every = 50
+figure = "curves"
+"""
+KILL = """
+import os, signal, sys
+from dnasa import cli
+from dnasa.runs.folder import RunFolder
+
+save = RunFolder.save
+
+def save_and_die(folder, step, *rest):
+    save(folder, step, *rest)
+    if folder.path.name == "robust_regression-ring" and step == 150:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RunFolder.save = save_and_die
+cli.main()
+"""
+
+
+def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path):
+    file = tmp_path / "killed.toml"
+    file.write_text(KILLED)
+    assert run("study", file, "--out", tmp_path / "whole").returncode == 0
+    words = [sys.executable, "-c", KILL, "study", file, "--out", tmp_path / "part"]
+    killed = subprocess.run(words, env=ENVIRONMENT, capture_output=True, timeout=PATIENCE)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (tmp_path / "part" / "table.csv").exists()
+    done = run("study", file, "--out", tmp_path / "part")
+    assert done.returncode == 0, done.stderr
+    assert "least_squares, ring: 6 runs of 400 steps, from its folder." in done.stdout
+    log = (tmp_path / "part" / "robust_regression-ring" / "log.txt").read_text()
+    assert "Resumed from the checkpoint of step 150" in log
+    for name in ("table.csv", "curves.csv"):
+        assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+# ---------------------------------------------------------------- wrong files
+
+LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps = ", "is not TOML"),
+        ("steps = 5", "problems is missing"),
+        (LEAST + "step = 5", "unknown key 'step'. The keys here: graphs, "),
+        (LEAST + "seeds = 0", "seeds must be a positive whole number, not 0"),
+        (LEAST + "seeds = true", "seeds must be a positive whole number, not True"),
+        (LEAST + 'graphs = "ring"', "graphs must be a list of different texts, not 'ring'"),
+        (LEAST + 'graphs = ["ring", "ring"]', "graphs must be a list of different texts"),
+        (LEAST + 'graphs = ["rong"]', "Unknown topology 'rong'"),
+        (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule for dsgd 'wat'"),
+        (LEAST + 'rules = ["wat"]', "Unknown rule 'wat'"),
+        (LEAST + "etas = [0.1, -1]", "etas must be a list of different positive numbers"),
+        (LEAST + "etas = {wat = [0.1]}", "etas.wat belongs to none of the rules"),
+        (LEAST + 'etas = {dnasa = [0.1]}\nrules = ["dsgd", "dnasa"]', "Rule 'dsgd' needs a stepsize"),
+        (LEAST + "extend = true\netas = [0.1]", "give at least two stepsizes"),
+        (LEAST + 'figure = "pie"', "figure must be one of: stepsizes, curves"),
+        (LEAST + 'x = "miles"', "Unknown x 'miles'"),
+        (LEAST + 'metric = "test_accuracy"', "There is no metric 'test_accuracy'"),
+        (LEAST + 'name = "../up"', "name must be letters, digits, - and _"),
+        (LEAST + "problem = 3", "problem must be a table"),
+        (
+            LEAST + "[problem.digits]\nsteps = 3",
+            "[problem.digits] must be a table for one of the problems: least_squares",
+        ),
+        (LEAST + "[problem.least_squares]\nwat = 3", "unknown key 'problem.least_squares.wat'"),
+        (LEAST + "[problem.least_squares]\nsteps = 0.5", "problem.least_squares.steps must be a positive whole number"),
+        (LEAST + '[problem.least_squares]\nmodel = "linear"', "model has no effect: least_squares has no data"),
+        ('problems = ["wat"]', "wat, ring, iid: "),
+        ('problems = ["digits"]\npartitions = ["wat"]', "wat"),
+        ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
+        ('problems = ["digits"]\nloss_scale = "2/n"', "loss_scale must be a positive number or '1/n'"),
+        ('problems = ["digits"]\nweights_by = "size"', "weights_by must be 'rows', not 'size'"),
+        ('problems = ["digits"]\ndevice = "wat"', "wat"),
+        ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
+        ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
+    ],
+)
+def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text, message, tmp_path):
+    file = tmp_path / "wrong.toml"
+    file.write_text(text)
+    done = run("study", file, "--out", tmp_path / "a")
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "a").glob("*/config.json"))
+
+
+def test_a_metric_is_checked_on_directed_graphs_too(tmp_path):
+    file = tmp_path / "directed.toml"
+    file.write_text(LEAST + 'graphs = ["directed_ring"]\nrules = ["sgp", "dnasa"]\nmetric = "consensus"\n')
+    study.check(study_file.read(file))
+
+
+def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path):
+    file = tmp_path / "wrong.toml"
+    file.write_text('problems = ["least_squares", "digits"]\nnodes = 4\nsteps = 5\n[problem.digits]\nmetric = "wat"\n')
+    done = run("study", file, "--out", tmp_path / "a")
+    assert done.returncode == 2
+    assert "digits, ring, iid: There is no metric 'wat'" in done.stderr
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["wat"], "There is no study 'wat'. Give a .toml file, or one of: equal_bytes, fig3, "),
+        (["none.toml"], "There is no study in none.toml"),
+        (["methods", "--only", "wat"], "there is no problem 'wat' (--only)"),
+        (["methods", "--format", "gif"], "Unknown format 'gif'"),
+        (["methods", "--list"], "leave the file out"),
+    ],
+)
+def test_a_wrong_command_gets_one_clear_line(words, message, tmp_path):
+    done = run("study", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny, tmp_path):
+    cell = tmp_path / "a" / "least_squares-ring"
+    cell.mkdir(parents=True)
+    for content in ("not JSON", json.dumps({"options": 3}), json.dumps([])):
+        (cell / "config.json").write_text(content)
+        done = run("study", tiny, "--only", "least_squares", "--out", tmp_path / "a")
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+
+
+# ---------------------------------------------------------------- the studies that come with dnasa
+
+
+@pytest.mark.parametrize("name", study_file.shipped())
+def test_a_shipped_study_can_be_read_and_has_a_description(name):
+    chosen = study_file.read(study_file.find(name))
+    assert chosen.name == name
+    assert chosen.cells
+    done = run("study", "--list")
+    assert f"\n{name}: " in f"\n{done.stdout}"
+
+
+def test_the_study_of_methods_has_every_rule():
+    for cell in study_file.read(study_file.find("methods")).cells:
+        assert {*cell.settings["rules"], "sgp", "push_dsgt"} == BUILT_IN
+        assert cell.settings["seeds"] == 5
+
+
+def test_at_equal_bytes_the_steps_are_two_thirds():
+    pairs = (study_file.read(study_file.find(name)).cells for name in ("methods", "equal_bytes"))
+    for cell, fewer in zip(*pairs, strict=True):
+        assert cell[:3] == fewer[:3]
+        assert fewer.settings["steps"] == round(cell.settings["steps"] * 2 / 3)
+        assert fewer.settings["seeds"] == cell.settings["seeds"]
+
+
+def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies():
+    for name in ("fig3", "fig4", "fig5", "fig6"):
+        for cell in study_file.read(study_file.find(name)).cells:
+            settings = cell.settings
+            assert (*settings["rules"],) == fig3.RULES
+            assert (*settings["etas"]["dsgd"],) == fig3.ETAS
+            assert settings["steps"] == fig3.STEPS[cell.problem]
+            assert (settings["seeds"], settings["loss_scale"]) == (fig3.SEEDS, "1/n")
+    graphs = [cell.graph for cell in study_file.read(study_file.find("fig4")).cells]
+    assert [graph.removeprefix("paper_") for graph in graphs] == [*fig4.GRAPHS]
+
+
+def test_the_network_study_as_a_file_has_its_settings():
+    for cell in study_file.read(study_file.find("networks")).cells:
+        task = networks.TASKS[cell.problem]
+        assert {*cell.settings["rules"]} == {*networks.UNTUNED, *networks.TUNED}
+        assert all((*cell.settings["etas"][rule],) == task.etas[rule] for rule in networks.TUNED)
+        assert (cell.settings["steps"], cell.settings["seeds"]) == (task.steps, networks.SEEDS)
+        assert cell.graph in networks.GRAPHS
+        assert cell.partition in ("iid", task.different)
+
+
+def test_the_files_are_part_of_the_package():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "studies/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
+
+
+def test_the_example_of_the_documentation_works(tmp_path):
+    (example,) = blocks("docs/studies.md", "toml")
+    (tmp_path / "my.toml").write_text(example)
+    done = run("study", "my.toml", "--quick", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    name = tomllib.loads(example)["name"]
+    assert (tmp_path / "studies" / f"{name}-quick" / "table.csv").exists()
+
+
+def test_the_keys_of_a_file_are_in_the_documentation():
+    page = (ROOT / "docs" / "studies.md").read_text()
+    for key in (*study_file.SETTINGS, *study_file.OF_STUDY):
+        assert f"`{key}`" in page, key
+
+
+def test_a_study_needs_no_process_but_its_own(monkeypatch, tmp_path):
+    from dnasa import networks as engines
+
+    monkeypatch.setattr(engines, "detect", lambda: "mpi")
+    done = run("study", "methods", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "start it without mpirun" in done.stderr
+
+
+def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path):
+    file = tmp_path / "none.toml"
+    file.write_text(LEAST + 'rules = ["d2"]\n')
+    with pytest.raises(InputError, match="no rule can be used on ring"):
+        study.check(study_file.read(file))
