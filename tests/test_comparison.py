@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from contextlib import suppress
 
 import numpy as np
@@ -264,6 +265,27 @@ def test_a_linear_axis_shows_the_differences_that_remain():
     low, high = drawing.figure_of_curves(pd.DataFrame(rows), "step", "test_accuracy").axes[0].get_ylim()
     assert 0.9 < low < 0.93
     assert 0.96 < high < 0.97
+
+
+def test_curves_that_end_at_their_start_can_be_drawn():
+    """On a logarithmic axis their only point would have no place."""
+    rows = [
+        {"rule": rule, "schedule": "fixed", "eta": 0.1, "x": x, "mean": value, "low": value, "high": value}
+        for rule, end in (("dsgd", 10), ("dsgt", 1e6))
+        for x, value in ((0, 1.0), (end, np.nan))
+    ]
+    table = pd.DataFrame(rows).assign(runs=2, diverged=[0, 1, 0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plots.rendered(drawing.figure_of_curves(table, "bytes", "test_loss"), "png")
+
+
+def test_a_result_too_large_to_draw_is_a_cross():
+    table = runs(dsgd=[(0.1, 1.0, 1e308), (1e300, 1.0, 1.0)])
+    figure = drawing.figure_of_stepsizes(comparison.over_seeds(table, "test_loss"), "test_loss")
+    (cross,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "_diverged"]
+    assert np.asarray(cross.get_xdata()).tolist() == [0.1]
+    assert plots.rendered(figure, "png")
 
 
 def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():

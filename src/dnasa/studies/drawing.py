@@ -44,7 +44,7 @@ def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Loo
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     for style, (variant, rows) in zip(_looks(lines, given), lines, strict=True):
         draw_curve(axis, rows, label(*variant), **style)
-    if is_wide([rows.x.max() for _, rows in lines]):
+    if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, AXES.get(x, x), name_of(metric), log)
@@ -58,8 +58,9 @@ def draw_stepsizes(
 ) -> None:
     """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged is a cross at the lower edge, and
-    chosen ones, if the table has that column, are circled. The axis shows the best of every rule and what is near to it.
+    Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged, or whose result is too large to
+    draw, is a cross at the lower edge; chosen ones, if the table has that column, are circled. The axis shows the best of
+    every rule and what is near to it.
     """
     table = shown(table)
     keys = [key for key in ("rule", "schedule") if key in table]
@@ -71,7 +72,7 @@ def draw_stepsizes(
             axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
         else:
             _draw_grid(axis, rows, label(*names), style, height=0.03 * (place + 1))
-    if (table.eta > 0).any():
+    if (drawable(table.eta.astype(float)) > 0).any():
         axis.set_xscale("log")
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, "stepsize eta (x: a run diverged)", name or name_of(metric), log)
@@ -80,9 +81,10 @@ def draw_stepsizes(
 
 def _draw_grid(axis: Axes, rows: pd.DataFrame, name: str, style: dict[str, Any], height: float) -> None:
     """`height` is that of the crosses, different for each rule so that all can be seen."""
+    rows = rows.assign(eta=drawable(rows.eta.astype(float)))
     bars = np.stack([rows["mean"] - rows.low, rows.high - rows["mean"]]).clip(min=0)
     axis.errorbar(rows.eta, rows["mean"], bars, label=name, ms=4, capsize=2, **style)
-    lost = rows.eta[rows.diverged > 0]
+    lost = rows.eta[rows["mean"].isna()]
     cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
     axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
     if "chosen" in rows:
