@@ -321,7 +321,7 @@ HISTORIES = st.lists(
 
 
 @settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # shrinking would draw for minutes

@@ -161,7 +161,10 @@ def test_the_history_counts_the_bytes_of_the_format(name):
 
 @pytest.mark.parametrize(
     "engine",
-    [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
+    [
+        pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")),
+        pytest.param("torch", marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.xdist_group("processes")
 def test_real_processes_send_the_bytes_in_the_history(engine):

@@ -128,7 +128,9 @@ def test_a_killed_run_is_resumed_to_the_same_bits(name, overlap, tmp_path):
     np.testing.assert_array_equal(resumed.history[columns], expected.history[columns])
 
 
-@cases
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name.endswith("early") else name for name in CASES]
+)
 def test_the_others_continue_when_a_node_is_lost(name):
     """The rule restarts as it says, the channel forgets, and the remaining nodes find their own minimiser."""
     case = CASES[name]

@@ -121,6 +121,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at, tmp_path):
     assert Result.load(tmp_path / "a").history[columns].equals(uninterrupted.history[columns])
 
 
+@pytest.mark.long
 def test_a_network_resumes_exactly_too(tmp_path):
     """torch arrays, several rules, seeds and stepsizes side by side."""
     words = "compare --rules dsgt,d2,dnasa --etas 0.1,0.3 --seeds 2 --weights lazy --steps 60 --evaluate 20".split()
@@ -303,6 +304,7 @@ def worker(parent, rank):
     raise AssertionError("no such process")
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("processes")
 def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path):
     script = tmp_path / "job.py"
