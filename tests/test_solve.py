@@ -615,9 +615,13 @@ def test_rows_are_node_weights():
         each.append(dnasa.solve(problem, topology.ring(3), steps=3, node_weights="rows").history.iloc[0])
     assert each[0].train_loss == pytest.approx(each[1].train_loss, rel=1e-12)
     assert each[0].grad_norm == pytest.approx(each[1].grad_norm, rel=1e-12)
-    problem = Classification(lambda: torch.nn.Linear(3, 2), x, y, uneven, x, y, batch=4, dtype="float64")
+    linear = torch.nn.Linear(3, 2)  # for all threads: initialising it uses a generator that they share
+
+    def make() -> Classification:  # one for each thread, as processes have
+        return Classification(linear, x, y, uneven, x, y, batch=4, dtype="float64")
+
     by_rows, by_number, alike = (
-        dnasa.solve(problem, topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights=weights)
+        dnasa.solve(make(), topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights=weights)
         for weights in ("rows", [40, 15, 5], None)
     )
     assert torch.equal(by_rows.x, by_number.x)
@@ -625,7 +629,7 @@ def test_rows_are_node_weights():
     for real in run_threads(
         topology.ring(3),
         lambda network: dnasa.solve(
-            problem, topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights="rows", network=network
+            make(), topology.ring(3), "dsgt", eta=0.1, steps=20, node_weights="rows", network=network
         ),
     ):
         np.testing.assert_allclose(real.x, by_rows.x, rtol=0, atol=1e-12)
