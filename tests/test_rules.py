@@ -139,7 +139,9 @@ def test_tracker_mean_equals_gradient_mean(name, graph, bumpy):
         np.testing.assert_allclose(state.u.mean(-2), state.v.mean(-2), atol=1e-9)
 
 
-@pytest.mark.parametrize(("name", "tracker", "tracked"), [("gt_hsgd", "y", "v"), ("demuon", "v", "m")])
+@pytest.mark.parametrize(
+    ("name", "tracker", "tracked"), [("gt_hsgd", "y", "v"), ("demuon", "v", "m"), ("adanasa", "y", "z")]
+)
 def test_tracker_mean_equals_the_mean_of_what_it_tracks(name, tracker, tracked, graph, bumpy):
     problem = bumpy(graph.nodes)
     rule = make(name, default_schedules(name, graph.nodes), problem.start)
@@ -204,9 +206,10 @@ def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular
         assert 0.6 < values.min() <= values.max() < 1.25
 
 
-def test_demuon_does_not_notice_the_scale_of_the_loss(bumpy):
+@pytest.mark.parametrize("name", ["adanasa", "demuon"])
+def test_steps_do_not_depend_on_the_scale_of_the_loss(name, bumpy):
     network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
-    rule = make("demuon", default_schedules("demuon", 5), x[0])
+    rule = make(name, default_schedules(name, 5), x[0])
     a, b = (trace(rule, bumpy(5, scale=2.0**k).all, network, x)[-1].x for k in (0, -40))
     np.testing.assert_array_equal(a, b)
 
@@ -262,21 +265,6 @@ def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy
     state = trace(rule, problem.all, network, everyone(problem.start, 8))[-1]
     np.testing.assert_allclose(rule.estimate(state).mean(-2), 0.1 * state.u.mean(-2), atol=1e-9)
     assert np.std(rule.estimate(state), axis=0).max() < 0.2 * np.std(0.1 * state.u, axis=0).max()
-
-
-def test_adanasas_tracker_mean_equals_the_mean_of_the_moving_averages(graph, bumpy):
-    problem = bumpy(graph.nodes)
-    rule = make("adanasa", default_schedules("adanasa", graph.nodes), problem.start)
-    for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
-        np.testing.assert_allclose(state.y.mean(-2), state.z.mean(-2), atol=1e-9)
-    np.testing.assert_array_equal(rule.restarted(state).y, state.z)
-
-
-def test_adanasa_does_not_notice_the_scale_of_the_loss(bumpy):
-    network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
-    rule = make("adanasa", default_schedules("adanasa", 5), x[0])
-    a, b = (trace(rule, bumpy(5, scale=2.0**k).all, network, x)[-1].x for k in (0, -40))
-    np.testing.assert_array_equal(a, b)
 
 
 def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy):

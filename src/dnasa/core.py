@@ -6,6 +6,7 @@ node's own). Leading axes are independent runs, so that a whole grid search is o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -46,6 +47,12 @@ class Exchange(NamedTuple):
 def size(layout: Layout) -> int:
     """The number of parameters."""
     return sum(prod(shape) for _, shape in layout)
+
+
+def slices(layout: Layout) -> list[slice]:
+    """Where each part is in x."""
+    ends = accumulate(prod(shape) for _, shape in layout)
+    return [slice(end - prod(shape), end) for (_, shape), end in zip(layout, ends, strict=True)]
 
 
 class Needs(NamedTuple):

@@ -1,11 +1,9 @@
 """DeMuon: tracked momentum, orthogonalized matrix by matrix (He, Ren, Mao and Larsson, 2025)."""
 
-from itertools import accumulate, pairwise
-from math import prod
 from typing import NamedTuple
 
 from dnasa.arrays import unit
-from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule
+from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, slices
 
 THETA = 0.2  # weight of the newest gradient
 ITERATIONS = 5
@@ -52,13 +50,12 @@ def demuon(eta: Schedule, *, layout: Layout) -> Rule:
 def direction(v: Array, layout: Layout) -> Array:
     """msgn of every matrix in v, z / |z| of every vector; kernels of convolutions are matrices of one row per output."""
     out = 0 * v
-    bounds = [0, *accumulate(prod(shape) for _, shape in layout)]
-    for (_, shape), (a, b) in zip(layout, pairwise(bounds), strict=True):
-        part = unit(v[..., a:b])
+    for (_, shape), place in zip(layout, slices(layout), strict=True):
+        part = unit(v[..., place])
         if len(shape) > 1:
             matrices = part.reshape(*part.shape[:-1], shape[0], -1)
             part = orthogonalized(matrices).reshape(part.shape)
-        out[..., a:b] = part
+        out[..., place] = part
     return out
 
 

@@ -4,6 +4,7 @@ The stepsizes of D-SGD and D-SGT are chosen on validation rows for each compress
 gamma is the default. Each node has one or two labels only, so that nothing is learned without exchanges.
 """
 
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +16,14 @@ from matplotlib.figure import Figure
 
 from dnasa import topology
 from dnasa.channels import compression
-from dnasa.core import InputError, choose
+from dnasa.core import choose
 from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
 from dnasa.problems.classification import Classification
 from dnasa.runs.result import Result
 from dnasa.studies import network_tasks, tuning
-from dnasa.studies.network_tasks import ACCURACY, NODES, Task, make_problem, read
+from dnasa.studies.network_tasks import ACCURACY, NODES, Task, make_problem, with_data
 from dnasa.studies.networks import averages, chosen
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
@@ -86,8 +87,8 @@ class Study(NamedTuple):
         saved, out = self.saved(name), []
         for how in self.entries(name):
             for rule, etas in RULES.items():
-                done = saved.find(compress=how, rule=rule, steps=task.steps).eta
-                todo = [eta for eta in etas if not (done.isna() if np.isnan(eta) else done == eta).any()]
+                known = {"compress": how, "rule": rule, "steps": task.steps}
+                todo = [eta for eta in etas if saved.find(eta=eta, **known).empty]
                 if todo:
                     out.append((how, rule, todo))
         return out
@@ -96,25 +97,18 @@ class Study(NamedTuple):
         """Returns a line for each task whose data is not there."""
         notes = []
         for name, task in tasks.items():
-            todo = self.missing(name, task)
-            if not todo:
-                continue
-            try:
-                data = read(task)
-            except InputError as error:
-                notes.append(f"{name} is left out: {error}")
-                continue
-            self.run_task(name, task, data, todo)
+            if self.missing(name, task):
+                notes += with_data(name, task, partial(self.run_task, name, task))
         return notes
 
-    def run_task(self, name: str, task: Task, data: Dataset, todo: list[tuple[str, str, list[float]]]) -> None:
+    def run_task(self, name: str, task: Task, data: Dataset) -> None:
         train, validation = hold_out(data)
         shards, validated = divide(data, train, PARTITION, NODES), divide_validation(validation, NODES)
         problem = make_problem(task, data, shards, self.device, validation=validated)
         saved, steps = self.saved(name), task.steps
         options: Any = {"steps": steps, "seed": range(self.seeds), "progress": self.progress}
         options["evaluate"] = sorted({round(steps * i / POINTS) for i in range(1, POINTS + 1)})
-        for how, rule, etas in todo:
+        for how, rule, etas in self.missing(name, task):
             for some in [etas] if isinstance(problem, Classification) else [[eta] for eta in etas]:
                 eta = None if np.isnan(some[0]) else some
                 compress = None if how == PLAIN else how

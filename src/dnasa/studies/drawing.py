@@ -25,24 +25,24 @@ def name_of(metric: str) -> str:
     return LABELS.get(metric, metric.replace("_", " "))
 
 
-Looks = dict[tuple[str, str], dict[str, Any]]  # colour, dash and marker by rule and schedule
+LineStyles = dict[tuple[str, str], dict[str, Any]]  # colour, dash and marker by rule and schedule
 
 
-def looks(table: pd.DataFrame) -> Looks:
+def line_styles(table: pd.DataFrame) -> LineStyles:
     """For several panels that show the same rules."""
     lines = table[["rule", "schedule"]].drop_duplicates()
     return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
 
 
-def _looks(lines: list[tuple[Any, pd.DataFrame]], given: Looks | None) -> list[dict[str, Any]]:
+def _styles_of(lines: list[tuple[Any, pd.DataFrame]], given: LineStyles | None) -> list[dict[str, Any]]:
     return [given[names[:2]] for names, _ in lines] if given else styles([str(names[0]) for names, _ in lines])
 
 
-def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Looks | None = None) -> None:
+def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: LineStyles | None = None) -> None:
     """From a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
-    for style, (variant, rows) in zip(_looks(lines, given), lines, strict=True):
+    for style, (variant, rows) in zip(_styles_of(lines, given), lines, strict=True):
         draw_curve(axis, rows, label(*variant), **style)
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
@@ -54,7 +54,7 @@ def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Loo
 
 
 def draw_stepsizes(
-    axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None, given: Looks | None = None
+    axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None, given: LineStyles | None = None
 ) -> None:
     """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
@@ -66,7 +66,7 @@ def draw_stepsizes(
     keys = [key for key in ("rule", "schedule") if key in table]
     lines = list(table.groupby(keys, sort=False, dropna=False))
     best = []
-    for place, (style, (names, rows)) in enumerate(zip(_looks(lines, given), lines, strict=True)):
+    for place, (style, (names, rows)) in enumerate(zip(_styles_of(lines, given), lines, strict=True)):
         best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))

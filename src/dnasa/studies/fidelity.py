@@ -4,8 +4,6 @@ The public repository JasonJiaxiangLi/decen_mpi4py appears to hold the paper's e
 of the network by itself and averages the node's own gradients. The tracker u is computed and sent there, but not used.
 """
 
-from itertools import accumulate, pairwise
-from math import prod
 from typing import NamedTuple
 
 import pandas as pd
@@ -13,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
-from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, choose
+from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, choose, slices
 from dnasa.engine.loop import solve
 from dnasa.plots import LABELS, by_seed, curve, finish, panels
 from dnasa.rules import schedules
@@ -36,12 +34,11 @@ class State(NamedTuple):
 
 def per_tensor(eta: Schedule, alpha: Schedule, *, layout: Layout) -> Rule:
     """x, z <- W[x - eta z_k/|z_k| in each tensor k, (1 - alpha) z + alpha g]"""
-    bounds = [0, *accumulate(prod(shape) for _, shape in layout)]
 
     def units(z: Array) -> Array:
         out = 0 * z
-        for a, b in pairwise(bounds):
-            out[..., a:b] = unit(z[..., a:b])
+        for place in slices(layout):
+            out[..., place] = unit(z[..., place])
         return out
 
     def early(s: State, t: int) -> Messages:

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from dnasa import topology
-from dnasa.core import InputError, choose
+from dnasa.core import choose
 from dnasa.data import Dataset, divide
 from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, colours, curve, finish, panels, title
 from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Supervised, cross_entropy
 from dnasa.studies import models, tuning
-from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Task, make_problem, read
+from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Task, make_problem, with_data
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
@@ -58,7 +58,7 @@ def run(
     study = Study(every, steps, seeds, place, device, progress)
     if only:
         choose("part", only, every)
-    notes = [note for name in ([only] if only else names) if (note := run_task(study, name))]
+    notes = [note for name in ([only] if only else names) for note in run_task(study, name)]
     if not only and len(notes) == len(names):
         run_task(study, "digits")
     return make_report(study, notes, quick)
@@ -67,21 +67,18 @@ def run(
 # ---------------------------------------------------------------- runs
 
 
-def run_task(study: Study, name: str) -> str:
-    """Runs what is missing of a task; returns why it could not."""
+def run_task(study: Study, name: str) -> list[str]:
+    """Runs what is missing of a task; returns a line where its data is not there."""
     saved, task = saved_of(study, name), study.tasks[name]
     todo = [(trained, how) for trained in TRAINED for how in PARTITIONS if not is_complete(study, saved, trained, how)]
-    if not todo:
-        return ""
-    try:
-        data = read(task)
-    except InputError as error:
-        return f"{name} is left out: {error}"
-    weights = pretrained(study, task, data)
-    for trained, how in todo:
-        history = continued(study, task, data, weights, trained, PARTITIONS[how])
-        saved.add(history.assign(trained=trained, data=how)[list(SAVED)])
-    return ""
+
+    def work(data: Dataset) -> None:
+        weights = pretrained(study, task, data)
+        for trained, how in todo:
+            history = continued(study, task, data, weights, trained, PARTITIONS[how])
+            saved.add(history.assign(trained=trained, data=how)[list(SAVED)])
+
+    return with_data(name, task, work) if todo else []
 
 
 def saved_of(study: Study, name: str) -> Saved:

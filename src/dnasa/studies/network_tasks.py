@@ -1,12 +1,13 @@
 """The tasks of the studies on networks: data, network, and what is measured."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnasa.core import InputError
 from dnasa.data import Dataset, from_text, load
 from dnasa.problems.augment import flip_and_shift
 from dnasa.problems.sharded import Sharded
@@ -121,6 +122,16 @@ def read(task: Task) -> Dataset:
     context = models.context(task.model)
     data = generated_text(context) if task.data == GENERATED else load(task.data, context=context)
     return data if task.rows is None else _first(data, task.rows)
+
+
+def with_data(name: str, task: Task, work: Callable[[Dataset], None]) -> list[str]:
+    """Calls `work` with the data of a task; a line about the task where its data is not there."""
+    try:
+        data = read(task)
+    except InputError as error:
+        return [f"{name} is left out: {error}"]
+    work(data)
+    return []
 
 
 def _first(data: Dataset, rows: int) -> Dataset:

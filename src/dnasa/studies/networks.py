@@ -6,6 +6,7 @@ runs one seed after the other, so that all rules can be compared when the first 
 """
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ from dnasa.studies.network_tasks import (
     Measure,
     Task,
     make_problem,
-    read,
+    with_data,
 )
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
@@ -145,20 +146,18 @@ def select(study: Study, only: str) -> list[Part]:
 
 def run_parts(study: Study, parts: Sequence[Part]) -> list[str]:
     """Returns a line for each task whose data is not there."""
-    notes = []
+    notes: list[str] = []
     for name in dict.fromkeys(part.task for part in parts):
         todo = [part for part in parts if part.task == name]
         todo = [part for part in todo if len(study.complete(part, study.saved(part))) < study.seeds]
-        if not todo:
-            continue
-        try:
-            data = read(study.tasks[name])
-        except InputError as error:
-            notes.append(f"{name} is left out: {error}")
-            continue
-        for part in todo:
-            run_part(study, part, data)
+        if todo:
+            notes += with_data(name, study.tasks[name], partial(run_each, study, todo))
     return notes
+
+
+def run_each(study: Study, parts: Sequence[Part], data: Dataset) -> None:
+    for part in parts:
+        run_part(study, part, data)
 
 
 def run_part(study: Study, part: Part, data: Dataset) -> None:

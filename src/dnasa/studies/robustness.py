@@ -4,6 +4,7 @@ Each entry differs from the default of its column in one respect. The batch of a
 also changes the total batch. D-NASA is run beside it: what changes for both is due to the task rather than the rule.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +13,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.core import InputError, Layout, Rule, choose
+from dnasa.core import Layout, Rule, choose
 from dnasa.data import Dataset, divide
 from dnasa.engine.loop import solve
 from dnasa.plots import colours, drawable, panels, title
 from dnasa.rules import adanasa, schedules
 from dnasa.rules.registry import CUSTOM
-from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, make_problem, read
+from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, make_problem, with_data
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
@@ -122,18 +123,14 @@ class Study(NamedTuple):
         """Returns a line for each column whose data is not there."""
         notes = []
         for name, column in columns.items():
-            saved, task = self.saved(name), self.tasks[column.task]
-            todo = self.missing(column, saved)
-            if not todo:
-                continue
-            try:
-                data = read(task)
-            except InputError as error:
-                notes.append(f"{name} is left out: {error}")
-                continue
-            for entry in todo:
-                saved.add(self.run_entry(task, data, entry))
+            if self.missing(column, self.saved(name)):
+                notes += with_data(name, self.tasks[column.task], partial(self.run_column, name, column))
         return notes
+
+    def run_column(self, name: str, column: Column, data: Dataset) -> None:
+        saved = self.saved(name)
+        for entry in self.missing(column, saved):
+            saved.add(self.run_entry(self.tasks[column.task], data, entry))
 
     def run_entry(self, task: Task, data: Dataset, entry: Entry) -> pd.DataFrame:
         shards = divide(data, np.arange(len(data.labels)), entry.partition, entry.nodes)

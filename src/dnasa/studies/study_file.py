@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import InputError
 from dnasa.files import read_bytes
+from dnasa.studies.comparison import RULES_COMPARED
 from dnasa.studies.sources import PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
@@ -61,7 +62,7 @@ FLAG = Kind("true or false", lambda value: type(value) is bool)
 SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "graphs": (TEXTS, ["ring"]),
     "partitions": (TEXTS, ["iid"]),
-    "rules": (TEXTS, ["dsgd", "dsgt", "dasagt", "adanasa", "dnasa"]),
+    "rules": (TEXTS, list(RULES_COMPARED)),
     "etas": (
         Kind(f"a list of different positive numbers, or a table of such lists by rule and '{DEFAULT}'", _is_grid),
         [0.01, 0.03, 0.1, 0.3, 1, 3],

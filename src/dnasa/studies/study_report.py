@@ -89,12 +89,11 @@ class StudyReport:
 
     def latex(self) -> str:
         """One booktabs table for each problem; the best result of a column is bold."""
-        titles = self.titles()
-        parts = []
+        titles, parts = self.titles(), []
+        notes = " ".join(self.notes()).replace("* the best", "bold the best")
         for problem, table in self.tables().items():
             bold = {(i, name) for name in table for i, text in enumerate(table[name]) if text.endswith("*")}
             plain = table.apply(lambda column: column.str.removesuffix(" *"))
-            notes = " ".join(self.notes()).replace("* the best", "bold the best")
             parts.append(tables.latex(plain, f"{titles[problem]}. {notes}", bold))
         return "\n".join(parts)
 
@@ -115,14 +114,14 @@ class StudyReport:
         count, graphs = len(self.found), len({cell.graph for cell, _ in self.found})
         columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
-        looks = drawing.looks(self.drawn())
+        line_styles = drawing.line_styles(self.drawn())
         handles: dict[str, Any] = {}
         for axis, (cell, comparison) in zip(axes.flat, self.found, strict=False):
             table = self._panel(comparison)
             if self.study.figure == "curves":
-                drawing.draw_curves(axis, table.assign(eta=np.nan), X[self.study.x], comparison.metric, looks)
+                drawing.draw_curves(axis, table.assign(eta=np.nan), X[self.study.x], comparison.metric, line_styles)
             else:
-                drawing.draw_stepsizes(axis, table, comparison.metric, given=looks)
+                drawing.draw_stepsizes(axis, table, comparison.metric, given=line_styles)
             axis.set_title(cell.title, fontsize=10)
             handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
         for axis in axes.flat[count:]:
