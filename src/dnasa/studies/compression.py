@@ -1,9 +1,10 @@
 """Beyond the paper: accuracy against bytes for every compression of messages, and how much gamma matters.
 
 The stepsizes of D-SGD and D-SGT are chosen on validation rows for each compression anew; D-NASA and AdaNASA have none, and
-gamma is the default. Each node has one or two labels only, so that nothing is learned without exchanges.
+gamma is the default. The nodes' data differ much, so that little is learned without exchanges.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -20,6 +21,7 @@ from dnasa.core import choose
 from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
+from dnasa.problems import Problem
 from dnasa.problems.classification import Classification
 from dnasa.runs.result import Result
 from dnasa.studies import network_tasks, tuning
@@ -28,19 +30,19 @@ from dnasa.studies.networks import averages, chosen
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
-ETAS = (0.1, 0.3, 1.0, 3.0)
+ETAS = (0.03, 0.1, 0.3, 1.0, 3.0)
 RULES = {"dsgd": ETAS, "dsgt": ETAS, "dnasa": (nan,), "adanasa": (nan,)}
 PLAIN = "none"
 COMPRESSIONS = ("8bit", "4bit", "sign", "topk:0.1", "topk:0.01", "randk:0.1", "randk:0.01")
 FACTORS = (0.5, 2.0, 4.0)  # of the default gamma
 VARIED = ("digits",)  # where other gammas are tried
 POINTS = 10  # evaluations
-PARTITION = "by_label"
 SAVED = ("compress", "rule", "eta", "seed", "steps", "step", "bytes", "validation", "test")
 
-TASKS = {"digits": Task("digits", steps=400), "mnist": Task("mnist", steps=600)}
-ON_GPU = {"cifar10": network_tasks.CIFAR10}
-QUICK = {"digits": Task("digits", steps=200), "mnist": Task("mnist", steps=60, rows=10_000)}
+DIGITS, MNIST = (Task(name, different="by_label") for name in ("digits", "mnist"))
+TASKS = {"digits": DIGITS._replace(steps=400), "mnist": MNIST._replace(steps=600)}
+ON_GPU = {"cifar10": network_tasks.CIFAR10._replace(steps=1000)}
+QUICK = {"digits": DIGITS._replace(steps=200), "mnist": MNIST._replace(steps=60, rows=10_000)}
 SEEDS = 3
 
 
@@ -82,42 +84,53 @@ class Study(NamedTuple):
         ]
         return [PLAIN, *COMPRESSIONS, *(others if name in self.varied else ())]
 
-    def missing(self, name: str, task: Task) -> list[tuple[str, str, list[float]]]:
+    def missing(self, name: str, task: Task, seed: int) -> list[tuple[str, str, list[float]]]:
         """The compressions, rules and stepsizes that have not been run; NaN for rules that need no stepsize."""
         saved, out = self.saved(name), []
         for how in self.entries(name):
             for rule, etas in RULES.items():
-                known = {"compress": how, "rule": rule, "steps": task.steps}
+                known = {"compress": how, "rule": rule, "steps": task.steps, "seed": seed}
                 todo = [eta for eta in etas if saved.find(eta=eta, **known).empty]
                 if todo:
                     out.append((how, rule, todo))
         return out
 
+    def complete(self, name: str, task: Task) -> list[int]:
+        """The seeds with which everything has been run."""
+        return [seed for seed in range(self.seeds) if not self.missing(name, task, seed)]
+
     def run(self, tasks: dict[str, Task]) -> list[str]:
         """Returns a line for each task whose data is not there."""
         notes = []
         for name, task in tasks.items():
-            if self.missing(name, task):
+            if len(self.complete(name, task)) < self.seeds:
                 notes += with_data(name, task, partial(self.run_task, name, task))
         return notes
 
     def run_task(self, name: str, task: Task, data: Dataset) -> None:
+        """Stepsizes and seeds run side by side where all models are computed together."""
         train, validation = hold_out(data)
-        shards, validated = divide(data, train, PARTITION, NODES), divide_validation(validation, NODES)
+        shards, validated = divide(data, train, task.different, NODES), divide_validation(validation, NODES)
         problem = make_problem(task, data, shards, self.device, validation=validated)
-        saved, steps = self.saved(name), task.steps
-        options: Any = {"steps": steps, "seed": range(self.seeds), "progress": self.progress}
-        options["evaluate"] = sorted({round(steps * i / POINTS) for i in range(1, POINTS + 1)})
-        for how, rule, etas in self.missing(name, task):
-            for some in [etas] if isinstance(problem, Classification) else [[eta] for eta in etas]:
-                eta = None if np.isnan(some[0]) else some
-                compress = None if how == PLAIN else how
-                done = solve(problem, topology.ring(NODES), rule, eta=eta, compress=compress, **options)
-                saved.add(rows_of(done).assign(compress=how)[list(SAVED)])
+        together, every = isinstance(problem, Classification), range(self.seeds)
+        for seeds in [every] if together else [[seed] for seed in every]:
+            for how, rule, etas in self.missing(name, task, seeds[-1]):
+                for some in [etas] if together else [[eta] for eta in etas]:
+                    self.run_rule(name, task, problem, how, rule, some, seeds)
+
+    def run_rule(
+        self, name: str, task: Task, problem: Problem, how: str, rule: str, etas: list[float], seeds: Sequence[int]
+    ) -> None:
+        points = sorted({round(task.steps * i / POINTS) for i in range(1, POINTS + 1)})
+        options: Any = {"steps": task.steps, "seed": seeds, "evaluate": points, "progress": self.progress}
+        options |= {"eta": None if np.isnan(etas[0]) else etas, "compress": None if how == PLAIN else how}
+        done = solve(problem, topology.ring(NODES), rule, **options)
+        self.saved(name).add(rows_of(done).assign(compress=how)[list(SAVED)])
 
     def table(self, name: str, task: Task) -> pd.DataFrame | None:
-        """The results of a task that is complete."""
-        return None if self.missing(name, task) else self.saved(name).find(steps=task.steps)
+        """The results of a task, of the seeds that are complete."""
+        seeds, table = self.complete(name, task), self.saved(name).find(steps=task.steps)
+        return table[table.seed.isin(seeds)] if seeds else None
 
 
 def gamma_of(how: str) -> float | None:
@@ -187,14 +200,14 @@ def gamma_finding(name: str, table: pd.DataFrame, how: str) -> str:
 
 
 def make_report(study: Study, tasks: dict[str, Task], notes: list[str], quick: bool) -> Report:
-    seeds = f"{study.seeds} seed{'s' * (study.seeds > 1)}"
-    report = Report("compression", f"Compressed messages: test accuracy (best eta), {NODES} nodes on a ring, {seeds}")
+    report = Report("compression", f"Compressed messages: test accuracy (best eta), {NODES} nodes on a ring")
     report.findings += notes
     for name, task in tasks.items():
         table = study.table(name, task)
         if table is None:
             continue
-        varied = name in study.varied
+        varied, seeds = name in study.varied, table.seed.nunique()
+        report.findings.append(f"{name}: {seeds} seed{'s' * (seeds > 1)}, {task.different}, {task.steps:,} steps.")
         report.tables[f"compression-{name}"] = summary(table, [PLAIN, *COMPRESSIONS])
         report.figures[f"compression-{name}"] = draw(name, table, task, quick)
         report.findings += findings(name, table, varied)
@@ -222,5 +235,5 @@ def draw(name: str, table: pd.DataFrame, task: Task, quick: bool) -> Figure:
         axis.set_xlabel("MB sent by a node")
     axes[0, 0].set_ylabel("accuracy on validation rows")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=8, fontsize=8)
-    figure.suptitle(f"{name}, one or two labels per node, ring of 8, {task.steps:,} steps" + " (quick run)" * quick)
+    figure.suptitle(f"{name}, {task.different}, ring of 8, {task.steps:,} steps" + " (quick run)" * quick)
     return figure

@@ -76,7 +76,7 @@ def histories(data: str, steps: int, progress: bool | None, device: str) -> pd.D
         forms,
         steps=steps,
         seed=range(SEEDS[data]),
-        evaluate=[0, steps // 10, 3 * steps // 10, steps],
+        evaluate=steps // 10,
         progress=progress,
     ).history
     names = {f"custom {number}": form for number, form in enumerate(FORMS, 1)}

@@ -313,7 +313,10 @@ def draw(name: str, task: Task, means: dict[Part, pd.DataFrame], best: dict[Part
     for axis in axes.flat[len(means) :]:
         axis.set_visible(False)
     for axis, (part, table) in zip(axes.flat, means.items(), strict=False):
-        drawing.draw_stepsizes(axis, table[table.rule != CENTRAL], task.measure.column)
+        rows = table[table.rule != CENTRAL].sort_values(
+            "rule", key=lambda rules: rules.map((UNTUNED + TUNED).index), kind="stable"
+        )
+        drawing.draw_stepsizes(axis, rows, task.measure.column)
         if CENTRAL in best[part].index:
             axis.axhline(best[part].test[CENTRAL], linestyle=":", color="black", label="central AdamW, tuned")
         axis.set_title(f"{part.graph}, {task.how(part.division)}", fontsize=10)

@@ -126,9 +126,9 @@ class StudyReport:
             handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
         for axis in axes.flat[count:]:
             axis.set_visible(False)
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, max(1, columns)), fontsize=8
-        )
+        across = min(4, max(2, columns))
+        figure.set_figheight(figure.get_figheight() + 0.17 * ceil(len(handles) / across))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=across, fontsize=8)
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
