@@ -15,6 +15,7 @@ State = Any  # of a rule: a NamedTuple of arrays (or of further such tuples) who
 Messages = tuple[Array, ...]
 Gradients = tuple[Array, ...]
 Schedule = Callable[[int], Any]
+Prox = Callable[[Array, Any], Array]  # (x, step) -> argmin_y h(y) + |y - x|^2 / (2 step), of each row of x
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the parts of x, in order
 
 
