@@ -82,6 +82,11 @@ def x_itself(state: State) -> Array:
     return state.x
 
 
+def no_prox(x: Array, step: Any) -> Array:
+    """h = 0."""
+    return x
+
+
 def no_estimate(state: State) -> None:
     """The rule has no estimate of the full gradient."""
 
