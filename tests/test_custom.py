@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from thread_network import run_threads
 
 import dnasa
 from dnasa import InputError, randomness, topology
@@ -57,6 +58,20 @@ def test_a_process_computes_the_batched_gradients_of_its_own_nodes():
     x = np.random.default_rng(1).normal(size=(2, 3, NODES, DIM))
     everyone = problem.gradient(x, range(NODES), [4, 5, 6], 7)
     np.testing.assert_array_equal(problem.gradient(x[..., 2:4, :], range(2, 4), [4, 5, 6], 7), everyone[..., 2:4, :])
+
+
+@pytest.mark.parametrize("prox", [None, dnasa.prox.l1(0.2)])
+def test_processes_give_the_simulators_iterates(prox):
+    def run(network=None):
+        problem = Custom(
+            batched_gradient, np.zeros(DIM), batched=True, prox=prox, full_gradient=lambda x, i: x - TARGETS[i]
+        )
+        return dnasa.solve(problem, GRAPH, steps=30, seed=[0, 1], evaluate=10, network=network)
+
+    expected = run()
+    for real in run_threads(GRAPH, run, processes=2):
+        np.testing.assert_allclose(real.x, expected.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(real.history.grad_norm, expected.history.grad_norm, rtol=1e-9)
 
 
 def test_batched_gradients_resume_exactly(tmp_path):
