@@ -20,27 +20,26 @@ from dnasa.problems import Classification
 
 CLINICS, STEPS, SEEDS = 6, 400, 5
 features, labels = load_breast_cancer(return_X_y=True)  # class 1 is benign
-data = dnasa.data.from_arrays(features, labels, name="breast cancer")
-shards = dnasa.data.dirichlet(data.labels, CLINICS, seed=5, alpha=0.3)
+is_test = np.arange(len(labels)) % 5 == 4
+train, test = features[~is_test], features[is_test]
+classes, test_classes = labels[~is_test], labels[is_test]
+shards = dnasa.data.dirichlet(classes, CLINICS, seed=5, alpha=0.3)
 
 
 def standardised() -> tuple[np.ndarray, np.ndarray]:
     """Training and test rows; each clinic gives its number of rows and the sums of their values and squares."""
-    own = [data.inputs[shard].astype(np.float64) for shard in shards]
+    own = [train[shard] for shard in shards]
     count, total, squares = (
         sum(parts) for parts in zip(*[(len(a), a.sum(0), (a**2).sum(0)) for a in own], strict=True)
     )
     mean, deviation = total / count, np.sqrt(squares / count - (total / count) ** 2)
-    train, test = ((a - mean) / deviation for a in (data.inputs, data.test_inputs))
-    return train.astype(np.float32), test.astype(np.float32)
+    return ((train - mean) / deviation).astype(np.float32), ((test - mean) / deviation).astype(np.float32)
 
 
 def accuracy(clinics: list[np.ndarray]) -> list[float]:
     """Of a linear model on the test rows after these clinics have trained together, for each seed."""
     inputs, tests = standardised()
-    problem = Classification(
-        lambda: nn.Linear(tests.shape[1], 2), inputs, data.labels, clinics, tests, data.test_labels
-    )
+    problem = Classification(lambda: nn.Linear(tests.shape[1], 2), inputs, classes, clinics, tests, test_classes)
     graph = dnasa.topology.ring(len(clinics))
     result = dnasa.solve(problem, graph, steps=STEPS, seed=range(SEEDS), node_weights="rows", evaluate=[STEPS])
     return (100 * result.final().test_accuracy).tolist()
@@ -53,15 +52,14 @@ def draw(results: dict[str, list[float]], path: str) -> None:
     colours = ["0.65"] * CLINICS + ["#d62728", "#1f77b4"]
     axis.bar(range(len(means)), means, yerr=np.array(spread).T.clip(0), color=colours, capsize=3)
     axis.set_xticks(range(len(means)), list(results), fontsize=8)
-    title = f"Mean and range over {SEEDS} seeds, {len(data.test_labels)} test rows"
+    title = f"Mean and range over {SEEDS} seeds, {len(test_classes)} test rows"
     axis.set(ylabel="test accuracy (%)", ylim=(max(0, means.min() - 10), 100), title=title)
     print(f"Saved {save_figure(figure, path)}.")
 
 
 def main(path: str) -> None:
     results = {
-        f"alone\n{len(shard)} rows\n{100 * data.labels[shard].mean():.0f} % benign": accuracy([shard])
-        for shard in shards
+        f"alone\n{len(shard)} rows\n{100 * classes[shard].mean():.0f} % benign": accuracy([shard]) for shard in shards
     }
     results["together"] = accuracy(shards)
     results["all rows in\none place"] = accuracy([np.concatenate(shards)])
