@@ -3,9 +3,9 @@
 from typing import Any
 
 import numpy as np
+import prox_twins
 import pytest
 import torch
-import twins
 from sklearn.linear_model import Lasso
 
 import dnasa
@@ -97,8 +97,8 @@ def test_a_proximal_step_is_its_literal_transcription(name):
 
     variant = Variant(name, next(iter(RULES[name].schedules)), ETAS.get(name))
     etas, start = schedules_of(variant, NODES, 30), np.full(DIM, 2.0)
-    twin = getattr(twins, f"prox_{name}")
-    expected = twin(one, GRAPH.sparse.toarray(), start, 30, twins.soft_threshold(0.3), *etas)
+    twin = getattr(prox_twins, name)
+    expected = twin(one, GRAPH.sparse.toarray(), start, 30, prox_twins.soft_threshold(0.3), *etas)
     rule = registry.make(RULES[name], etas, (("x", (DIM,)),), prox.l1(0.3))
     network, state = simulated.connect(GRAPH), rule.init(np.tile(start, (NODES, 1)))
     for t in range(30):

@@ -132,7 +132,7 @@ class Generators:
 
 
 class Restartable:
-    """A generator whose state is written into its memory, in a fifth of the time that NumPy's setter takes."""
+    """A generator whose state is written into its memory, in a sixth of the time that NumPy's setter takes."""
 
     def __init__(self) -> None:
         bits = np.random.SFC64(0)
