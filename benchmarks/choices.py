@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.networks import BATCH, NODES, forward_backward, make_problem, medians
-from dnasa.randomness import Streams
+from dnasa.randomness import Restartable, Streams, set_state
 
 
 def microseconds(call: Callable[[], object], times: int = 2000) -> float:
@@ -26,6 +26,11 @@ def generators() -> None:
     streams, numbers = Streams("choices"), np.empty(10_000)
     print(f"a fresh generator {microseconds(lambda: np.random.Generator(np.random.SFC64([1, 2, 3]))):.1f} us")
     print(f"one generator set to a stream {microseconds(lambda: streams.at(1, 2, 3)):.1f} us, hash included")
+    one, words = Restartable(), np.ones(4, np.uint64)
+    setter = microseconds(lambda: set_state(one.generator.bit_generator, words))
+    print(
+        f"its state set by NumPy's setter {setter:.1f} us, in its memory {microseconds(lambda: one.restart(words)):.1f} us"
+    )
     for kind in (np.random.SFC64, np.random.Philox):
         generator = np.random.Generator(kind(0))
         each = microseconds(partial(generator.standard_normal, out=numbers), 200) / 10

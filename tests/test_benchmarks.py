@@ -26,6 +26,7 @@ for case in optimizer_gpu.CASES.values():
     print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
 """
 SMALL = {  # what runs, and what it prints
+    "custom": ("print(*(custom.compare(name, 5, 1) for name in custom.CASES), 'ms')", "ms"),
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
     "optimizer_gpu": (OPTIMIZER, "copy fused plain send zero_grad"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),

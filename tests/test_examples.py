@@ -1,5 +1,6 @@
 """Every example runs as its docstring says."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -54,3 +55,52 @@ def test_the_quickstart_runs(tmp_path):
     assert "rho = 0.805" in out
     assert (tmp_path / "quickstart" / "history.csv").exists()
     assert (tmp_path / "quickstart" / "history.png").exists()
+
+
+# name: what it prints at the end of a shorter run, of so many steps, and at most how large that number is
+SHORT = {
+    "phase_retrieval": (300, r"D-SGT \(constant\) relative distance (\S+)", 0.1),
+    "sensor_localisation": (150, r", ([\d.]+) at the end", 0.5),
+    "sparse_logistic": (300, r"D-NASA .* solution ([\d.]+)", 0.5),
+    "lqr_robots": (20, r"([\d.]+) with the learned ones", 2.0),
+    "federated_tables": (30, r"together +test accuracy ([\d.]+)", 100.0),
+}
+WHOLE = {
+    "phase_retrieval": (r"D-SGT \(constant\) relative distance (\S+)", 1e-10),
+    "sensor_localisation": (r", ([\d.]+) at the end", 0.1),
+    "sparse_logistic": (r"D-NASA .* solution ([\d.]+)", 0.05),
+    "lqr_robots": (r"([\d.]+) with the learned ones", 1.45),
+    "jax_gradient": (r"([\d.]+) at the end", 0.005),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_an_example_runs_and_draws(name, tmp_path, monkeypatch, capsys):
+    steps, pattern, bound = SHORT[name]
+    monkeypatch.syspath_prepend(EXAMPLES)
+    example = importlib.import_module(name)
+    monkeypatch.setattr(example, "STEPS", steps)
+    monkeypatch.setattr(example, "SEEDS", 1, raising=False)
+    example.main(str(tmp_path / "figure.png"))
+    assert float(re.findall(pattern, capsys.readouterr().out)[-1]) <= bound
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_example_reaches_what_its_page_says(name, tmp_path):
+    if name == "jax_gradient":
+        pytest.importorskip("jax", reason="the example needs jax: pip install jax")
+    pattern, bound = WHOLE[name]
+    assert float(re.findall(pattern, run(f"{name}.py", cwd=tmp_path))[-1]) <= bound
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+def test_clinics_together_are_as_good_as_all_rows_in_one_place(tmp_path):
+    accuracies = [
+        float(number) for number in re.findall(r"accuracy ([\d.]+)", run("federated_tables.py", cwd=tmp_path))
+    ]
+    *alone, together, everything = accuracies
+    assert together > max(alone)
+    assert abs(together - everything) < 1

@@ -14,7 +14,7 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda_graphs", "files"],
-    ["randomness", "rules", "statistics", "topology"],
+    ["prox", "randomness", "rules", "statistics", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
     ["runs"],

@@ -10,7 +10,7 @@ from dnasa.engine.loop import solve
 from dnasa.plots import save_figure
 from dnasa.problems import LeastSquares
 from dnasa.rules import dnasa, schedules
-from dnasa.studies import faults, fidelity, fig1, fig2, heterogeneity, theory, tuning
+from dnasa.studies import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory, tuning
 
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm():
@@ -83,6 +83,28 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
     assert report.findings
     for name in report.tables:
         assert len(pd.read_csv(tmp_path / f"{name}.csv")) > 1
+
+
+@pytest.mark.long
+def test_guidance_compares_untuned_with_tuned_methods_on_every_problem(monkeypatch, tmp_path):
+    monkeypatch.setattr(guidance, "TUNED", ("dsgt:constant",))
+    report = guidance.run(quick=True, progress=False)
+    assert report.tables["guidance"].columns.tolist() == ["method", *guidance.CASES]
+    assert report.tables["guidance"].method.tolist() == ["D-SGT (constant)", "AdaNASA", "D-NASA"]
+    assert all("D-NASA is" in line for line in report.findings)
+    assert [picture.stat().st_size > 20_000 for picture in report.save(tmp_path)] == [True]
+
+
+def test_gradients_of_the_guidance_problems_vanish_at_their_solutions():
+    """Averaged over many samples; heavy tails by their median."""
+    for name in ("condition", "tails"):
+        problem = guidance.CASES[name].make()
+        solution = 1 + np.random.default_rng(0).normal(size=(guidance.NODES, 20)).mean(0)
+        (gap,) = problem.evaluate(solution[None, None], range(guidance.NODES)).values()
+        assert gap.item() == pytest.approx(0, abs=1e-12)
+        x = np.tile(solution, (1, 200, guidance.NODES, 1))
+        drawn = problem.gradient(x, range(guidance.NODES), range(200), 0).mean(-2)
+        assert abs(np.median(drawn, axis=1)).max() < 0.3
 
 
 @pytest.mark.parametrize(

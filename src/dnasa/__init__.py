@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dnasa import core, rules
+from dnasa import core, prox, rules
 from dnasa.arrays import unit
 from dnasa.core import Channel, InputError, Network, Rule
 from dnasa.engine.loop import solve
@@ -29,6 +29,7 @@ __all__ = [
     "optim",
     "plots",
     "problems",
+    "prox",
     "rules",
     "schedules",
     "solve",

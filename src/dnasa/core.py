@@ -15,6 +15,7 @@ State = Any  # of a rule: a NamedTuple of arrays (or of further such tuples) who
 Messages = tuple[Array, ...]
 Gradients = tuple[Array, ...]
 Schedule = Callable[[int], Any]
+Prox = Callable[[Array, Any], Array]  # (x, step) -> argmin_y h(y) + |y - x|^2 / (2 step), of each row of x
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the parts of x, in order
 
 
@@ -79,6 +80,11 @@ def only_x(state: State, t: int) -> tuple[Array, ...]:
 def x_itself(state: State) -> Array:
     """The answer is the iterate."""
     return state.x
+
+
+def no_prox(x: Array, step: Any) -> Array:
+    """h = 0."""
+    return x
 
 
 def no_estimate(state: State) -> None:

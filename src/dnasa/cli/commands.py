@@ -192,7 +192,8 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Argument(
-            help="fig1 to fig6, theory, heterogeneity, faults, fidelity, compression, networks, robustness, or finetuning."
+            help="fig1 to fig6, theory, guidance, heterogeneity, faults, fidelity, compression, networks, robustness, "
+            "or finetuning."
         ),
     ],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,

@@ -294,12 +294,12 @@ static uint32_t next_32(void *state) {
 
 static double next_uniform(void *state) { return (next_64(state) >> 11) * (1.0 / 9007199254740992.0); }
 
-/* `out` is (length, streams, size). */
-static void draw_normals(const uint64_t *words, void *out, Py_ssize_t streams, Py_ssize_t length, Py_ssize_t size,
+/* `out` is (length, streams, size); `words` become the states after the draws. */
+static void draw_normals(uint64_t *words, void *out, Py_ssize_t streams, Py_ssize_t length, Py_ssize_t size,
                          int is_double) {
 #pragma omp parallel for schedule(static) num_threads(threads_for((double)streams * length * size))
     for (Py_ssize_t i = 0; i < streams; i++) {
-        const uint64_t *word = words + 4 * i;
+        uint64_t *word = words + 4 * i;
         Stream stream = {word[0], word[1], word[2], word[3], 0, 0};
         bitgen_t bits = {&stream, next_64, next_32, next_uniform, next_64};
         for (Py_ssize_t t = 0; t < length; t++) {
@@ -307,6 +307,7 @@ static void draw_normals(const uint64_t *words, void *out, Py_ssize_t streams, P
             if (is_double) random_standard_normal_fill(&bits, size, (double *)out + offset);
             else random_standard_normal_fill_f(&bits, size, (float *)out + offset);
         }
+        word[0] = stream.a, word[1] = stream.b, word[2] = stream.c, word[3] = stream.counter;
     }
 }
 
@@ -317,7 +318,7 @@ static PyObject *normals(PyObject *self, PyObject *args) {
     int is_double;
     if (!PyArg_ParseTuple(args, "OOnnp", &words, &out, &streams, &length, &is_double)) return NULL;
     Py_ssize_t samples = product(streams, length);
-    int good = get_sized(words, views, "words", &WORD, 0, product(streams, 4)) &&
+    int good = get_sized(words, views, "words", &WORD, PyBUF_WRITABLE, product(streams, 4)) &&
                get_array(out, views + 1, "out", real(is_double), PyBUF_WRITABLE);
     Py_ssize_t numbers = good ? views[1].len / real(is_double)->size : 0;
     if (good && (samples < 0 || numbers % samples != 0)) {

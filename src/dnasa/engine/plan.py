@@ -11,6 +11,7 @@ import numpy as np
 
 from dnasa.arrays import like, stack, to_numpy
 from dnasa.core import Array, InputError, Network, Rule, choose, positive, whole
+from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Group, Variant
 from dnasa.runs.history import COLUMNS
@@ -60,7 +61,8 @@ def make_plan(
     points = _points(problem, topology, seeds, start)
     first = _local_rows(points, network)
     runs = _runs(rule, eta, schedule)
-    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout)
+    prox = None if problem.prox is None else checked(problem.prox)
+    groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox)
     for group in groups:
         name = group.variants[0].rule
         check_weights(group.rule, topology, network.rounds, f"Rule '{name}'" if name in RULES else "This rule")

@@ -6,7 +6,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dnasa.core import Array, Layout
+from dnasa.core import Array, Layout, Prox
 
 if TYPE_CHECKING:
     from dnasa.problems import augment, models
@@ -34,6 +34,7 @@ class Problem(Protocol):
     nodes: int | None = None  # number of nodes it has data for; None: any number
     batch: int = 1  # samples per node and step
     loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
+    prox: Prox | None = None  # of h where f + h is minimised
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,24 +1,33 @@
 """A problem defined by a gradient function."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import like
-from dnasa.core import Array, InputError, whole
+from dnasa.arrays import copied, like, to_numpy
+from dnasa.core import Array, InputError, Prox, whole
 from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
-from dnasa.randomness import Streams
+from dnasa.randomness import Generators
 
 
 class Custom(Problem):
-    """min (1/n) sum_i f_i(x), from `gradient(x, node, rng) -> (d,)`, a stochastic gradient of f_i at x.
+    """min (1/n) sum_i f_i(x) + h(x), from `gradient(x, node, rng) -> (d,)`, a stochastic gradient of f_i at x.
 
     `start` is the common starting point; a NumPy array makes a NumPy run, a torch tensor a torch run. All randomness
-    should come from `rng`, a NumPy generator that depends on (seed, node, step) alone. `loss(x, node)` and
-    `full_gradient(x, node)`, where given, are evaluated at the mean iterate and averaged over the nodes.
+    should come from `rng`, a NumPy generator that depends on (seed, node, step) alone.
+
+    With `batched=True`, one call computes the gradients of all nodes and runs, `gradient(x, nodes, rngs)`. `x` has shape
+    (variants, seeds, k, d), where row k belongs to node `nodes[k]`; return an array of that shape. `rngs[s][k]` is the
+    generator of seed s and node k, and `rngs.standard_normal(m)`, or any other method of NumPy's generators, draws from
+    all of them at once: (seeds, k, m), which broadcasts with x.
+
+    `loss(x, node)` and `full_gradient(x, node)`, where given, are evaluated at the mean iterate and averaged over the
+    nodes. `evaluate(x)` gives further metrics of the mean iterate, numbers by name. `prox` is the proximal operator of h
+    (`dnasa.prox`), or a projection.
 
     A resumed run must have the same gradient function and data: by default its code and the arrays, numbers and functions
     that it refers to are compared. `fingerprint`, a text that identifies both, is compared instead where given.
@@ -26,25 +35,46 @@ class Custom(Problem):
 
     def __init__(
         self,
-        gradient: Callable[[Array, int, np.random.Generator], Array],
+        gradient: Callable[..., Array],
         start: Array,
         loss: Callable[[Array, int], float] | None = None,
         full_gradient: Callable[[Array, int], Array] | None = None,
         nodes: int | None = None,
         fingerprint: str | None = None,
+        batched: bool = False,
+        evaluate: Callable[[Array], Mapping[str, Any]] | None = None,
+        prox: Prox | None = None,
     ):
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
         self.gradient_function, self.loss, self.full_gradient = gradient, loss, full_gradient
+        self.batched, self.metrics, self.prox = batched, evaluate, prox
         self.user_fingerprint = fingerprint
-        self.streams = Streams("custom")
+        self.generators: Generators | None = None
         self.largest = _largest(self.point)
+
+    @classmethod
+    def from_loss(cls, loss: Callable[..., Array], start: Array, batched: bool = False, **options: Any) -> "Custom":
+        """From `loss(x, node, rng)`, a number that torch differentiates: a stochastic loss of the node at the tensor x.
+
+        With `batched=True`, `loss(x, nodes, rngs)` gives one number for each row of x: (variants, seeds, k). The other
+        options are those of `Custom`.
+        """
+        import torch
+
+        def gradient(x: Array, node: Any, rng: Any) -> Array:
+            point = x.detach().requires_grad_()
+            value = loss(point, node, rng)
+            _check_loss(value, tuple(x.shape[:-1]), node)
+            return torch.autograd.grad(value.sum(), point)[0]
+
+        return cls(gradient, torch.as_tensor(start), batched=batched, **options)
 
     @cached_property
     def fingerprint(self) -> str:
         if self.user_fingerprint is not None:
             return self.user_fingerprint
-        return f"custom, start {checksum(self.point)}"
+        return f"custom, start {checksum(self.point)}" + (f", prox {checksum(self.prox)}" if self.prox else "")
 
     @cached_property
     def _gradient_checksum(self) -> str:
@@ -58,18 +88,40 @@ class Custom(Problem):
         return self.point
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        g = _copy(x)
-        for variant in range(len(x)):
-            for s, seed in enumerate(seeds):
-                for k, node in enumerate(nodes):
-                    point = _copy(x[variant, s, k])  # the function may change its argument
-                    value = self.gradient_function(point, node, self.streams.at(seed, node, t))
-                    g[variant, s, k] = _vector(value, point, f"gradient of node {node}", f" at step {t}")
-                    self._check_finite(g[variant, s, k], x[variant, s, k], node, t)
+        rngs, points = self._generators(seeds, nodes), copied(x)  # the function may change its argument
+        if self.batched:
+            value = self.gradient_function(points, np.asarray(nodes), rngs.at(t))
+            g = value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
+        else:
+            g = self._node_by_node(points, x, nodes, rngs, t)
+        if not isfinite(g.sum()):
+            self._check_finite(g, x, nodes, t)
         return g
 
-    def _check_finite(self, value: Array, point: Array, node: int, t: int) -> None:
-        if not bool((abs(value) < np.inf).all()) and float(abs(point).max()) < self.largest:
+    def _node_by_node(self, points: Array, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
+        g, function = copied(x), self.gradient_function
+        for v in range(len(x)):  # variants of a seed have the same samples
+            rngs.at(t)
+            for s, generators in enumerate(rngs.generators):
+                out, rows = g[v, s], points[v, s]
+                for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
+                    value = function(rows[k], node, rng)
+                    if not _is_like(value, self.point):
+                        value = _like(value, self.point, f"gradient of node {node}", f" at step {t}")
+                    out[k] = value
+        return g
+
+    def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
+        made = self.generators
+        if made is None or made.nodes != nodes or list(made.seeds) != list(seeds):
+            made = self.generators = Generators("custom", seeds, nodes)
+        return made
+
+    def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
+        """A gradient that is not finite although x is moderate is a mistake, and no sign of divergence."""
+        wrong = ~(abs(g) < np.inf).all(-1) & (abs(x) < self.largest).all(-1)
+        if wrong.any():
+            node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
             raise InputError(
                 f"The gradient of node {node} at step {t} is not finite although x is: check the gradient function."
             )
@@ -80,7 +132,32 @@ class Custom(Problem):
             out["train_loss"] = self._average(self._loss, mean, nodes, weights, mean[..., 0])
         if self.full_gradient:
             out["gradient"] = self._average(self._full_gradient, mean, nodes, weights, mean)
-        return out
+        return out | self._own_metrics(mean)
+
+    def _own_metrics(self, mean: Array) -> dict[str, Array]:
+        if self.metrics is None:
+            return {}
+        measured = [[self._measured(point) for point in variant] for variant in mean]
+        names = measured[0][0]
+        if any(each.keys() != names.keys() for variant in measured for each in variant):
+            raise InputError("evaluate must return the same names for every x.")
+        return {name: np.array([[each[name] for each in variant] for variant in measured]) for name in names}
+
+    def _measured(self, point: Array) -> dict[str, float]:
+        """What `evaluate` returned, if it is numbers by name, and finite where x is."""
+        assert self.metrics is not None
+        given = self.metrics(copied(point))
+        try:
+            numbers = {str(name): float(value) for name, value in given.items()}
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            raise InputError("evaluate must return a dictionary of numbers, such as {'distance': 0.5}.") from None
+        for name, value in numbers.items():
+            if not isfinite(value) and bool((abs(point) < self.largest).all()):
+                raise InputError(
+                    f"The metric '{name}' is {value} although x is finite: return a finite number, or give the metric to "
+                    "solve(metrics=...), where it may be undefined."
+                )
+        return numbers
 
     def _loss(self, x: Array, node: int) -> float:
         assert self.loss is not None
@@ -93,7 +170,7 @@ class Custom(Problem):
 
     def _full_gradient(self, x: Array, node: int) -> Array:
         assert self.full_gradient is not None
-        return _vector(self.full_gradient(_copy(x), node), x, f"full gradient of node {node}")
+        return _like(self.full_gradient(copied(x), node), x, f"full gradient of node {node}")
 
     @staticmethod
     def _average(
@@ -103,10 +180,10 @@ class Custom(Problem):
         weights: Sequence[float] | None,
         out_like: Array,
     ) -> Array:
-        out, factors = _copy(out_like), [1.0] * len(nodes) if weights is None else weights
+        out, factors = copied(out_like), [1.0] * len(nodes) if weights is None else weights
         for variant in range(mean.shape[0]):
             for s in range(mean.shape[1]):
-                values = [w * function(_copy(mean[variant, s]), node) for node, w in zip(nodes, factors, strict=True)]
+                values = [w * function(copied(mean[variant, s]), node) for node, w in zip(nodes, factors, strict=True)]
                 out[variant, s] = sum(values) / len(nodes)
         return out
 
@@ -130,11 +207,13 @@ def _largest(point: Array) -> float:
     return float(np.finfo(str(point.dtype).removeprefix("torch.")).max) ** (1 / 6)
 
 
-def _copy(a: Array) -> Array:
-    return a.copy() if isinstance(a, np.ndarray) else a.clone()
+def _is_like(value: Any, point: Array) -> bool:
+    """Whether it needs no conversion."""
+    alike = type(value) is type(point) and value.shape == point.shape and value.dtype == point.dtype
+    return alike and not getattr(value, "requires_grad", False)
 
 
-def _vector(value: Any, point: Array, name: str, when: str = "") -> Array:
+def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
     """What the user's function returned as an array like `point`, or one line that says what is wrong with it."""
     shape = tuple(point.shape)
     try:
@@ -144,7 +223,18 @@ def _vector(value: Any, point: Array, name: str, when: str = "") -> Array:
         real = False
     if not real:
         numbers = getattr(value, "dtype", type(value).__name__)
-        raise InputError(f"The {name}{when} is {numbers}: return an array of {shape[0]} real numbers.")
+        wanted = f"{shape[0]} real numbers" if len(shape) == 1 else f"real numbers of shape {shape}"
+        raise InputError(f"The {name}{when} is {numbers}: return an array of {wanted}.")
     if np.shape(value) != shape:
-        raise InputError(f"The {name} has shape {tuple(np.shape(value))}{when}; it must have that of start, {shape}.")
+        whose = "start" if len(shape) == 1 else "x"
+        raise InputError(f"The {name} has shape {tuple(np.shape(value))}{when}; it must have that of {whose}, {shape}.")
     return like(array, point)
+
+
+def _check_loss(value: Any, shape: tuple[int, ...], node: Any) -> None:
+    whose = f"loss of node {node}" if not shape else "batched loss"
+    if not getattr(value, "requires_grad", False):
+        raise InputError(f"The {whose} does not depend on x by torch operations: compute it from the tensor x.")
+    if tuple(value.shape) != shape:
+        wanted = f"one number for each row of x, {shape}" if shape else "a single number"
+        raise InputError(f"The {whose} has shape {tuple(value.shape)}: return {wanted}.")

@@ -1,14 +1,23 @@
-"""D-ASAGT: gradient tracking with a moving average (Xiao et al., 2023, without the proximal term)."""
+"""D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
-from dnasa.core import Messages, Rule, Schedule
+from dnasa.core import Messages, Prox, Rule, Schedule, no_prox
 from dnasa.rules.dnasa import State, dnasa
 
 
-def dasagt(eta: Schedule, alpha: Schedule) -> Rule:
-    """x, u, z <- W[x - eta z, u + g - v, (1 - alpha) z + alpha (u + g - v)]: D-NASA with steps that are not normalized."""
+def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
+    """x, u, z <- W[x - eta z, u + g - v, (1 - alpha) z + alpha (u + g - v)]: D-NASA with steps that are not normalized.
+
+    With `prox`, x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for gamma = eta/alpha.
+    """
     normalized = dnasa(eta, alpha)
 
     def early(s: State, t: int) -> Messages:
         return (s.x - eta(t) * s.z,)
 
-    return normalized._replace(early=early, form=normalized.form._replace(normalised=False))
+    def early_prox(s: State, t: int) -> Messages:
+        gamma = eta(t) / alpha(t)
+        return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
+
+    if prox is no_prox:
+        return normalized._replace(early=early, form=normalized.form._replace(normalised=False))
+    return normalized._replace(early=early_prox, form=None)

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from dnasa.arrays import unit
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.arrays import nonzero, norm, unit
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
 from dnasa.rules.forms import TrackedAverage
 
 
@@ -14,14 +14,22 @@ class State(NamedTuple):
     z: Array  # moving average of u
 
 
-def dnasa(eta: Schedule, alpha: Schedule) -> Rule:
-    """x, u, z <- W[x - eta z/|z|, u + g - v, (1 - alpha) z + alpha (u + g - v)]"""
+def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
+    """x, u, z <- W[x - eta z/|z|, u + g - v, (1 - alpha) z + alpha (u + g - v)]
+
+    With `prox`, x <- W[prox(x - gamma z, gamma)] for gamma = eta/|z|, 0 where z = 0. This is ours, without a theorem: a
+    normalized step is a gradient step with this gamma, so scaling f + h changes nothing.
+    """
 
     def init(x: Array) -> State:
         return State(x, u=0 * x, v=0 * x, z=0 * x)
 
     def early(s: State, t: int) -> Messages:
         return (s.x - eta(t) * unit(s.z),)
+
+    def early_prox(s: State, t: int) -> Messages:
+        length = norm(s.z)
+        return (prox(s.x - eta(t) * unit(s.z), eta(t) * (length > 0) / nonzero(length)),)
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -42,4 +50,12 @@ def dnasa(eta: Schedule, alpha: Schedule) -> Rule:
         unpack=lambda s: (s.x, s.u, s.z, s.v),
         pack=lambda x, u, z, v: State(x, u, v, z),
     )
-    return Rule(init, send, receive, early=early, restart=restart, estimate=lambda s: s.z, form=form)
+    return Rule(
+        init,
+        send,
+        receive,
+        early=early if prox is no_prox else early_prox,
+        restart=restart,
+        estimate=lambda s: s.z,
+        form=form if prox is no_prox else None,
+    )

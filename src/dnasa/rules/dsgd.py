@@ -1,20 +1,23 @@
-"""D-SGD: a gradient step, then an average with the neighbours (Lian et al., 2017)."""
+"""D-SGD: a gradient step, then an average with the neighbours (Lian et al., 2017).
+
+With a projection: Bianchi and Jakubowicz (2013).
+"""
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
 
 
 class State(NamedTuple):
     x: Array
 
 
-def dsgd(eta: Schedule) -> Rule:
-    """x <- W[x - eta g]"""
+def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
+    """x <- W[prox(x - eta g, eta)]"""
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        return (s.x - eta(t) * g,), s
+        return (prox(s.x - eta(t) * g, eta(t)),), s
 
     def receive(s: State, mixed: Messages) -> State:
         return State(*mixed)

@@ -1,8 +1,11 @@
-"""D-SGT: stochastic gradient tracking (the paper's Algorithm 1)."""
+"""D-SGT: stochastic gradient tracking (the paper's Algorithm 1).
+
+With a proximal step: NEXT with a linear surrogate (Di Lorenzo and Scutari, 2016).
+"""
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
 
 
 class State(NamedTuple):
@@ -11,8 +14,8 @@ class State(NamedTuple):
     v: Array  # last stochastic gradients
 
 
-def dsgt(eta: Schedule) -> Rule:
-    """u <- u + g - v; x, u <- W[x - eta u, u]: Algorithm 1 read from its line 6, the same iterates, one exchange."""
+def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
+    """u <- u + g - v; x, u <- W[prox(x - eta u, eta), u]: Algorithm 1 read from its line 6, the same iterates, one exchange."""
 
     def init(x: Array) -> State:
         return State(x, u=0 * x, v=0 * x)
@@ -20,7 +23,7 @@ def dsgt(eta: Schedule) -> Rule:
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         u = s.u + g - s.v
-        return (s.x - eta(t) * u, u), s._replace(v=g)
+        return (prox(s.x - eta(t) * u, eta(t)), u), s._replace(v=g)
 
     def receive(s: State, mixed: Messages) -> State:
         x, u = mixed

@@ -1,8 +1,11 @@
-"""GT-HSGD: gradient tracking of a variance-reduced estimate (Xin, Khan and Kar, 2021, Algorithm 1)."""
+"""GT-HSGD: gradient tracking of a variance-reduced estimate (Xin, Khan and Kar, 2021, Algorithm 1).
+
+With a proximal step: DEEPSTORM (Mancino-Ball, Miao, Xu and Chen, 2023).
+"""
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Exchange, Gradients, Messages, Needs, Rule, Schedule
+from dnasa.core import Array, Exchange, Gradients, Messages, Needs, Prox, Rule, Schedule, no_prox
 
 
 class State(NamedTuple):
@@ -12,8 +15,8 @@ class State(NamedTuple):
     v: Array  # estimate of the node's own gradient
 
 
-def gt_hsgd(eta: Schedule, beta: Schedule) -> Rule:
-    """v' = g(x) + (1 - beta) (v - g(x_old)), both on one sample; y <- W[y + v' - v]; then x <- W[x - eta y].
+def gt_hsgd(eta: Schedule, beta: Schedule, *, prox: Prox = no_prox) -> Rule:
+    """v' = g(x) + (1 - beta) (v - g(x_old)), both on one sample; y <- W[y + v' - v]; then x <- W[prox(x - eta y, eta)].
 
     v' = g(x) in the first step.
     """
@@ -34,7 +37,7 @@ def gt_hsgd(eta: Schedule, beta: Schedule) -> Rule:
         return s._replace(y=y)
 
     def send_x(s: State, t: int) -> tuple[Messages, State]:
-        return (s.x - eta(t) * s.y,), s._replace(x_old=s.x)
+        return (prox(s.x - eta(t) * s.y, eta(t)),), s._replace(x_old=s.x)
 
     def receive_x(s: State, mixed: Messages) -> State:
         (x,) = mixed

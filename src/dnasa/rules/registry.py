@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from dnasa.core import Array, InputError, Layout, Rule, Schedule, choose, positive
+from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, choose, positive
 from dnasa.rules import schedules
 from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
@@ -47,7 +47,7 @@ class Method(NamedTuple):
     """A rule's maker and its schedules by name (the first is the default).
 
     `needs_eta`: the user must give a stepsize. `needs_layout`: the maker is also given `layout`, the names and shapes of the
-    parts of x. `title` and `colour` are those of tables and plots.
+    parts of x. `takes_prox`: it is given `prox` where f + h is minimised. `title` and `colour` are those of tables and plots.
     """
 
     make: Callable[..., Rule]
@@ -56,6 +56,7 @@ class Method(NamedTuple):
     needs_layout: bool = False
     title: str = ""
     colour: str | None = None
+    takes_prox: bool = False
 
 
 ETA: dict[str, Schedules] = {
@@ -104,13 +105,15 @@ GT_NSGDM = and_also(COSINE_FIRST, lambda n: schedules.constant(0.9)) | {
     "theorem-fixed": Stated(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
 }
 RULES: dict[str, Method] = {
-    "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4"),
+    "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4", takes_prox=True),
     "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGD with momentum", colour="#17becf"),
     "dadam": Method(dadam, COSINE_FIRST, title="D-Adam", colour="#ff7f0e"),
     "d2": Method(d2, ETA, title="D2", colour="#8c564b"),
-    "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c"),
-    "dasagt": Method(dasagt, and_also(ETA, schedules.averaging), title="D-ASAGT", colour="#9467bd"),
-    "gt_hsgd": Method(gt_hsgd, and_also(ETA, schedules.variance_reduction), title="GT-HSGD", colour="#843c39"),
+    "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c", takes_prox=True),
+    "dasagt": Method(dasagt, and_also(ETA, schedules.averaging), title="D-ASAGT", colour="#9467bd", takes_prox=True),
+    "gt_hsgd": Method(
+        gt_hsgd, and_also(ETA, schedules.variance_reduction), title="GT-HSGD", colour="#843c39", takes_prox=True
+    ),
     "kgt": Method(kgt, ETA, title="K-GT", colour="#7b4173"),
     "demuon": Method(demuon, ETA, needs_layout=True, title="DeMuon", colour="#393b79"),
     "sgp": Method(sgp, ETA, title="SGP", colour="#637939"),
@@ -122,7 +125,7 @@ RULES: dict[str, Method] = {
     "gt_adam": Method(gt_adam, COSINE_FIRST, title="GTAdam", colour="#e7ba52"),
     "gt_nsgdm": Method(gt_nsgdm, GT_NSGDM, title="GT-NSGDm", colour="#000000"),
     "adanasa": Method(adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"),
-    "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728"),
+    "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728", takes_prox=True),
 }
 
 
@@ -134,14 +137,15 @@ def register(
     schedules: dict[str, Schedules] | None = None,
     needs_eta: bool = True,
     needs_layout: bool = False,
+    takes_prox: bool = False,
     colour: str | None = None,
 ) -> None:
     """Make a rule usable by name: in `solve`, the optimizer, `dnasa train --plugin`, `dnasa compare` and plots.
 
     `make(*schedules) -> Rule`. By default the rule takes one schedule, eta, in the forms of D-SGD (diminishing, fixed,
     constant, cosine). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; a
-    rule without a stepsize says `needs_eta=False`. Registering a name again replaces a rule of one's own, not a built-in
-    one.
+    rule without a stepsize says `needs_eta=False`, one that can minimise f + h `takes_prox=True`: its maker is also given
+    `prox`. Registering a name again replaces a rule of one's own, not a built-in one.
     """
     if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
         raise InputError(f"A rule's name consists of letters, digits, - and _; '{name}' does not.")
@@ -149,7 +153,7 @@ def register(
         raise InputError(f"'{name}' is a built-in rule: choose another name.")
     if not callable(make):
         raise InputError(f"The maker of rule '{name}' must be a function that returns a Rule.")
-    RULES[name] = Method(make, schedules or ETA, needs_eta, needs_layout, title or name, colour)
+    RULES[name] = Method(make, schedules or ETA, needs_eta, needs_layout, title or name, colour, takes_prox)
 
 
 BUILT_IN = frozenset(RULES)
@@ -213,8 +217,12 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
     return plain + [Variant(rule, CUSTOM, eta) for eta in functions]
 
 
-def groups(runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout) -> list[Group]:
+def groups(
+    runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None = None
+) -> list[Group]:
     """One rule for neighbouring variants of the same method; rules of one's own each by themselves."""
+    if prox is not None and any(isinstance(run, Rule) for run in runs):
+        raise InputError("A rule of your own must be given prox by its maker: register it with takes_prox=True.")
     several = sum(isinstance(run, Rule) for run in runs) > 1
     numbers = count(1)
     out: list[Group] = []
@@ -223,7 +231,7 @@ def groups(runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, 
             out += [Group(rule, (_own(several, numbers),)) for rule in same if isinstance(rule, Rule)]
         else:
             variants = tuple(run for run in same if isinstance(run, Variant))
-            out.append(Group(_side_by_side(variants, nodes, steps, like, layout), variants))
+            out.append(Group(_side_by_side(variants, nodes, steps, like, layout, prox), variants))
     return out
 
 
@@ -252,9 +260,13 @@ def schedules_of(variant: Variant, nodes: int, steps: int) -> tuple[Schedule, ..
     return (variant.eta, *others)
 
 
-def make(method: Method, values: Sequence[Schedule], layout: Layout) -> Rule:
+def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox | None = None) -> Rule:
+    if prox is not None and not method.takes_prox:
+        able = ", ".join(name for name, each in RULES.items() if each.takes_prox)
+        raise InputError(f"Rule '{method.title}' has no proximal step: choose from {able}, or leave prox out.")
+    options: dict[str, Any] = {"layout": layout} if method.needs_layout else {}
     try:
-        rule = method.make(*values, layout=layout) if method.needs_layout else method.make(*values)
+        rule = method.make(*values, **options, **({} if prox is None else {"prox": prox}))
     except TypeError as error:
         raise InputError(f"Rule '{method.title}' cannot be made from its {len(values)} schedules: {error}.") from error
     if not isinstance(rule, Rule):
@@ -262,7 +274,9 @@ def make(method: Method, values: Sequence[Schedule], layout: Layout) -> Rule:
     return rule
 
 
-def _side_by_side(group: Sequence[Variant], nodes: int, steps: int, like: Array, layout: Layout) -> Rule:
+def _side_by_side(
+    group: Sequence[Variant], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None
+) -> Rule:
     each = [schedules_of(run, nodes, steps) for run in group]
     columns = [schedules.side_by_side(column, like, steps) for column in zip(*each, strict=True)]
-    return make(RULES[group[0].rule], columns, layout)
+    return make(RULES[group[0].rule], columns, layout, prox)

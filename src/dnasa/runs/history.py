@@ -149,7 +149,8 @@ class Recorder:
             for name, value in local.items()
         }
         evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
-        row = metrics.measure(answers, mean, evaluated, self.network, estimate, self.problem.loss_scale)
+        problem = self.problem
+        row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, problem.prox)
         return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
 
     def local_weights(self) -> np.ndarray:

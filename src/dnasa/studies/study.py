@@ -82,7 +82,10 @@ def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> 
     made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
         topology.check_weights(
-            registry.make(RULES[variant.rule], made, problem.layout), graph, 1, label(variant.rule, variant.schedule)
+            registry.make(RULES[variant.rule], made, problem.layout, problem.prox),
+            graph,
+            1,
+            label(variant.rule, variant.schedule),
         )
     except InputError as error:
         return str(error)

@@ -1,0 +1,166 @@
+"""Where D-NASA trails tuned methods and where it does not: four problems of the kind that people bring their gradients for."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from dnasa import tables, topology
+from dnasa.core import Array
+from dnasa.plots import data_lines, label, panels
+from dnasa.problems.custom import Custom
+from dnasa.studies.comparison import Comparison, compare
+from dnasa.studies.drawing import draw_curves, line_styles
+from dnasa.studies.report import Report
+
+NODES = 10
+TUNED = ("dsgd", "dsgd:constant", "dsgt", "dsgt:constant", "dasagt", "gt_nsgdm")
+UNTUNED = ("adanasa", "dnasa")
+ETAS = tuple(float(f"{10**power:.3g}") for power in np.arange(-4, 1.01, 0.5))
+
+
+class Case(NamedTuple):
+    title: str
+    metric: str  # what is measured at the mean iterate; 0 at a solution
+    make: Callable[[], Custom]
+
+
+def ill_conditioned() -> Custom:
+    """f_i(x) = (x - c_i)'H(x - c_i)/2, eigenvalues of H from 1e-4 to 1, noise 0.001."""
+    dim = 20
+    curvature = np.logspace(-4, 0, dim)
+    centers = 1 + np.random.default_rng(0).normal(size=(NODES, dim))
+    solution = centers.mean(0)
+
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
+        return curvature * (x - centers[nodes]) + 0.001 * rngs.standard_normal(dim)
+
+    def evaluate(x: Array) -> dict[str, float]:
+        return {"gap": curvature @ (x - solution) ** 2 / 2}
+
+    return Custom(gradient, np.zeros(dim), batched=True, evaluate=evaluate)
+
+
+def absolute_values() -> Custom:
+    """f_i(x) = |x|_1, which has a kink at its solution; noise 0.1."""
+    dim = 20
+
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
+        return np.sign(x) + 0.1 * rngs.standard_normal(dim)
+
+    return Custom(gradient, np.ones(dim), batched=True, evaluate=lambda x: {"gap": np.abs(x).sum()})
+
+
+def phase_retrieval() -> Custom:
+    """f_i(x) = mean_j ((a_j'x)^2 - b_j)^2 / 4 with b_j = (a_j'signal)^2: no noise, so every sample has the same solution."""
+    dim, rows = 10, 60
+    generator = np.random.default_rng(0)
+    signal = generator.normal(size=dim) / np.sqrt(dim)
+    inputs = generator.normal(size=(NODES, rows, dim))
+    intensities = (inputs @ signal) ** 2
+
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
+        row = rngs.integers(rows, size=5)
+        a, b = inputs[nodes[:, None], row], intensities[nodes[:, None], row]
+        amplitude = (a @ x[..., None])[..., 0]
+        return np.einsum("...j,...jd->...d", (amplitude**2 - b) * amplitude, a) / 5
+
+    def evaluate(x: Array) -> dict[str, float]:
+        return {"distance": float(min(np.linalg.norm(x - signal), np.linalg.norm(x + signal)))}
+
+    return Custom(gradient, signal + 0.5 * generator.normal(size=dim) / np.sqrt(dim), batched=True, evaluate=evaluate)
+
+
+def heavy_tails() -> Custom:
+    """f_i(x) = |x - c_i|^2 / 2 with noise of Student's t distribution with 1.5 degrees of freedom: no variance."""
+    dim = 20
+    centers = 1 + np.random.default_rng(0).normal(size=(NODES, dim))
+    solution = centers.mean(0)
+
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
+        return x - centers[nodes] + rngs.standard_t(1.5, size=dim)
+
+    def evaluate(x: Array) -> dict[str, float]:
+        return {"gap": ((x - solution) ** 2).sum() / 2}
+
+    return Custom(gradient, np.zeros(dim), batched=True, evaluate=evaluate)
+
+
+CASES = {
+    "condition": Case("quadratic, condition number 1e4", "gap", ill_conditioned),
+    "kink": Case("absolute values, f = |x|_1", "gap", absolute_values),
+    "phase": Case("phase retrieval without noise", "distance", phase_retrieval),
+    "tails": Case("Student-t noise, 1.5 degrees of freedom", "gap", heavy_tails),
+}
+
+
+def run(quick: bool = False, progress: bool | None = None) -> Report:
+    """Ring of 10: D-NASA and AdaNASA with nothing tuned, the others with their best stepsize, chosen on other seeds."""
+    steps, seeds, etas = (200, 2, ETAS[::4]) if quick else (3000, 5, ETAS)
+    done = {
+        name: compare(
+            case.make(),
+            topology.ring(NODES),
+            (*TUNED, *UNTUNED),
+            etas,
+            steps=steps,
+            seed=range(seeds),
+            metric=case.metric,
+            extend=not quick,
+            evaluate=max(1, steps // 50),
+            progress=progress,
+        )
+        for name, case in CASES.items()
+    }
+    report = Report("guidance", f"f(x) - f* or the distance after {steps:,} steps, ring of {NODES}, {seeds} seeds")
+    report.tables["guidance"] = table(done)
+    report.data |= {f"guidance-{name}": comparison.curves() for name, comparison in done.items()}
+    report.figures["guidance"] = draw(done, quick)
+    report.findings = [finding(CASES[name], comparison) for name, comparison in done.items()]
+    return report
+
+
+def table(done: dict[str, Comparison]) -> pd.DataFrame:
+    """A row for each method: mean ± standard deviation over the seeds, and the stepsize."""
+    columns: dict[str, list[str]] = {}
+    for name, comparison in done.items():
+        rows = comparison.summary()
+        columns["method"] = [label(row.rule, row.schedule) for row in rows.itertuples()]
+        columns[name] = [
+            tables.with_spread(CASES[name].metric, row) + ("" if pd.isna(row.eta) else f" ({row.eta:.3g})")
+            for _, row in rows.iterrows()
+        ]
+    return pd.DataFrame(columns)
+
+
+def draw(done: dict[str, Comparison], quick: bool) -> Figure:
+    figure, axes = panels(2, 2, width=5.4, height=3.6)
+    for axis, (name, comparison) in zip(axes.flat, done.items(), strict=True):
+        curves = comparison.curves()
+        draw_curves(axis, curves, "step", CASES[name].metric, line_styles(curves))
+        axis.set_yscale("log")
+        axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else "f(x) - f*")
+        axis.set_title(CASES[name].title)
+        seen = curves[["mean", "low"]].stack()
+        axis.set_ylim(
+            seen[seen > 0].min() / 2, 3 * curves["mean"].iloc[0]
+        )  # a large stepsize may overshoot far at first
+    names = [label(row.rule, row.schedule) for row in comparison.choice.itertuples()]
+    figure.legend(data_lines(axis)[: len(names)], names, loc="outside lower center", ncol=4, fontsize=8)
+    figure.suptitle("Nothing tuned in D-NASA and AdaNASA, the best stepsize for the others" + " (quick run)" * quick)
+    return figure
+
+
+def finding(case: Case, comparison: Comparison) -> str:
+    rows = comparison.summary()
+    dnasa, adanasa = (rows[rows.rule == rule]["mean"].item() for rule in ("dnasa", "adanasa"))
+    tuned = rows[~rows.rule.isin(UNTUNED)].dropna(subset="mean")
+    if tuned.empty:
+        return f"{case.title}: every tuned method diverged; D-NASA reaches {dnasa:.3g}."
+    best = tuned.loc[tuned["mean"].idxmin()]
+    return (
+        f"{case.title}: D-NASA {dnasa:.3g}, AdaNASA {adanasa:.3g}, best tuned {best['mean']:.3g} "
+        f"({label(best.rule, best.schedule, float(best.eta))}); D-NASA is {dnasa / best['mean']:.3g} times that."
+    )

@@ -1,0 +1,209 @@
+"""Gradients of one's own: batched, node by node, or differentiated by torch; metrics of one's own."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from thread_network import run_threads
+
+import dnasa
+from dnasa import InputError, randomness, topology
+from dnasa.problems import Custom
+from dnasa.randomness import Generators, Streams
+
+NODES, DIM = 5, 3
+TARGETS = np.random.default_rng(0).normal(size=(NODES, DIM))
+GRAPH = topology.ring(NODES)
+
+
+def node_gradient(x, node, rng):
+    noise = rng.standard_normal(DIM)
+    return x - TARGETS[node] + 0.1 * noise * rng.random()
+
+
+def batched_gradient(x, nodes, rngs):
+    noise = rngs.standard_normal(DIM)
+    return x - TARGETS[nodes] + 0.1 * noise * rngs.random()[..., None]
+
+
+def node_loss(x, node, rng):
+    noise = torch.from_numpy(0.1 * rng.standard_normal(DIM) * rng.random())
+    return 0.5 * ((x - torch.from_numpy(TARGETS[node])) ** 2).sum() + noise @ x
+
+
+def batched_loss(x, nodes, rngs):
+    noise = torch.from_numpy(0.1 * rngs.standard_normal(DIM) * rngs.random()[..., None])
+    return 0.5 * ((x - torch.from_numpy(TARGETS)[nodes]) ** 2).sum(-1) + (noise * x).sum(-1)
+
+
+# ---------------------------------------------------------------- one call for all nodes and runs
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "gt_hsgd"])
+def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule):
+    options: Any = {"steps": 70, "seed": [0, 3]} | ({} if rule == "dnasa" else {"eta": [0.01, 0.03]})
+    one, all_at_once = (
+        dnasa.solve(problem, GRAPH, rule, **options).x
+        for problem in (
+            Custom(node_gradient, np.zeros(DIM)),
+            Custom(batched_gradient, np.zeros(DIM), batched=True),
+        )
+    )
+    np.testing.assert_allclose(all_at_once, one, rtol=1e-12, atol=1e-14)
+
+
+def test_a_process_computes_the_batched_gradients_of_its_own_nodes():
+    problem = Custom(batched_gradient, np.zeros(DIM), batched=True)
+    x = np.random.default_rng(1).normal(size=(2, 3, NODES, DIM))
+    everyone = problem.gradient(x, range(NODES), [4, 5, 6], 7)
+    np.testing.assert_array_equal(problem.gradient(x[..., 2:4, :], range(2, 4), [4, 5, 6], 7), everyone[..., 2:4, :])
+
+
+@pytest.mark.parametrize("prox", [None, dnasa.prox.l1(0.2)])
+def test_processes_give_the_simulators_iterates(prox):
+    def run(network=None):
+        problem = Custom(
+            batched_gradient, np.zeros(DIM), batched=True, prox=prox, full_gradient=lambda x, i: x - TARGETS[i]
+        )
+        return dnasa.solve(problem, GRAPH, steps=30, seed=[0, 1], evaluate=10, network=network)
+
+    expected = run()
+    for real in run_threads(GRAPH, run, processes=2):
+        np.testing.assert_allclose(real.x, expected.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(real.history.grad_norm, expected.history.grad_norm, rtol=1e-9)
+
+
+def test_batched_gradients_resume_exactly(tmp_path):
+    problem = Custom(batched_gradient, np.zeros(DIM), batched=True)
+    options: Any = {"steps": 100, "evaluate": 50}
+
+    def fail(evaluation):
+        if evaluation.step == 100:
+            raise RuntimeError
+
+    run: Any = {"folder": tmp_path / "run", "checkpoint_every": 50, **options}
+    with pytest.raises(RuntimeError):
+        dnasa.solve(problem, GRAPH, callback=fail, **run)
+    resumed = dnasa.solve(Custom(batched_gradient, np.zeros(DIM), batched=True), GRAPH, resume=True, **run)
+    np.testing.assert_array_equal(resumed.x, dnasa.solve(problem, GRAPH, **options).x)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda x: x[0], r"batched gradient has shape \(1, 5, 3\) at step 0; it must have that of x, \(1, 1, 5, 3\)"),
+        (lambda x: "no", "batched gradient at step 0 is str: return an array of real numbers"),
+        (lambda x: x * np.array([[1], [1], [np.nan], [1], [1]]) + x, "gradient of node 2 at step 0 is not finite"),
+    ],
+)
+def test_mistakes_in_batched_gradients_get_one_line(returned, message):
+    problem = Custom(lambda x, nodes, rngs: returned(x), np.ones(DIM), batched=True)
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, GRAPH, steps=2)
+
+
+# ---------------------------------------------------------------- generators
+
+
+@pytest.mark.parametrize("way", ["compiled", "not compiled", "unknown memory"])
+def test_draws_for_all_nodes_are_those_of_each_stream(way, monkeypatch):
+    if way == "not compiled":
+        monkeypatch.setattr(randomness, "compiled", None)
+    rngs = Generators("custom", [0, 9], range(3, 6))
+    if way == "unknown memory":
+        for one in (one for row in rngs._made for one in row):
+            one.memory = None
+    for t in (0, 63, 64, 65, 2):
+        rngs.at(t)
+        drawn = [
+            rngs.standard_normal(4),
+            rngs.standard_normal((2, 1)),
+            rngs.integers(0, 10, size=3, dtype=np.int32),  # leaves half a word in a buffer
+            rngs.standard_normal(),
+            rngs.standard_t(1.5, size=2),
+        ]
+        for s, seed in enumerate((0, 9)):
+            for k, node in enumerate(range(3, 6)):
+                alone = Streams("custom").at(seed, node, t)
+                wanted = [
+                    alone.standard_normal(4),
+                    alone.standard_normal((2, 1)),
+                    alone.integers(0, 10, size=3, dtype=np.int32),
+                    alone.standard_normal(),
+                    alone.standard_t(1.5, size=2),
+                ]
+                for a, b in zip(drawn, wanted, strict=True):
+                    np.testing.assert_array_equal(a[s, k], b)
+
+
+def test_a_generator_of_one_node_continues_what_was_drawn_for_all():
+    together = Generators("custom", [0], range(2)).at(5)
+    first, alone = together.standard_normal(2), Streams("custom").at(0, 1, 5)
+    np.testing.assert_array_equal(first[0, 1], alone.standard_normal(2))
+    assert together[0][1].random() == alone.random()
+
+
+def test_generators_name_an_unknown_method():
+    with pytest.raises(AttributeError, match="no method 'gauss'"):
+        Generators("custom", [0], range(2)).at(0).gauss(3)
+
+
+# ---------------------------------------------------------------- losses that torch differentiates
+
+
+@pytest.mark.parametrize(("loss", "batched"), [(node_loss, False), (batched_loss, True)])
+@pytest.mark.parametrize("start", [np.zeros(DIM), torch.zeros(DIM, dtype=torch.float64)])
+def test_from_loss_differentiates(loss, batched, start):
+    problem = Custom.from_loss(loss, start, batched=batched)
+    result = dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 0.02], steps=20, seed=[0, 1])
+    by_hand = dnasa.solve(Custom(node_gradient, np.zeros(DIM)), GRAPH, "dsgt", eta=[0.01, 0.02], steps=20, seed=[0, 1])
+    np.testing.assert_allclose(result.x, by_hand.x, rtol=1e-12, atol=1e-14)
+
+
+def test_another_loss_is_another_problem():
+    one, other = (Custom.from_loss(loss, np.zeros(DIM)).node_fingerprint(0) for loss in (node_loss, batched_loss))
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("loss", "batched", "message"),
+    [
+        (lambda x, node, rng: x.detach().sum(), False, "loss of node 0 does not depend on x by torch"),
+        (lambda x, node, rng: x, False, r"loss of node 0 has shape \(3,\): return a single number"),
+        (lambda x, nodes, rngs: x.sum(), True, r"return one number for each row of x, \(1, 1, 5\)"),
+    ],
+)
+def test_mistakes_in_a_loss_get_one_line(loss, batched, message):
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(Custom.from_loss(loss, np.zeros(DIM), batched=batched), GRAPH, steps=2)
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def test_evaluate_adds_metrics_to_the_history():
+    center = TARGETS.mean(0)
+    problem = Custom(
+        batched_gradient, np.zeros(DIM), batched=True, evaluate=lambda x: {"distance": np.linalg.norm(x - center)}
+    )
+    result = dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 0.1], schedule="constant", seed=[0, 1], steps=60)
+    last = result.history[result.history.step == 60]
+    np.testing.assert_allclose(last.distance, [np.linalg.norm(x.mean(0) - center) for x in result.x])
+    assert last.distance.max() < np.linalg.norm(center)
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        (lambda x: 3.0, "must return a dictionary of numbers"),
+        (lambda x: {"name": "word"}, "must return a dictionary of numbers"),
+        (lambda x: {"ratio": float("nan")}, "'ratio' is nan although x is finite"),
+        (lambda x: {"near" if abs(x).max() < 1e-9 else "far": 1.0}, "same names"),
+        (lambda x: {"consensus": 1.0}, "column of every history"),
+    ],
+)
+def test_mistakes_in_evaluate_get_one_line(evaluate, message):
+    problem = Custom(batched_gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 1e-300], schedule="constant", steps=3)

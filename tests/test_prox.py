@@ -1,0 +1,211 @@
+"""Minimising f + h: proximal operators, and where in a step each rule applies them."""
+
+from typing import Any
+
+import numpy as np
+import prox_twins
+import pytest
+import torch
+from sklearn.linear_model import Lasso
+
+import dnasa
+from dnasa import InputError, prox, rules, topology
+from dnasa.networks import simulated
+from dnasa.problems import Custom
+from dnasa.rules import registry
+from dnasa.rules.registry import RULES, Variant, schedules_of
+
+PROXIMAL = [name for name, method in RULES.items() if method.takes_prox]
+ETAS = {"dsgd": 0.05, "dsgt": 0.05, "dasagt": 0.1, "gt_hsgd": 0.05}
+NODES, DIM = 5, 4
+GRAPH = topology.ring(NODES)
+TARGETS = np.random.default_rng(2).normal(size=(NODES, DIM)) + np.array([3.0, -0.05, 0.0, 1.0])
+
+
+def quadratic(operator, **options):
+    def gradient(x, nodes, rngs):
+        return x - TARGETS[nodes] + 0.1 * rngs.standard_normal(DIM)
+
+    return Custom(gradient, np.full(DIM, 2.0), batched=True, prox=operator, **options)
+
+
+def stepsize(name):
+    return {"eta": ETAS[name]} if RULES[name].needs_eta else {}
+
+
+# ---------------------------------------------------------------- operators
+
+
+def objective(y, x, step, h):
+    return h(y) + ((y - x) ** 2).sum() / (2 * step)
+
+
+@pytest.mark.parametrize("step", [0.1, 2.0])
+@pytest.mark.parametrize(
+    ("operator", "h", "feasible"),
+    [
+        (prox.l1(0.5), lambda y: 0.5 * abs(y).sum(), lambda y: y),
+        (prox.l1([0.5, 0.0, 2.0]), lambda y: abs(y) @ [0.5, 0.0, 2.0], lambda y: y),
+        (prox.box(-0.5, [1.0, np.inf, 0.2]), lambda y: 0.0, lambda y: np.clip(y, -0.5, [1.0, np.inf, 0.2])),
+        (prox.ball(0.7), lambda y: 0.0, lambda y: y / max(1, np.linalg.norm(y) / 0.7)),
+    ],
+    ids=["l1", "weighted l1", "box", "ball"],
+)
+def test_a_proximal_operator_minimises_its_objective(operator, h, feasible, step):
+    generator = np.random.default_rng(0)
+    for x in 2 * generator.normal(size=(5, 3)):
+        y = operator(x, step)
+        np.testing.assert_allclose(feasible(y), y, rtol=1e-12)
+        others = [feasible(y + 0.3 * generator.normal(size=3)) for _ in range(200)]
+        assert min(objective(other, x, step, h) for other in others) >= objective(y, x, step, h) - 1e-12
+
+
+@pytest.mark.parametrize("operator", [prox.l1(0.5), prox.l1([0.5, 0, 2]), prox.box(-1, [1, 2, 0]), prox.ball(0.7)])
+def test_operators_work_on_all_nodes_and_in_torch(operator):
+    x = np.random.default_rng(1).normal(size=(2, 1, 4, 3)).astype(np.float32)
+    step = np.linspace(0.1, 1, 4, dtype=np.float32)[:, None]
+    together = operator(x, step)
+    np.testing.assert_allclose(together[1, 0, 2], operator(x[1, 0, 2], step[2]), rtol=1e-6)
+    on_torch = operator(torch.from_numpy(x), torch.from_numpy(step))
+    assert on_torch.dtype == torch.float32
+    np.testing.assert_allclose(on_torch, together, rtol=1e-6)
+    assert (operator(0 * x, step) == 0).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: prox.l1(-1),
+        lambda: prox.l1("a"),
+        lambda: prox.box(1, 0),
+        lambda: prox.box(np.nan, 1),
+        lambda: prox.ball(0),
+    ],
+)
+def test_impossible_operators_are_refused(make):
+    with pytest.raises(InputError):
+        make()
+
+
+# ---------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize("name", PROXIMAL)
+def test_a_proximal_step_is_its_literal_transcription(name):
+    def one(i, x, t):
+        return (1 + i) * np.sin(x - TARGETS[i]) + 0.01 * t
+
+    variant = Variant(name, next(iter(RULES[name].schedules)), ETAS.get(name))
+    etas, start = schedules_of(variant, NODES, 30), np.full(DIM, 2.0)
+    twin = getattr(prox_twins, name)
+    expected = twin(one, GRAPH.sparse.toarray(), start, 30, prox_twins.soft_threshold(0.3), *etas)
+    rule = registry.make(RULES[name], etas, (("x", (DIM,)),), prox.l1(0.3))
+    network, state = simulated.connect(GRAPH), rule.init(np.tile(start, (NODES, 1)))
+    for t in range(30):
+        gradients = tuple(np.array([one(i, point[i], t) for i in range(NODES)]) for point in rule.points(state, t))
+        early = rule.early(state, t)
+        messages, state = rule.send(state, gradients, t)
+        state = rule.receive(state, network.multiply((*early, *messages), t))
+        for send, receive in rule.then:
+            messages, state = send(state, t)
+            state = receive(state, network.multiply(messages, t))
+        np.testing.assert_allclose(state.x, expected[t], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", PROXIMAL)
+def test_box_constraints_hold_at_every_iterate(name):
+    seen = []
+
+    def gradient(x, nodes, rngs):
+        seen.append(x.copy())
+        return x - TARGETS[nodes] + 0.1 * rngs.standard_normal(DIM)
+
+    problem = Custom(gradient, np.zeros(DIM), batched=True, prox=prox.box(-0.1, 1.0))
+    result = dnasa.solve(problem, GRAPH, name, steps=200, **stepsize(name))
+    iterates = np.concatenate([*seen, result.x[None, None]], axis=2)
+    assert iterates.min() >= -0.1 - 1e-12
+    assert iterates.max() <= 1 + 1e-12
+    np.testing.assert_allclose(result.mean, np.clip(TARGETS.mean(0), -0.1, 1), atol=0.15)
+
+
+ROWS = 20
+INPUTS = np.random.default_rng(3).normal(size=(NODES, ROWS, 10))
+LABELS = INPUTS @ np.array([2.0, -1.0, 0.5, *np.zeros(7)]) + 0.1 * np.random.default_rng(4).normal(size=(NODES, ROWS))
+
+
+def lasso_gradient(x, nodes, rngs):
+    residual = (INPUTS[nodes] @ x[..., None])[..., 0] - LABELS[nodes]
+    return (residual[..., None, :] @ INPUTS[nodes])[..., 0, :] / ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "accuracy"),
+    [
+        ("dsgt", {"eta": 0.1, "schedule": "constant"}, 1e-6),
+        ("dasagt", {"eta": 0.05, "schedule": "constant"}, 1e-6),
+        ("dnasa", {}, 2e-3),
+    ],
+)
+def test_lasso_reaches_the_solution_of_scikit_learn(name, options, accuracy):
+    exact = Lasso(alpha=0.2, fit_intercept=False, tol=1e-12).fit(INPUTS.reshape(-1, 10), LABELS.ravel()).coef_
+    full = lambda x, node: lasso_gradient(x[None], np.array([node]), None)[0]  # noqa: E731
+    problem = Custom(lasso_gradient, np.zeros(10), batched=True, prox=prox.l1(0.2), full_gradient=full)
+    result = dnasa.solve(problem, GRAPH, name, steps=3000, **options)
+    np.testing.assert_allclose(result.mean, exact, atol=accuracy)
+    last = result.history.iloc[-1]
+    assert last.grad_norm < 10 * accuracy  # of the gradient mapping: the gradient of f itself is not 0
+    assert np.linalg.norm(np.mean([full(exact, i) for i in range(NODES)], axis=0)) > 0.2
+
+
+def test_scaling_f_and_h_does_not_change_the_iterates_of_dnasa():
+    def run(scale):
+        problem = Custom(
+            lambda x, nodes, rngs: scale * (x - TARGETS[nodes]), np.ones(DIM), batched=True, prox=prox.l1(scale)
+        )
+        return dnasa.solve(problem, GRAPH, steps=100).x
+
+    np.testing.assert_allclose(run(2.0**20), run(1.0), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dsgt", "dnasa"])
+def test_proximal_runs_resume_exactly(name, tmp_path):
+    def fail(evaluation):
+        if evaluation.step == 60:
+            raise RuntimeError
+
+    options: Any = {"steps": 60, "evaluate": 30, **stepsize(name)}
+    run: Any = {"folder": tmp_path / "run", "checkpoint_every": 30, **options}
+    with pytest.raises(RuntimeError):
+        dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, callback=fail, **run)
+    with pytest.raises(InputError, match="This is not the run"):
+        dnasa.solve(quadratic(prox.l1(0.2)), GRAPH, name, resume=True, **run)
+    resumed = dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, resume=True, **run)
+    np.testing.assert_array_equal(resumed.x, dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, **options).x)
+
+
+def test_hidden_exchanges_give_the_same_proximal_iterates():
+    plain, hidden = (dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, steps=50, overlap=o).x for o in (False, True))
+    np.testing.assert_array_equal(plain, hidden)
+
+
+def test_several_stepsizes_side_by_side_are_the_runs_by_themselves():
+    etas, problem = [0.01, 0.1], quadratic(prox.l1(0.1))
+    together = dnasa.solve(problem, GRAPH, "dsgt", eta=etas, seed=[0, 1], steps=50).x
+    alone = [dnasa.solve(problem, GRAPH, "dsgt", eta=eta, seed=seed, steps=50).x for eta in etas for seed in (0, 1)]
+    np.testing.assert_array_equal(together, alone)
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+def test_rules_without_a_proximal_step_are_refused_by_name():
+    with pytest.raises(InputError, match=r"'AdaNASA' has no proximal step: choose from dsgd, dsgt"):
+        dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, "adanasa", steps=5)
+    with pytest.raises(InputError, match="register it with takes_prox"):
+        dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, rules.dsgd(lambda t: 0.1), steps=5)
+
+
+@pytest.mark.parametrize(("operator", "got"), [(lambda x, step: x[0], "4"), (lambda x, step: None, "NoneType")])
+def test_a_prox_that_returns_something_else_gets_one_line(operator, got):
+    with pytest.raises(InputError, match=f"prox must return an array like x.*{got}"):
+        dnasa.solve(quadratic(operator), GRAPH, steps=5)
