@@ -58,7 +58,7 @@ def test_a_name_with_sizes_is_a_network():
 def test_data_has_a_default_network(given, expected):
     assert models.default(given) == expected
     net = models.make(expected, given)()
-    assert net(torch.from_numpy(given.inputs)).shape == (12, 10 if expected == "lenet" else given.classes)
+    assert net(torch.from_numpy(given.inputs)).shape == (12, given.classes)
 
 
 def test_gpt_sees_the_context_of_its_text(text):
@@ -81,8 +81,8 @@ def test_bytes_and_unknown_layers_are_supervised(text):
 @pytest.mark.parametrize(
     ("model", "given", "words"),
     [
-        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt"),
-        ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, or mlp:128,64"),
+        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt, or give your own"),
+        ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, mlp:128,64 with"),
         ("mlp:0", rows(7), "Cannot read the model"),
         ("mlp:9999999", rows(7), "Cannot read the model"),
         ("lenet:3", rows(1, 28, 28), "Cannot read the model 'lenet:3'. Write lenet."),

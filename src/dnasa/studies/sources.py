@@ -49,6 +49,7 @@ def make_source(given: SimpleNamespace, local_nodes: range, validate: bool) -> S
     options |= {"model": model, "validation": validation, "train_metrics": evaluate is None}
     task = tasks.on_shards(rows, shards, **options)
     line = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
+    line += f" Layers: {models.layers(task.make())}."
     return Source(task, evaluate or given.evaluate, line)
 
 
