@@ -104,6 +104,12 @@ class Sharded(Problem):
             raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
         return module.to(self.device, self.dtype)
 
+    def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
+        """A network with these trained parameters, as it is tested; `statistics` are those of batch norm."""
+        module = self._seeded(0).eval()
+        nn.utils.vector_to_parameters(point, [part for part in module.parameters() if part.requires_grad])
+        return module
+
     def _test_rows(self, nodes: Sequence[int]) -> Tensor:
         """The test rows are divided among the nodes as well, so that real processes divide the work."""
         positions = [self.remaining.index(node) for node in nodes]

@@ -166,6 +166,15 @@ class Supervised(Sharded):
         trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
         return torch.cat([part.detach().reshape(-1) for part in trained])
 
+    def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
+        module, sizes = super().network(point), self.module.statistic_sizes
+        if sizes and statistics is None:
+            raise InputError("A network with batch norm needs its statistics: train it with this version of dnasa.")
+        if statistics is not None:
+            pieces = statistics.split(list(sizes.values()))
+            module.load_state_dict(dict(zip(sizes, pieces, strict=True)), strict=False)
+        return module
+
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         inputs, targets = self._batch(self._drawn(nodes, seeds, t).flatten(0, 1))
         if self.augment:
