@@ -41,7 +41,7 @@ def default(rows: Dataset) -> str:
     """LeNet for 28 x 28 images, a residual net for others, GPT for text, a perceptron for tables."""
     if rows.vocabulary:
         return "gpt"
-    if rows.inputs.shape[1:] == (1, 28, 28) and rows.classes <= 10:
+    if rows.inputs.shape[1:] == (1, 28, 28) and rows.outputs <= 10:
         return "lenet"
     if rows.inputs.ndim == 4:
         return "resnet"
@@ -66,14 +66,14 @@ def batched(text: str, rows: Dataset) -> bool:
 
 
 def _perceptron(rows: Dataset, widths: list[str]) -> Callable[[], nn.Module]:
-    sizes = [prod(rows.inputs.shape[1:]), *map(int, widths), rows.classes]
+    sizes = [prod(rows.inputs.shape[1:]), *map(int, widths), rows.outputs]
     if rows.inputs.ndim == 2:
         return partial(perceptron, *sizes)
     return lambda: nn.Sequential(nn.Flatten(), perceptron(*sizes))
 
 
 def _lenet(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
-    if rows.inputs.shape[1:] != (1, 28, 28) or rows.classes > 10:
+    if rows.inputs.shape[1:] != (1, 28, 28) or rows.outputs > 10:
         raise InputError(
             f"lenet is for images of 1 x 28 x 28 pixels in at most 10 classes: use another --model for {rows.name}."
         )
@@ -86,7 +86,7 @@ def _resnet(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
     if norm == "group" and width % 8:
         raise InputError(f"Group norm has 8 groups: the width of resnet:{width},group must be a multiple of 8.")
-    return partial(resnet, rows.inputs.shape[1], rows.classes, (width, 2 * width, 4 * width), norm)
+    return partial(resnet, rows.inputs.shape[1], rows.outputs, (width, 2 * width, 4 * width), norm)
 
 
 def _gpt(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
