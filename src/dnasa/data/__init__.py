@@ -1,9 +1,9 @@
 """Datasets and how their rows are divided among the nodes."""
 
+from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import (
     CONTEXT,
     DATASETS,
-    Dataset,
     from_arrays,
     from_shards,
     from_text,
@@ -11,6 +11,7 @@ from dnasa.data.datasets import (
     load,
     local_files,
 )
+from dnasa.data.encoding import Encoding, Feature
 from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
 from dnasa.data.validation import divide, divide_validation, hold_out, hold_out_of_each
 
@@ -19,6 +20,8 @@ __all__ = [
     "DATASETS",
     "PARTITIONS",
     "Dataset",
+    "Encoding",
+    "Feature",
     "by_label",
     "class_table",
     "contiguous",

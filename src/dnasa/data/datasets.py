@@ -17,29 +17,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa.core import InputError, choose
 from dnasa.data import files
+from dnasa.data.dataset import Dataset
 
 CONTEXT = 256  # characters that a model of a text sees at once
 Parts = dict[str, Any]  # arrays: inputs, labels, test_inputs, test_labels
-
-
-class Dataset(NamedTuple):
-    """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder.
-
-    Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
-    in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time.
-    """
-
-    name: str
-    inputs: np.ndarray
-    labels: np.ndarray
-    test_inputs: np.ndarray
-    test_labels: np.ndarray
-    source: str = "arrays"
-    vocabulary: str = ""
-
-    @property
-    def classes(self) -> int:
-        return len(self.vocabulary) or int(max(self.labels.max(), self.test_labels.max())) + 1
 
 
 class Known(NamedTuple):

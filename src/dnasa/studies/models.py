@@ -49,7 +49,7 @@ def default(rows: Dataset) -> str:
     """LeNet for 28 x 28 images, a residual net for others, GPT for text, a perceptron for tables."""
     if rows.vocabulary:
         return "gpt"
-    if rows.inputs.shape[1:] == (1, 28, 28) and rows.classes <= 10:
+    if rows.inputs.shape[1:] == (1, 28, 28) and rows.outputs <= 10:
         return "lenet"
     if rows.inputs.ndim == 4:
         return "resnet"
@@ -64,7 +64,7 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     """The network for this data; an error says why it does not fit."""
     if not own_model.is_own(text) and (parse(text)[0] == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
-    return network(text, rows.inputs.shape[1:], rows.classes, rows.name)
+    return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
 
 
 def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:
