@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dnasa import networks
-from dnasa.cli import configs, inputs, options, pictures
+from dnasa.cli import configs, inputs, options, pictures, trained
 from dnasa.cli.exits import fail
 from dnasa.cli.rendering import (
     console,
@@ -89,22 +88,25 @@ def train(
     if trace is not None:
         make_folder(trace.parent)
     thresholds = inputs.thresholds(stop or ())
-    task, graph, shared = inputs.prepare(context)
+    made, graph, shared = inputs.prepare(context)
+    task: Any = made.problem
     if local_accuracy and not hasattr(task, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
+    result = trained.saved(shared) or solve(
+        task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared
+    )
     console.quiet = result.rank != 0
     print_lost_nodes(result.settings)
     title = f"{RULES[rule].title} on {source(context.params)}: {nodes} nodes, {describe(graph)}"
     console.print(history_table(result.history, title))
     if local_accuracy:
-        tested: Any = task
-        each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x).reshape(-1))
+        each = ", ".join(f"{100 * float(a):.2f} %" for a in task.accuracies(result.x).reshape(-1))
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
     if out is not None and result.rank == 0:
         pictures.save_history(out, result)
         print_line(f"Saved {out}/history.csv, x.safetensors, config.json and history.png.")
+        trained.save(out, made, result)
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         own = "try a smaller --eta, or --rule dnasa, which needs none"
@@ -168,8 +170,8 @@ def compare(
         return configs.repeat(context, config)
     names, grid = inputs.split(rules), inputs.numbers(etas)
     inputs.check_comparison(context)
-    task, graph, shared = inputs.prepare(context, validate=True)
-    comparison = run_comparison(task, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
+    made, graph, shared = inputs.prepare(context, validate=True)
+    comparison = run_comparison(made.problem, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
     console.quiet = comparison.rank != 0
     print_lost_nodes(comparison.settings)
     seeds_text = f"{seeds} seed{'s' * (seeds > 1)}"
@@ -297,20 +299,9 @@ def resume(
     run = RunFolder(folder, resume=True)
     command, given = configs.read_options(context, run.config, folder / "config.json")
     missing = pictures.missing(folder, command, given)
-    if run.state == "done" and missing and command == "train":
-        return draw_missing(folder, missing)
-    if not (run.state == "done" and missing):  # a comparison continues after its grid is done
+    if not (run.state == "done" and missing):  # what comes after the last step may be missing
         run.check()
     configs.resume(context, folder, run.config)
-
-
-def draw_missing(folder: Path, missing: list[str]) -> None:
-    """For a run that was killed after its last step."""
-    from dnasa.runs.result import Result
-
-    if networks.launched_rank() == 0:
-        pictures.save_history(folder, Result.load(folder))
-        print_line(f"The run in {folder} is done; drew what was missing: {', '.join(missing)}.")
 
 
 @app.command()
@@ -323,20 +314,6 @@ def runs(
     print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))
 
 
-@app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
-    """The settings of a run, its metrics, lost nodes, and its time by kind of work."""
-    from dnasa.runs.folder import RunFolder
-    from dnasa.runs.result import Result
-    from dnasa.studies.run_table import source
-
-    result, run = Result.load(folder), RunFolder(folder, resume=True)
-    stored = run.config.get("options")
-    settings = configs.without_unused(stored) if isinstance(stored, dict) else {}
-    rows = {name.replace("_", "-"): value for name, value in settings.items() if value not in (None, False, [])}
-    console.print(settings_table(rows, f"{source(settings)}, {run.state}, in {folder}"))
-    keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
-    for label, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, " ".join(str(part) for part in label if part == part)))
-    print_lost_nodes(result.settings)
-    print_line(timing_line(result))
+app.command()(trained.report)
+app.command()(trained.predict)
+app.command()(trained.export)

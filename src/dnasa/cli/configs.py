@@ -58,6 +58,8 @@ def stored(name: str, value: Any) -> Any:
         return [stored(name, part) for part in value]
     if isinstance(value, Path) or (name == "data" and Path(value).suffix in (".csv", ".npz", ".txt", ".gz")):
         return str(Path(value).resolve())
+    if name == "model" and value and ".py:" in value:
+        return ":".join((str(Path(value.rpartition(":")[0]).resolve()), value.rpartition(":")[2]))
     return value
 
 

@@ -15,12 +15,12 @@ from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
-    from dnasa.problems import Problem
+    from dnasa.studies.sources import Source
     from dnasa.topology import Topology
 
 
-def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", "Topology", dict[str, Any]]:
-    """For `train` and `compare`: the problem, the graph, and the options that both pass to `solve`.
+def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "Topology", dict[str, Any]]:
+    """For `train` and `compare`: the problem and its data, the graph, and the options that both pass to `solve`.
 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
@@ -45,7 +45,7 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", 
     source = make_source(given, network.local_nodes, validate)
     if source.description:
         print_line(source.description)
-    return source.problem, graph, shared | {"evaluate": source.evaluate}
+    return source, graph, shared | {"evaluate": source.evaluate}
 
 
 def check_source(context: typer.Context) -> None:

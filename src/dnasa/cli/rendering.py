@@ -70,7 +70,7 @@ def _cell(name: Any, value: Any) -> str:
         return escape(printable(value))
     if value is None or value != value:
         return "-"
-    if "accuracy" in str(name):
+    if "accuracy" in str(name) or name == "precision":
         return f"{100 * value:.2f} %"
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 

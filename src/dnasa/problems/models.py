@@ -10,7 +10,6 @@ from torch.nn.functional import gelu, relu
 
 from dnasa.core import InputError, choose
 
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from math import prod
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -104,9 +103,9 @@ def _layer(part: nn.Module) -> str:
 
 def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
     widths = [int(word) for word in words if word.isdigit()]
-    options: dict[str, Any] = {"activation": word for word in words if word in ACTIVATIONS}
-    options |= {"dropout": float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")}
-    made = partial(perceptron, prod(shape), *widths, outputs, **options)
+    activation = next((word for word in words if word in ACTIVATIONS), "tanh")
+    dropout = next((float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")), 0.0)
+    made = partial(perceptron, prod(shape), *widths, outputs, activation=activation, dropout=dropout)
     return made if len(shape) == 1 else lambda: nn.Sequential(nn.Flatten(), made())
 
 

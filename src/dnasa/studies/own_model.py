@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from dnasa.core import InputError
-from dnasa.files import execute, failure
+from dnasa.files import execute, failure, read_bytes
 from dnasa.networks import launched_rank
 
 FORM = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
@@ -29,7 +29,7 @@ def parts(text: str) -> tuple[Path, str]:
 def maker(text: str, shape: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
     """Calls `make(inputs, outputs)`: the shape of one row of inputs, and the number of outputs."""
     path, name = parts(text)
-    make = _function(path.resolve(), name)
+    make, _ = _function(path.resolve(), name)
 
     def made() -> nn.Module:
         try:
@@ -44,17 +44,26 @@ def maker(text: str, shape: Sequence[int], outputs: int) -> Callable[[], nn.Modu
     return made
 
 
+def source(text: str) -> bytes:
+    """The file as it was executed."""
+    path, name = parts(text)
+    return _function(path.resolve(), name)[1]
+
+
 @cache
-def _function(path: Path, name: str) -> Callable[..., Any]:
+def _function(path: Path, name: str) -> tuple[Callable[..., Any], bytes]:
     if not path.is_file():
         raise InputError(f"There is no file {path}: give the path of a Python file with a function {name}.")
     if launched_rank() == 0:
         print(f"Executing {path} for its model.", file=sys.stderr, flush=True)
     try:
+        code = read_bytes(path)
         module = execute(path, f"dnasa_model_{path.stem}")
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} {failure(path, error)}.") from error
     make = getattr(module, name, None)
     if not callable(make):
-        raise InputError(f"{path} has no function {name}: define {name}(inputs, outputs), which returns a torch module.")
-    return make
+        raise InputError(
+            f"{path} has no function {name}: define {name}(inputs, outputs), which returns a torch module."
+        )
+    return make, code

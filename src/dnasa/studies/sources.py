@@ -17,11 +17,13 @@ PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
 class Source(NamedTuple):
-    """A problem, when to evaluate it, and one line about its model and data."""
+    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too."""
 
     problem: "Problem"
     evaluate: int | list[int] | None
     description: str = ""
+    model: str = ""
+    rows: "Dataset | None" = None
 
 
 def make_source(given: SimpleNamespace, local_nodes: range, validate: bool) -> Source:
@@ -50,7 +52,7 @@ def make_source(given: SimpleNamespace, local_nodes: range, validate: bool) -> S
     task = tasks.on_shards(rows, shards, **options)
     line = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
     line += f" Layers: {models.layers(task.make())}."
-    return Source(task, evaluate or given.evaluate, line)
+    return Source(task, evaluate or given.evaluate, line, model, rows)
 
 
 def synthetic(given: SimpleNamespace) -> "Problem":

@@ -1,0 +1,30 @@
+"""Predictions for the rows of a file, as a table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnasa.core import InputError
+from dnasa.trained.model import TrainedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def of_file(model: TrainedModel, path: Path) -> "pd.DataFrame":
+    return table(model, rows_of(model, path))
+
+
+def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
+    """`prediction` and the probability `p_CLASS` of each class; several labels or targets have a column each."""
+    import pandas as pd
+
+    if model.task == "regression":
+        values = model.predict(rows).reshape(-1, model.encoding.outputs)
+        names = ["prediction"] if values.shape[1] == 1 else list(model.encoding.target)
+        return pd.DataFrame(values, columns=names)
+    probabilities = pd.DataFrame(model.predict_proba(rows), columns=[f"p_{name}" for name in model.classes])
+    if model.task == "multilabel":
+        decided = (probabilities.to_numpy() >= 0.5).astype(int)
+        return pd.concat([pd.DataFrame(decided, columns=list(model.classes)), probabilities], axis=1)
+    probabilities.insert(0, "prediction", model.classes[probabilities.to_numpy().argmax(1)])
+    return probabilities
