@@ -100,13 +100,17 @@ def train(
     title = f"{RULES[rule].title} on {source(context.params)}: {nodes} nodes, {describe(graph)}"
     console.print(history_table(result.history, title))
     if local_accuracy:
-        each = ", ".join(f"{100 * float(a):.2f} %" for a in task.accuracies(result.x).reshape(-1))
+        import torch
+
+        accuracies = task.accuracies(torch.as_tensor(result.x)).reshape(-1)
+        each = ", ".join(f"{100 * float(a):.2f} %" for a in accuracies)
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
     if out is not None and result.rank == 0:
         pictures.save_history(out, result)
         print_line(f"Saved {out}/history.csv, x.safetensors, config.json and history.png.")
-        trained.save(out, made, result)
+    if out is not None:
+        trained.save(out, made, result, shared["network"])
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         own = "try a smaller --eta, or --rule dnasa, which needs none"

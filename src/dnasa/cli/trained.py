@@ -23,6 +23,7 @@ from dnasa.core import RunError
 from dnasa.files import make_folder
 
 if TYPE_CHECKING:
+    from dnasa.core import Network
     from dnasa.runs.result import Result
     from dnasa.studies.sources import Source
 
@@ -39,18 +40,19 @@ def saved(shared: dict[str, Any]) -> "Result | None":
     return replace(Result.load(folder.path), rank=shared["network"].rank)
 
 
-def save(folder: Path, source: "Source", result: "Result") -> None:
-    """The trained model and its tests; of a synthetic problem there is none."""
+def save(folder: Path, source: "Source", result: "Result", network: "Network") -> None:
+    """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none."""
     from dnasa.problems.sharded import Sharded
     from dnasa.trained.finished import save_run
 
     if source.rows is None or not isinstance(source.problem, Sharded) or result.runs.diverged.notna().all():
         return
     try:
-        save_run(folder, source.problem, source.rows, source.model, result)
+        tested = save_run(folder, source.problem, source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
-    print_line(f"Saved the trained model: `dnasa report {folder}` tests it, `dnasa predict {folder} FILE` uses it.")
+    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE` uses it" if tested else ""
+    print_line(f"Saved the trained model{use}.")
 
 
 def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:

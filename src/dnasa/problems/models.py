@@ -19,7 +19,7 @@ def perceptron(*sizes: int, activation: str = "tanh", dropout: float = 0.0) -> n
     for inputs, outputs in pairwise(sizes[:-1]):
         layers += [nn.Linear(inputs, outputs), choose("activation", activation, ACTIVATIONS)()]
         layers += [nn.Dropout(dropout)] if dropout else []
-    return nn.Sequential(*layers, nn.Linear(*sizes[-2:]))
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
 
 def lenet(classes: int = 10) -> nn.Module:

@@ -1,11 +1,11 @@
 """The tests of a trained model as tables and as a picture."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnasa.trained.evaluation import BINS, calibration_error
+from dnasa.trained.evaluation import BINS, OF_CALIBRATION, Evaluation, calibration_error, of_nodes, regression_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,18 +16,18 @@ MOST = 16  # classes of a confusion matrix that is printed, and nodes that are l
 Tables = Iterator[tuple[str, "pd.DataFrame"]]
 
 
-def tables(evaluation: dict[str, Any]) -> Tables:
+def tables(evaluation: Evaluation) -> Tables:
     """Titles and tables, of what `evaluate` measured."""
     yield from OF_TASK[evaluation["task"]](evaluation)
     if evaluation["nodes"]:
         yield f"Test {metric(evaluation)} of each node's own model", _nodes(evaluation)
 
 
-def metric(evaluation: dict[str, Any]) -> str:
+def metric(evaluation: Evaluation) -> str:
     return "R2" if evaluation["task"] == "regression" else "accuracy"
 
 
-def _classification(evaluation: dict[str, Any]) -> Tables:
+def _classification(evaluation: Evaluation) -> Tables:
     import pandas as pd
 
     names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"])
@@ -39,7 +39,7 @@ def _classification(evaluation: dict[str, Any]) -> Tables:
     else:
         yield f"The most frequent errors in {rows}", _most_frequent_errors(names, counts)
     yield "Each class", _each(names, np.diag(counts), counts.sum(1), counts.sum(0))
-    yield _calibration(evaluation["calibration"])
+    yield _calibration(evaluation)
 
 
 def _most_frequent_errors(names: list[str], counts: np.ndarray) -> "pd.DataFrame":
@@ -52,12 +52,12 @@ def _most_frequent_errors(names: list[str], counts: np.ndarray) -> "pd.DataFrame
     return pd.DataFrame(rows, columns=["true class", "predicted class", "rows"])
 
 
-def _multilabel(evaluation: dict[str, Any]) -> Tables:
+def _multilabel(evaluation: Evaluation) -> Tables:
     counts = np.array(evaluation["confusion"])  # of each label: rows are without and with it
     names = list(map(str, evaluation["names"]))
     title = f"Each label in {evaluation['rows']:,} test rows"
     yield title, _each(names, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1))
-    yield _calibration(evaluation["calibration"])
+    yield _calibration(evaluation)
 
 
 def _each(names: list[str], right: np.ndarray, rows: np.ndarray, predicted: np.ndarray) -> "pd.DataFrame":
@@ -69,29 +69,32 @@ def _each(names: list[str], right: np.ndarray, rows: np.ndarray, predicted: np.n
     return pd.DataFrame({"class": names, "rows": rows, "predicted": predicted, **shares})
 
 
-def _calibration(calibration: dict[str, list[float]]) -> tuple[str, "pd.DataFrame"]:
+def _calibration(evaluation: Evaluation) -> tuple[str, "pd.DataFrame"]:
     import pandas as pd
 
-    edges = [f"{i / BINS:.1f} to {(i + 1) / BINS:.1f}" for i in range(BINS)]
-    names = {"count": "decisions", "confidence": "mean probability", "accuracy": "accuracy"}
-    table = pd.DataFrame({"probability": edges} | {names[key]: calibration[key] for key in names})
-    title = f"Calibration: the expected calibration error is {calibration_error(calibration):.3f}"
-    return title, table[table.decisions > 0]
+    decided, confidence, right = (np.array(evaluation[name]) for name in OF_CALIBRATION)
+    used = np.flatnonzero(decided)
+    columns = {
+        "probability": [f"{i / BINS:.1f} to {(i + 1) / BINS:.1f}" for i in used],
+        "decisions": decided[used].astype(int),
+        "mean probability": confidence[used] / decided[used],
+        "accuracy": right[used] / decided[used],
+    }
+    return f"Calibration: the expected error is {calibration_error(evaluation):.3f}", pd.DataFrame(columns)
 
 
-def _regression(evaluation: dict[str, Any]) -> Tables:
+def _regression(evaluation: Evaluation) -> Tables:
     import pandas as pd
 
-    columns = {"target": list(map(str, evaluation["names"]))}
-    columns |= {label: evaluation[name] for name, label in (("rmse", "RMSE"), ("mae", "mean |error|"), ("r2", "R2"))}
+    columns = {"target": list(map(str, evaluation["names"]))} | regression_errors(evaluation)
     yield f"Errors on {evaluation['rows']:,} test rows, in units of the target", pd.DataFrame(columns)
 
 
-def _nodes(evaluation: dict[str, Any]) -> "pd.DataFrame":
+def _nodes(evaluation: Evaluation) -> "pd.DataFrame":
     """All nodes where they are few, else the lowest, the middle and the highest."""
     import pandas as pd
 
-    values = np.array(evaluation["nodes"])
+    values = of_nodes(evaluation)
     order = np.argsort(values, kind="stable")
     shown = range(len(values)) if len(values) <= MOST else [int(order[i]) for i in (0, len(order) // 2, -1)]
     return pd.DataFrame({"node": list(shown), metric(evaluation): values[list(shown)]})
@@ -103,12 +106,12 @@ OF_TASK = {"classification": _classification, "multilabel": _multilabel, "regres
 # ---------------------------------------------------------------- the picture
 
 
-def draw(evaluation: dict[str, Any]) -> "Figure":
+def draw(evaluation: Evaluation) -> "Figure":
     """Confusion matrix, calibration, and each node's own model, as far as they were measured."""
     from dnasa.plots import panels
 
     parts = [_draw_matrix] if evaluation["task"] == "classification" else []
-    parts += [_draw_calibration] if "calibration" in evaluation else []
+    parts += [_draw_calibration] if "decisions" in evaluation else []
     parts += [_draw_nodes] if evaluation["nodes"] or not parts else []
     figure, axes = panels(len(parts))
     for part, axis in zip(parts, axes.flat, strict=True):
@@ -116,7 +119,7 @@ def draw(evaluation: dict[str, Any]) -> "Figure":
     return figure
 
 
-def _draw_matrix(axis: "Axes", evaluation: dict[str, Any]) -> None:
+def _draw_matrix(axis: "Axes", evaluation: Evaluation) -> None:
     names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"], float)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axis.grid(False)
@@ -130,20 +133,21 @@ def _draw_matrix(axis: "Axes", evaluation: dict[str, Any]) -> None:
     axis.set(xlabel="predicted class", ylabel="true class")
 
 
-def _draw_calibration(axis: "Axes", evaluation: dict[str, Any]) -> None:
+def _draw_calibration(axis: "Axes", evaluation: Evaluation) -> None:
     """A reliability diagram; larger points are more decisions."""
-    count, confidence, accuracy = (np.array(evaluation["calibration"][n]) for n in ("count", "confidence", "accuracy"))
-    used = count > 0
+    decided, confidence, right = (np.array(evaluation[name]) for name in OF_CALIBRATION)
+    used = decided > 0
+    x, y, sizes = (part[used] / decided[used] for part in (confidence, right, decided**2 / decided.sum()))
     axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
-    axis.plot(confidence[used], accuracy[used], color="C0", linewidth=1)
-    axis.scatter(confidence[used], accuracy[used], 20 + 200 * count[used] / count.sum(), color="C0", label="model")
+    axis.plot(x, y, color="C0", linewidth=1)
+    axis.scatter(x, y, 20 + 200 * sizes, color="C0", label="model")
     axis.set(xlabel="probability of the decision", ylabel="share of right decisions", xlim=(0, 1.03), ylim=(0, 1.03))
     axis.legend()
 
 
-def _draw_nodes(axis: "Axes", evaluation: dict[str, Any]) -> None:
+def _draw_nodes(axis: "Axes", evaluation: Evaluation) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axis.plot(evaluation["nodes"], "o", markersize=4)
+    axis.plot(of_nodes(evaluation), "o", markersize=4)
     axis.set(xlabel="node", ylabel=f"test {metric(evaluation)} of the node's own model")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
