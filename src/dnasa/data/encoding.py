@@ -226,8 +226,8 @@ def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray
     if feature.fill is None:
         if gaps.any():
             raise InputError(
-                f"Column '{feature.name}' has a missing value (row {int(np.argmax(gaps))}), and the training rows had none: fill "
-                "it or drop the row."
+                f"Column '{feature.name}' has a missing value (row {int(np.argmax(gaps))}), and the training rows had none: "
+                "fill it or drop the row."
             )
         yield values
     else:

@@ -151,6 +151,7 @@ class Recorder:
         }
         evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
         row = metrics.measure(answers, mean, evaluated, self.network, estimate, self.problem.loss_scale)
+        row = self.problem.derived(row)
         return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
 
     def local_weights(self) -> np.ndarray:

@@ -12,7 +12,7 @@ from dnasa.runs.result import parse_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS = ("test_loss", "test_accuracy")
+METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
 
 def table(folder: Path) -> "pd.DataFrame":
