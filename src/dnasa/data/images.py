@@ -54,19 +54,19 @@ def _open(path: Path) -> Any:
 def _read(folder: Path, paths: dict[Path, str], mode: str | None = None) -> Rows:
     mode, first = mode or _mode(paths), next(iter(paths))
     size = _open(first).size
-    pixels = np.stack([_pixels(path, mode, first, size) for path in paths])
+    stacked = np.stack([pixels(path, mode, first, size) for path in paths])
     understood = {"format": f"images, {'grey' if mode == 'L' else 'colour'}"}
-    return of_arrays(pixels, np.array(list(paths.values())), folder.name, understood=understood)
+    return of_arrays(stacked, np.array(list(paths.values())), folder.name, understood=understood)
 
 
-def _pixels(path: Path, mode: str, first: Path, size: tuple[int, int]) -> np.ndarray:
+def pixels(path: Path, mode: str, first: Path | str, size: tuple[int, int]) -> np.ndarray:
     """Channels x height x width; the size is checked before memory is used for it."""
     image = _open(path)
     if image.size != size:
         sizes = [f"{width} x {height} pixels" for width, height in (image.size, size)]
         raise InputError(f"{path} has {sizes[0]} and {first} has {sizes[1]}: make all images the same size.")
     try:
-        pixels = np.asarray(image.convert(mode))
+        array = np.asarray(image.convert(mode))
     except Exception as error:  # Pillow raises many kinds for damaged images
         raise InputError(f"{path} is damaged: replace or remove it.") from error
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+    return array[None] if mode == "L" else array.transpose(2, 0, 1)

@@ -77,9 +77,14 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
         return of_frame(read_parquet(path), target, path.name, understood={"format": "parquet"}), None
     if kind(path) in (".xlsx", ".xls", ".ods"):
         raise InputError(f"{path.name} is a spreadsheet: save it as .csv first.")
-    if separator is None and (kind(path) in LIBSVM_NAMES or _is_libsvm(path)):
+    if separator is None and (kind(path) in LIBSVM_NAMES or is_libsvm(path)):
         return read_libsvm(path), None
     table = read_text_frame(path, separator, header, target)
+    if table.frame.shape[1] < 2:
+        raise InputError(
+            f"{path.name} has one column: it needs the target and at least one column of inputs. If its separator was not "
+            "found, give --separator."
+        )
     return of_frame(table.frame, target, path.name, understood=table.understood, notes=table.notes), None
 
 
@@ -246,11 +251,6 @@ def _without_surplus(frame: "pd.DataFrame") -> tuple["pd.DataFrame", tuple[str, 
 def _check_frame(frame: "pd.DataFrame", path: Path) -> None:
     import pandas as pd
 
-    if frame.shape[1] < 2:
-        raise InputError(
-            f"{path.name} has one column: it needs the target and at least one column of inputs. If its separator was not "
-            "found, give --separator."
-        )
     if not len(frame):
         raise InputError(f"{path.name} has no rows below its header.")
     if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
@@ -260,7 +260,7 @@ def _check_frame(frame: "pd.DataFrame", path: Path) -> None:
 # ---------------------------------------------------------------- other formats
 
 
-def _is_libsvm(path: Path) -> bool:
+def is_libsvm(path: Path) -> bool:
     lines = sample(path)[:20]
     return bool(lines) and all(LIBSVM.fullmatch(line) for line in lines)
 
@@ -299,20 +299,20 @@ def read_npz(path: Path) -> tuple[Rows, Rows | None]:
 
 def read_npy(path: Path, target: Any) -> Rows:
     """Inputs; the labels are in another .npy of the folder, `target`, or labels.npy or y.npy, or they are a column."""
-    inputs, understood = _load(path), {"format": "npy"}
+    inputs, understood = load_array(path), {"format": "npy"}
     names = [target] if str(target).endswith(".npy") else [f"{name}.npy" for name in ARRAYS["labels"]]
     labels = next((path.parent / str(name) for name in names if (path.parent / str(name)).is_file()), None)
     if str(target).endswith(".npy") or (target is None and labels is not None):
         if labels is None:
             raise InputError(f"There is no {target} in {path.parent}.")
-        return of_arrays(inputs, _load(labels), path.name, understood=understood | {"labels": labels.name})
+        return of_arrays(inputs, load_array(labels), path.name, understood=understood | {"labels": labels.name})
     if inputs.ndim != 2:
         raise InputError(f"{path.name} needs its labels: give --target with the .npy file that has them.")
     frame = of_arrays(inputs, np.zeros(len(inputs)), path.name).inputs
     return of_frame(frame, target, path.name, understood=understood)
 
 
-def _load(path: Path) -> np.ndarray:
+def load_array(path: Path) -> np.ndarray:
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except OSError as error:

@@ -95,7 +95,11 @@ def regression_errors(evaluation: Evaluation) -> dict[str, np.ndarray]:
     """For each target: root mean squared error and mean absolute error in its own units, and R2."""
     squared, absolute, _, _ = (np.array(evaluation[name]) / evaluation["rows"] for name in OF_REGRESSION)
     scale = np.array(evaluation["scale"])
-    return {"RMSE": np.sqrt(squared) * scale, "mean |error|": absolute * scale, "R2": 1 - squared / variance(evaluation)}
+    return {
+        "RMSE": np.sqrt(squared) * scale,
+        "mean |error|": absolute * scale,
+        "R2": 1 - squared / variance(evaluation),
+    }
 
 
 def variance(evaluation: Evaluation) -> np.ndarray:

@@ -35,7 +35,9 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     tested = kind != "tokens" and not (own_tests and result.settings.get("lost"))
     model, row = trained(x.mean(0)), result.final().loc[run]
     if tested and (own_tests or result.rank == 0):
-        quick = problem.test_total <= 3 * problem.batch * int(row.step)  # testing all nodes takes less than the training
+        quick = problem.test_total <= 3 * problem.batch * int(
+            row.step
+        )  # testing all nodes takes less than the training
         measured = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
         if own_tests:
             measured = evaluation.merged([json.loads(text) for text in network.allgather_text(json.dumps(measured))])

@@ -67,9 +67,12 @@ class TrainedModel:
 
     # ------------------------------------------------------------ outputs
 
-    def _outputs(self, rows: Any) -> np.ndarray:
+    def check_takes_rows(self) -> None:
         if self.kind == "tokens":
             raise InputError("This model continues a text and predicts no rows: use its network, .to_torch().")
+
+    def _outputs(self, rows: Any) -> np.ndarray:
+        self.check_takes_rows()
         if self.kind == "bytes" and np.asarray(rows).dtype != np.uint8:
             raise InputError("This model was trained on images of bytes, 0 to 255: give rows of type uint8.")
         return self.outputs(self.encoding.transform(rows))

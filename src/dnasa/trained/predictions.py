@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnasa.core import InputError
+from dnasa.data.unlabelled import read_rows
 from dnasa.trained.model import TrainedModel
 
 if TYPE_CHECKING:
@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
 
 def of_file(model: TrainedModel, path: Path) -> "pd.DataFrame":
-    return table(model, rows_of(model, path))
+    """A row for each row of the file; for images, the first column has their names."""
+    model.check_takes_rows()
+    rows, names = read_rows(path, model.encoding)
+    predicted = table(model, rows)
+    if names:
+        predicted.insert(0, "file", names)
+    return predicted
 
 
 def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
