@@ -26,8 +26,8 @@ ModelName = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="linear, mlp:128,64 (hidden widths), lenet, resnet:16,group (first width, norm) or gpt:2,96,64 (layers, width, "
-        "context). Default: what suits the data.",
+        help="linear, mlp:128,64,relu,dropout=0.1 (hidden widths, activation, dropout), lenet, resnet:16,group (first width, "
+        "norm), gpt:2,96,64 (layers, width, context) or your own, my_file.py:make. Default: what suits the data.",
     ),
 ]
 LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]

@@ -88,7 +88,7 @@ def predict(
 
     model = load(folder)
     table = predictions.of_file(model, file)
-    text = table.to_csv(index=False)
+    text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)
     else:

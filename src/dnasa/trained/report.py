@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 16  # classes of a confusion matrix that is printed, and nodes that are listed
+MOST_LISTED = 40  # classes of which each has a line
 Tables = Iterator[tuple[str, "pd.DataFrame"]]
 
 
@@ -20,7 +21,7 @@ def tables(evaluation: Evaluation) -> Tables:
     """Titles and tables, of what `evaluate` measured."""
     yield from OF_TASK[evaluation["task"]](evaluation)
     if evaluation["nodes"]:
-        yield f"Test {metric(evaluation)} of each node's own model", _nodes(evaluation)
+        yield "Each node's own model", _nodes(evaluation)
 
 
 def metric(evaluation: Evaluation) -> str:
@@ -34,11 +35,11 @@ def _classification(evaluation: Evaluation) -> Tables:
     rows = f"{evaluation['rows']:,} test rows"
     if len(names) <= MOST:
         matrix = pd.DataFrame(counts, columns=names)
-        matrix.insert(0, "true class", names, allow_duplicates=True)
-        yield f"Confusion matrix of {rows}: columns are the predicted classes", matrix
+        matrix.insert(0, "true / predicted", names)
+        yield f"Confusion matrix of {rows}", matrix
     else:
         yield f"The most frequent errors in {rows}", _most_frequent_errors(names, counts)
-    yield "Each class", _each(names, np.diag(counts), counts.sum(1), counts.sum(0))
+    yield _each("class", names, np.diag(counts), counts.sum(1), counts.sum(0), rows)
     yield _calibration(evaluation)
 
 
@@ -54,19 +55,25 @@ def _most_frequent_errors(names: list[str], counts: np.ndarray) -> "pd.DataFrame
 
 def _multilabel(evaluation: Evaluation) -> Tables:
     counts = np.array(evaluation["confusion"])  # of each label: rows are without and with it
-    names = list(map(str, evaluation["names"]))
-    title = f"Each label in {evaluation['rows']:,} test rows"
-    yield title, _each(names, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1))
+    names, rows = list(map(str, evaluation["names"])), f"{evaluation['rows']:,} test rows"
+    yield _each("label", names, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1), rows)
     yield _calibration(evaluation)
 
 
-def _each(names: list[str], right: np.ndarray, rows: np.ndarray, predicted: np.ndarray) -> "pd.DataFrame":
-    """Accuracy is the share of the rows of a class that is recognised; precision, of those predicted that is right."""
+def _each(
+    kind: str, names: list[str], right: np.ndarray, rows: np.ndarray, predicted: np.ndarray, where: str
+) -> tuple[str, "pd.DataFrame"]:
+    """Accuracy is the share of the rows of a class that is recognised (recall), precision that of its predictions."""
     import pandas as pd
 
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = {"accuracy": right / rows, "precision": right / predicted}
-    return pd.DataFrame({"class": names, "rows": rows, "predicted": predicted, **shares})
+    table = pd.DataFrame({kind: names, "rows": rows, "predicted": predicted, **shares})
+    if len(table) <= MOST_LISTED:
+        return f"Each {kind} in {where}", table
+    return f"The {MOST} of {len(table)} with the lowest accuracy in {where}", table.sort_values(
+        "accuracy", kind="stable"
+    )[:MOST]
 
 
 def _calibration(evaluation: Evaluation) -> tuple[str, "pd.DataFrame"]:
