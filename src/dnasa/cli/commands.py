@@ -16,6 +16,7 @@ from dnasa.cli.rendering import (
     frame_table,
     graph_rows,
     history_table,
+    print_fitting,
     print_line,
     print_lost_nodes,
     print_wide,
@@ -40,6 +41,10 @@ def train(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     model: options.ModelName = None,
     problem: options.ProblemName = None,
@@ -89,16 +94,16 @@ def train(
     if trace is not None:
         make_folder(trace.parent)
     thresholds = inputs.thresholds(stop or ())
-    task, graph, shared = inputs.prepare(context)
-    if local_accuracy and not hasattr(task, "accuracies"):
+    made, graph, shared = inputs.prepare(context)
+    if local_accuracy and not hasattr(made, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
+    result = solve(made, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
     console.quiet = result.rank != 0
     print_lost_nodes(result.settings)
     title = f"{RULES[rule].title} on {source(context.params)}: {nodes} nodes, {describe(graph)}"
     console.print(history_table(result.history, title))
     if local_accuracy:
-        tested: Any = task
+        tested: Any = made
         each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x).reshape(-1))
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
@@ -117,6 +122,10 @@ def compare(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     model: options.ModelName = None,
     problem: options.ProblemName = None,
@@ -168,8 +177,8 @@ def compare(
         return configs.repeat(context, config)
     names, grid = inputs.split(rules), inputs.numbers(etas)
     inputs.check_comparison(context)
-    task, graph, shared = inputs.prepare(context, validate=True)
-    comparison = run_comparison(task, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
+    made, graph, shared = inputs.prepare(context, validate=True)
+    comparison = run_comparison(made, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
     console.quiet = comparison.rank != 0
     print_lost_nodes(comparison.settings)
     seeds_text = f"{seeds} seed{'s' * (seeds > 1)}"
@@ -258,33 +267,36 @@ def show_topology(
 
 @app.command("data")
 def show_data(
+    context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="A dataset, or your own .npz, .csv or .txt file; without one, list all.")
+        str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     nodes: options.Nodes = 8,
+    shard_dir: options.ShardDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
-    """List the datasets: where they come from, shapes, class shares; or show how one is divided among nodes."""
-    from dnasa.data import load
-    from dnasa.data import partition as divide
+    """List the datasets, or show what was understood of one or of your own file, and how it is divided among nodes."""
+    from dnasa.cli.data import print_data
     from dnasa.studies import datasets
 
-    if name is None:
-        console.print(frame_table(datasets.datasets(), "Datasets"))
-        return
-    rows = load(name, target)
-    table = datasets.division(rows, divide(partition, rows.labels, nodes))
-    console.print(frame_table(datasets.describe(rows), f"{rows.name}, from {rows.source}"))
-    what = "Windows" if rows.vocabulary else "Rows of each class"
-    console.print(frame_table(table, f"{what} at each of {nodes} nodes, {partition}"))
+    if name is None and shard_dir is None:
+        return print_fitting(datasets.datasets(), "Datasets")
+    if name is not None and shard_dir is not None:
+        raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
+    rows, table = print_data(context)
     if plot:
-        if rows.vocabulary:
-            raise InputError("A text has no classes to draw: leave --plot out.")
+        if rows.vocabulary or rows.task != "classification":
+            raise InputError("Only classes are drawn, and these rows have none: leave --plot out.")
         from dnasa.plots import save_figure
 
-        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, partition), plot)}.")
+        how = "as its files are" if shard_dir else partition
+        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
 
 
 @app.command()
