@@ -15,6 +15,7 @@ from dnasa.cli.rendering import (
     frame_table,
     graph_rows,
     history_table,
+    print_fitting,
     print_line,
     print_lost_nodes,
     print_wide,
@@ -39,6 +40,10 @@ def train(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     model: options.ModelName = None,
     problem: options.ProblemName = None,
@@ -89,11 +94,11 @@ def train(
         make_folder(trace.parent)
     thresholds = inputs.thresholds(stop or ())
     made, graph, shared = inputs.prepare(context)
-    task: Any = made.problem
-    if local_accuracy and not hasattr(task, "accuracies"):
+    tested: Any = made.problem
+    if local_accuracy and not hasattr(tested, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     result = trained.saved(shared) or solve(
-        task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared
+        tested, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared
     )
     console.quiet = result.rank != 0
     print_lost_nodes(result.settings)
@@ -102,7 +107,7 @@ def train(
     if local_accuracy:
         import torch
 
-        accuracies = task.accuracies(torch.as_tensor(result.x)).reshape(-1)
+        accuracies = tested.accuracies(torch.as_tensor(result.x)).reshape(-1)
         each = ", ".join(f"{100 * float(a):.2f} %" for a in accuracies)
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
@@ -123,6 +128,10 @@ def compare(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     model: options.ModelName = None,
     problem: options.ProblemName = None,
@@ -264,33 +273,36 @@ def show_topology(
 
 @app.command("data")
 def show_data(
+    context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="A dataset, or your own .npz, .csv or .txt file; without one, list all.")
+        str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     nodes: options.Nodes = 8,
+    shard_dir: options.ShardDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
-    """List the datasets: where they come from, shapes, class shares; or show how one is divided among nodes."""
-    from dnasa.data import load
-    from dnasa.data import partition as divide
+    """List the datasets, or show what was understood of one or of your own file, and how it is divided among nodes."""
+    from dnasa.cli.data import print_data
     from dnasa.studies import datasets
 
-    if name is None:
-        console.print(frame_table(datasets.datasets(), "Datasets"))
-        return
-    rows = load(name, target)
-    table = datasets.division(rows, divide(partition, rows.labels, nodes))
-    console.print(frame_table(datasets.describe(rows), f"{rows.name}, from {rows.source}"))
-    what = "Windows" if rows.vocabulary else "Rows of each class"
-    console.print(frame_table(table, f"{what} at each of {nodes} nodes, {partition}"))
+    if name is None and shard_dir is None:
+        return print_fitting(datasets.datasets(), "Datasets")
+    if name is not None and shard_dir is not None:
+        raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
+    rows, table = print_data(context)
     if plot:
-        if rows.vocabulary:
-            raise InputError("A text has no classes to draw: leave --plot out.")
+        if rows.vocabulary or rows.task != "classification":
+            raise InputError("Only classes are drawn, and these rows have none: leave --plot out.")
         from dnasa.plots import save_figure
 
-        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, partition), plot)}.")
+        how = "as its files are" if shard_dir else partition
+        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
 
 
 @app.command()

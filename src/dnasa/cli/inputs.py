@@ -42,7 +42,7 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
     }
-    source = make_source(given, network.local_nodes, validate)
+    source = make_source(given, network.local_nodes, validate, network.allgather_text)
     if source.description:
         print_line(source.description)
     return source, graph, shared | {"evaluate": source.evaluate}
@@ -57,7 +57,8 @@ def check_source(context: typer.Context) -> None:
     if given.problem is None:
         return
     unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
-    unused |= {"--model": given.model, "--weights-by": given.weights_by}
+    unused |= {"--model": given.model, "--weights-by": given.weights_by, "--separator": given.separator}
+    unused |= {"--no-header": given.no_header, "--task": given.task, "--no-standardise": given.no_standardise}
     unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
     for option, value in unused.items():
         if value:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dnasa.cli import configs
+from dnasa.cli import configs, options
 from dnasa.cli.pictures import write
 from dnasa.cli.rendering import (
     console,
@@ -81,13 +81,15 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has
 def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
     model = load(folder)
-    table = predictions.of_file(model, file)
+    table = predictions.of_file(model, file, separator, False if no_header else None)
     text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)

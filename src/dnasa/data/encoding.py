@@ -137,6 +137,12 @@ class Encoding(NamedTuple):
             out = (out - self.target_mean) / self.target_scale
         return out.astype(np.float32)
 
+    def target_values(self, outputs: np.ndarray) -> np.ndarray:
+        """What outputs of a regression, or its labels, are in the target's own units."""
+        if self.target_mean is None or self.target_scale is None:
+            return outputs
+        return outputs * self.target_scale + self.target_mean
+
     def _class_numbers(self, column: "pd.Series") -> np.ndarray:
         import pandas as pd
 

@@ -10,19 +10,21 @@ from dnasa.data import files, images, reading
 from dnasa.data.encoding import Encoding
 
 
-def read_rows(path: Path, encoding: Encoding) -> tuple[Any, list[str]]:
+def read_rows(
+    path: Path, encoding: Encoding, separator: str | None = None, header: bool | None = None
+) -> tuple[Any, list[str]]:
     """A frame or an array that `encoding` takes, from any format that is trained on; of a folder of images, also their names.
 
-    A table may have further columns, such as the target.
+    A table may have further columns, such as the target. Separator and header are found out unless they are given.
     """
     if path.is_dir():
         return _images(path, encoding.shape)
     if not path.is_file():
         raise InputError(f"There is no file or folder {path}.")
-    return _rows(path, encoding), []
+    return _rows(path, encoding, separator, header), []
 
 
-def _rows(path: Path, encoding: Encoding) -> Any:
+def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | None) -> Any:
     kind = reading.kind(path)
     if kind == ".npz":
         return files.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
@@ -34,10 +36,10 @@ def _rows(path: Path, encoding: Encoding) -> Any:
         raise InputError(f"{path.name} is one image: give the folder that it is in.")
     if not encoding.features:
         raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz or .npy file, not {path.name}.")
-    if kind in reading.LIBSVM_NAMES or reading.is_libsvm(path):
+    if separator is None and (kind in reading.LIBSVM_NAMES or reading.is_libsvm(path)):
         return _libsvm(path, encoding.shape[0])
     names = ",".join(feature.name for feature in encoding.features)
-    return reading.read_text_frame(path, target=names).frame
+    return reading.read_text_frame(path, separator, header, names).frame
 
 
 def _libsvm(path: Path, width: int) -> np.ndarray:

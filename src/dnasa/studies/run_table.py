@@ -33,7 +33,8 @@ def source(options: dict[str, Any]) -> str:
         return str(options["problem"])
     if options.get("shard_dir"):
         return Path(str(options["shard_dir"])).name
-    return str(options.get("data", "-"))
+    data = str(options.get("data", "-"))
+    return Path(data).name or data
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def of_file(model: TrainedModel, path: Path) -> "pd.DataFrame":
+def of_file(
+    model: TrainedModel, path: Path, separator: str | None = None, header: bool | None = None
+) -> "pd.DataFrame":
     """A row for each row of the file; for images, the first column has their names."""
     model.check_takes_rows()
-    rows, names = read_rows(path, model.encoding)
+    rows, names = read_rows(path, model.encoding, separator, header)
     predicted = table(model, rows)
     if names:
         predicted.insert(0, "file", names)
