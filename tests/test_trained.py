@@ -12,12 +12,15 @@ import torch
 from launching import PATIENCE
 from safetensors.numpy import load_file
 from test_cli import refused
+from thread_network import run_threads
 
 import dnasa
 from dnasa.cli import app
 from dnasa.core import InputError
 from dnasa.data import Dataset
+from dnasa.studies.tasks import on_shards
 from dnasa.trained import TrainedModel, evaluation, report
+from dnasa.trained.finished import save_run
 
 pytestmark = pytest.mark.xdist_group("trained")  # one process trains the models
 NET = """
@@ -66,6 +69,12 @@ def home(tmp_path_factory):
 def copied(home, tmp_path):
     shutil.copytree(home / "own", tmp_path / "own")
     return tmp_path / "own"
+
+
+def evaluated(folder):
+    found = evaluation.read(folder)
+    assert found is not None
+    return found
 
 
 def last(folder):
@@ -225,8 +234,6 @@ def test_the_model_is_of_the_first_seed_that_did_not_diverge(tmp_path):
     result = dnasa.solve(problem, dnasa.topology.ring(2), steps=5, seed=[3, 4, 5])
     result.runs.loc[0, "diverged"] = 2
     network = dnasa.networks.connect(dnasa.topology.ring(2), "simulated")
-    from dnasa.trained.finished import save_run
-
     save_run(tmp_path, problem, rows, "linear", result, network)
     assert json.loads((tmp_path / "model.json").read_text())["trained"]["seed"] == 4
     saved = torch.nn.utils.parameters_to_vector(dnasa.load(tmp_path).network.parameters()).detach()
@@ -234,8 +241,6 @@ def test_the_model_is_of_the_first_seed_that_did_not_diverge(tmp_path):
 
 
 def small_problem():
-    from dnasa.studies.tasks import on_shards
-
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     labels = (rows[:, 0] > 0).astype(np.int64)
     data = Dataset("own", rows, labels, rows, labels)
@@ -312,7 +317,7 @@ def test_the_evaluation_is_that_of_scikit_learn(home):
 
     for task, target in TASKS.items():
         rows, model = dnasa.data.load(str(home / f"{task}.csv"), target), dnasa.load(home / task)
-        measured, outputs = evaluation.read(home / task), model.outputs(rows.test_inputs)
+        measured, outputs = evaluated(home / task), model.outputs(rows.test_inputs)
         if task == "classification":
             expected = confusion_matrix(rows.test_labels, outputs.argmax(1))
             assert measured["confusion"] == expected.tolist()
@@ -419,6 +424,29 @@ def test_export_without_its_packages_names_them(home, tmp_path, monkeypatch, cap
     assert "pip install 'dnasa[onnx]'" in line
 
 
+def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path):
+    for node in range(3):
+        table()[[*INPUTS, "kind"]][node::3].to_csv(tmp_path / f"node-{node}.csv", index=False)
+    graph = dnasa.topology.complete(3)
+
+    def train(network, folder):
+        gather = network.allgather_text
+        rows, shards = dnasa.data.from_shards(tmp_path, network.local_nodes, 3, "kind", allgather_text=gather)
+        problem = on_shards(rows, shards, model="linear")
+        result = dnasa.solve(problem, graph, steps=30, network=network, progress=False)
+        save_run(folder, problem, rows, "linear", result, network)
+
+    folders = [tmp_path / "alone", tmp_path / "together"]
+    for folder in folders:
+        folder.mkdir()
+    train(dnasa.networks.connect(graph, "simulated"), folders[0])
+    run_threads(graph, lambda network: train(network, folders[1]))
+    alone, together = map(evaluated, folders)
+    assert alone["rows"] == sum(map(sum, together["confusion"])) == 39
+    assert alone["confusion"] == together["confusion"]
+    assert alone["nodes"] == together["nodes"]
+
+
 @pytest.mark.long
 def test_processes_write_the_model_of_the_simulator(home, tmp_path):
     words = ["train", "--data", home / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 60]
@@ -439,4 +467,4 @@ def test_processes_write_the_model_of_the_simulator(home, tmp_path):
     expected = load_file(home / "own" / "model.safetensors")
     for name, value in load_file(tmp_path / "a" / "model.safetensors").items():
         np.testing.assert_allclose(value, expected[name], atol=1e-4)
-    assert evaluation.read(tmp_path / "a")["confusion"] == evaluation.read(home / "own")["confusion"]
+    assert evaluated(tmp_path / "a")["confusion"] == evaluated(home / "own")["confusion"]
