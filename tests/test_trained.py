@@ -322,7 +322,7 @@ def test_the_evaluation_is_that_of_scikit_learn(home):
             expected = confusion_matrix(rows.test_labels, outputs.argmax(1))
             assert measured["confusion"] == expected.tolist()
         if task == "regression":
-            truth, values = model.values(rows.test_labels), model.values(outputs)
+            truth, values = map(model.encoding.target_values, (rows.test_labels, outputs))
             found = evaluation.regression_errors(measured)
             assert found["R2"][0] == pytest.approx(r2_score(truth, values), abs=1e-6)
             assert found["RMSE"][0] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)

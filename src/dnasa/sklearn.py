@@ -122,4 +122,4 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):
 
     def predict(self, X: Any) -> np.ndarray:
         outputs = self._outputs(X)
-        return self.model_.values(outputs)[:, 0]
+        return self.model_.encoding.target_values(outputs)[:, 0]

@@ -27,7 +27,9 @@ FORMS = {  # what may follow a name, and how to write it
 
 
 def parse(text: str) -> tuple[str, list[str]]:
-    """The name, and what follows it."""
+    """The name, and what follows it; the name of a network of the user's own is "own"."""
+    if own_model.is_own(text):
+        return "own", []
     name, _, rest = text.partition(":")
     if name not in FORMS:
         known = ", ".join(FORMS)
@@ -40,7 +42,7 @@ def parse(text: str) -> tuple[str, list[str]]:
 
 def context(text: str | None) -> int:
     """How many characters of a text the model sees at once."""
-    name, words = parse(text) if text and not own_model.is_own(text) else ("gpt", [])
+    name, words = parse(text) if text else ("gpt", [])
     return int(words[2]) if name == "gpt" and words else CONTEXT
 
 
@@ -61,22 +63,23 @@ def default(rows: Dataset) -> str:
 
 def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     """The network for this data; an error says why it does not fit."""
-    if not own_model.is_own(text) and (parse(text)[0] == "gpt") != bool(rows.vocabulary):
+    name, _ = parse(text)
+    if name != "own" and (name == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
     return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
 
 
 def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:
     """The network for inputs of this shape; `data` is their name in an error."""
-    if own_model.is_own(text):
-        return own_model.maker(text, shape, outputs)
     name, words = parse(text)
+    if name == "own":
+        return own_model.maker(text, shape, outputs)
     return MAKERS[name](shape, outputs, words, data)
 
 
 def batched(text: str, rows: Dataset) -> bool:
     """Whether `Classification` has formulas for all its layers, and the inputs are numbers rather than bytes."""
-    known = not own_model.is_own(text) and parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
+    known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
     return known and rows.inputs.dtype != np.uint8
 
 

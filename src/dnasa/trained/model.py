@@ -45,7 +45,7 @@ class TrainedModel:
     def predict(self, rows: Any) -> np.ndarray:
         """The class of each row; the value, in a regression; of several labels, 0 or 1 for each."""
         if self.task == "regression":
-            values = self.values(self._outputs(rows))
+            values = self.encoding.target_values(self._outputs(rows))
             return values[:, 0] if values.shape[1] == 1 else values
         probabilities = self.predict_proba(rows)
         if self.task == "multilabel":
@@ -92,12 +92,6 @@ class TrainedModel:
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         logits = torch.from_numpy(outputs)
         return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
-
-    def values(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs, or labels, of a regression in the units of the target."""
-        if self.encoding.target_mean is None:
-            return outputs
-        return outputs * self.encoding.target_scale + self.encoding.target_mean
 
 
 class Scaled(nn.Module):
