@@ -134,9 +134,12 @@ def _draw_matrix(axis: "Axes", evaluation: Evaluation) -> None:
     axis.figure.colorbar(image, ax=axis, label="share of the true class")
     if len(names) <= MOST:
         labels = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
-        crowded = max(map(len, labels)) > 3
-        axis.set_xticks(range(len(names)), labels, rotation=90 if crowded else 0)
+        upright = max(map(len, labels)) * len(labels) < 32  # they fit beside each other
+        axis.set_xticks(range(len(names)), labels, rotation=0 if upright else 90)
         axis.set_yticks(range(len(names)), labels)
+        for i, j in np.argwhere(counts):
+            dark = "white" if shares[i, j] > 0.5 else "black"
+            axis.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", fontsize=7, color=dark)
     axis.set(xlabel="predicted class", ylabel="true class")
 
 
@@ -156,5 +159,5 @@ def _draw_nodes(axis: "Axes", evaluation: Evaluation) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axis.plot(of_nodes(evaluation), "o", markersize=4)
-    axis.set(xlabel="node", ylabel=f"test {metric(evaluation)} of the node's own model")
+    axis.set(xlabel="node, with its own model", ylabel=f"test {metric(evaluation)}")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
