@@ -8,7 +8,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,onnx,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev]"
 	touch .venv/ready
 
 run: setup

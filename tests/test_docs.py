@@ -27,7 +27,7 @@ def blocks(page, language):
     "page",
     [
         "README.md",
-        *(f"docs/{name}.md" for name in "comparing distributed extending models own-model schedules".split()),
+        *(f"docs/{name}.md" for name in "comparing distributed extending models own-model schedules your-data".split()),
     ],
 )
 def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):

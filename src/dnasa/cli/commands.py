@@ -298,7 +298,7 @@ def show_data(
     rows, table = print_data(context)
     if plot:
         if rows.vocabulary or rows.task != "classification":
-            raise InputError("Only classes are drawn, and these rows have none: leave --plot out.")
+            raise InputError("These rows have no classes to draw: leave --plot out.")
         from dnasa.plots import save_figure
 
         how = "as its files are" if shard_dir else partition
