@@ -225,4 +225,4 @@ def test_the_division_of_a_text_is_shown(tmp_path):
     assert shown.returncode == 0, shown.stderr
     assert "Windows at each of 2 nodes, contiguous" in " ".join(shown.stdout.split())
     assert "1,721" in shown.stdout
-    assert "Only classes are drawn" in run("data", "long.txt", "--plot", "x.png", cwd=tmp_path).stderr
+    assert "no classes to draw" in run("data", "long.txt", "--plot", "x.png", cwd=tmp_path).stderr
