@@ -3,12 +3,14 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from archives import X, Y, npy, npz
+from test_own_data import encoding_of
 
 from dnasa import data
 from dnasa.core import InputError
@@ -101,9 +103,9 @@ def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path):
     rows, _ = data.from_shards(folder, range(3), 3, "kind")
     together = data.from_frame(pd.concat(made, ignore_index=True), "kind", test=pd.concat(made, ignore_index=True))
     for name in ("mean", "scale"):
-        np.testing.assert_allclose(getattr(rows.encoding, name), getattr(together.encoding, name), rtol=1e-12)
-    assert rows.encoding.inputs == together.encoding.inputs
-    assert rows.encoding.classes == together.encoding.classes == ("k0", "k1", "k2")
+        np.testing.assert_allclose(getattr(encoding_of(rows), name), getattr(encoding_of(together), name), rtol=1e-12)
+    assert encoding_of(rows).inputs == encoding_of(together).inputs
+    assert encoding_of(rows).classes == encoding_of(together).classes == ("k0", "k1", "k2")
     np.testing.assert_allclose(rows.inputs, together.inputs, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(rows.labels, together.labels)
 
@@ -113,14 +115,14 @@ def test_processes_agree_on_the_encoding_of_the_simulator_to_the_bit(tmp_path, b
     folder = write(tmp_path / "d", frames())
     whole, _ = data.from_shards(folder, range(3), 3, "kind")
     for rows, _ in in_processes(folder, blocks, 3, target="kind"):
-        assert rows.encoding.to_json() == whole.encoding.to_json()
+        assert encoding_of(rows).to_json() == encoding_of(whole).to_json()
         assert rows.test_counts == whole.test_counts == (1, 8, 3)
 
 
 def test_without_test_rows_each_node_holds_out_its_own(tmp_path):
     rows, parts = data.from_shards(write(tmp_path / "d", frames()), range(3), 3, "kind")
     assert [len(part) for part in parts] == [7, 32, 12]
-    problem = tasks.on_shards(rows, parts)
+    problem: Any = tasks.on_shards(rows, parts)
     points = torch.stack([problem.start(0)])[None]
     measured = problem.evaluate(points, range(3))["test_accuracy"].item()
     assert measured == pytest.approx(problem.accuracies(points).item())
