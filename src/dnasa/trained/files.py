@@ -59,9 +59,9 @@ def load(folder: str | Path) -> TrainedModel:
         encoding = Encoding.from_json(description["encoding"])
         if kind not in KINDS or outputs != encoding.outputs:
             raise ValueError("inputs or outputs")
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path / 'model.json'} is damaged ({error}): train the model again.") from error
     tensors = _read(path / "model.safetensors")
     if own_model.is_own(name):
@@ -108,7 +108,6 @@ def _own_copy(folder: Path, name: str, expected: Any) -> str:
 def _network(folder: Path, name: str, encoding: Encoding, tensors: dict[str, Tensor]) -> nn.Module:
     """Built and filled; that the shapes fit is checked before memory is used."""
     make = models.network(name, encoding.shape, encoding.outputs, str(folder))
-    damaged = f"model.safetensors in {folder} does not hold the parameters of {name}: train the model again."
     try:
         if not own_model.is_own(name):
             with torch.device("meta"):
@@ -117,10 +116,12 @@ def _network(folder: Path, name: str, encoding: Encoding, tensors: dict[str, Ten
         _check(network, tensors)
         network.to(next(a.dtype for a in tensors.values() if a.is_floating_point()))
         network.load_state_dict(tensors, strict=False)
+    except InputError:
+        raise
     except (RuntimeError, StopIteration, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(damaged) from error
+        raise InputError(
+            f"model.safetensors in {folder} does not hold the parameters of {name}: train the model again."
+        ) from error
     return network
 
 
