@@ -310,7 +310,7 @@ def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):
         data.load(path)
     with pytest.raises(InputError, match=r"no column 'd'\. Its columns: a, b, c"):
         data.load(path, "d")
-    with pytest.raises(InputError, match=r"no file or folder wat, and no dataset of that name\. Datasets: digits"):
+    with pytest.raises(InputError, match=r"Unknown data 'wat': it is no file or folder\. Datasets: digits"):
         data.load("wat")
 
 

@@ -94,8 +94,8 @@ class Encoding(NamedTuple):
         out = np.empty((len(table) if picked is None else len(picked), *self.shape), np.float32)
         mean, scale = (np.zeros(1), np.ones(1)) if self.mean is None or self.scale is None else (self.mean, self.scale)
         mean, scale = np.broadcast_to(mean, self.shape), np.broadcast_to(scale, self.shape)
-        for j, column in enumerate(self._columns(table)):
-            out[:, j] = ((column if picked is None else column[picked]) - mean[j]) / scale[j]
+        for j, column in enumerate(self._columns(table, picked)):
+            out[:, j] = (column - mean[j]) / scale[j]
         return out
 
     def _checked_array(self, rows: Any) -> np.ndarray:
@@ -106,9 +106,10 @@ class Encoding(NamedTuple):
             )
         return array if array.dtype == np.uint8 else array.astype(np.float32, copy=False)
 
-    def _columns(self, table: "pd.DataFrame") -> Iterator[np.ndarray]:
-        """Each input's values for all rows."""
-        for feature, column in zip(self.features, self._selected(table), strict=True):
+    def _columns(self, table: "pd.DataFrame", picked: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """Each input's values, for all rows or those that are picked."""
+        for feature, whole in zip(self.features, self._selected(table), strict=True):
+            column = whole if picked is None else whole.iloc[picked]
             if feature.kind == "number":
                 yield from _number_inputs(feature, column)
             else:

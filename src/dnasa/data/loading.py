@@ -34,9 +34,7 @@ def load(
         return from_text(path, context)
     if path.exists() or path.suffix:
         return from_file(path, target, separator, header, task, standardise)
-    raise InputError(
-        f"There is no file or folder {name}, and no dataset of that name. Datasets: {', '.join(DATASETS)}."
-    )
+    raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.")
 
 
 def is_text(path: Path, separator: str | None) -> bool:
