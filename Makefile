@@ -34,6 +34,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.foundation
 	$(BIN)/python -m benchmarks.networks
 	$(BIN)/python -m benchmarks.choices
+	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.rules
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m benchmarks.overlap
 	OMP_NUM_THREADS=1 $(BIN)/mpirun --allow-run-as-root --oversubscribe -n 8 $(BIN)/python -m benchmarks.exchange --step

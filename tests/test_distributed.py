@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from launching import ENVIRONMENT, MPIRUN, PATIENCE, launch
+from test_shards import frames
+from test_shards import write as write_shards
 
 from dnasa import solve, topology
 from dnasa.core import InputError
@@ -138,10 +140,24 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
     script = (
         "import builtins, sys, numpy as np; from dnasa.data import from_shards; from pathlib import Path; opened = []\n"
         "load = np.load; np.load = lambda path, *a, **k: (opened.append(Path(path).name), load(path, *a, **k))[1]\n"
-        f"from_shards(Path('{tmp_path}'), range(1, 2), 3); print(opened)"
+        f"from_shards(Path('{tmp_path}'), range(1, 2), 3); print(sorted(opened))"
     )
     read = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert read.stdout.strip() == "['node-1.npz', 'test.npz']"
+
+
+@pytest.mark.parametrize(("engine", "target"), [pytest.param("mpi", "kind", marks=needs_mpi), ("torch", "age")])
+def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, tmp_path):
+    """Nodes with other sizes, means, categories and classes, and no common test rows; classes and a regression."""
+    folder = write_shards(tmp_path / "shards", frames((8, 40, 15)))
+    words = f"train --nodes 3 --topology path --steps 40 --shard-dir {folder} --target {target} --out {tmp_path}/run"
+    done = launch(engine, 2, "-m", "dnasa", *words.split())
+    assert done.returncode == 0, done.stderr[-2000:]
+    real = pd.read_csv(tmp_path / "run" / "history.csv")
+    together = tasks.on_shards(*from_shards(folder, range(3), 3, target))
+    simulated = solve(together, topology.path(3), steps=40).history
+    columns = ["train_loss", "test_loss", "test_accuracy" if target == "kind" else "test_r2"]
+    np.testing.assert_allclose(real[columns], simulated[columns], rtol=1e-4, atol=1e-5)
 
 
 def test_blocks_share_the_nodes_in_order():

@@ -29,7 +29,7 @@ def blocks(page, language):
         "README.md",
         *(
             f"docs/{name}.md"
-            for name in "comparing distributed extending models own-model schedules your-gradients".split()
+            for name in "comparing distributed extending models own-model schedules your-data your-gradients".split()
         ),
     ],
 )
@@ -39,6 +39,22 @@ def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_blocks_of_the_page_on_predicting_form_a_program(tmp_path):
+    found = re.findall(r"^```(python)?\n(.*?)^```$", (ROOT / "docs/predicting.md").read_text(), re.S | re.M)
+    program = ["from dnasa.cli import app"]
+    for language, code in found:
+        if code.startswith("# my_net.py"):
+            (tmp_path / "my_net.py").write_text(code)
+        commands = [f"app({line.split()[1:]}, standalone_mode=False)" for line in code.splitlines()]
+        program += [code] if language else commands
+    (tmp_path / "page.py").write_text("\n".join(program))
+    words = [sys.executable, "page.py"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 21
+    assert (tmp_path / "flowers.onnx").stat().st_size > 1000
 
 
 @pytest.mark.long

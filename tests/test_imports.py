@@ -20,6 +20,8 @@ LEVELS = [
     ["runs"],
     ["engine"],
     ["optim", "studies"],
+    ["trained"],
+    ["sklearn"],
     ["cli"],
     ["__main__"],
 ]

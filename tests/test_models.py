@@ -46,6 +46,74 @@ def test_a_name_with_sizes_is_a_network():
     assert 3 * narrow < wide < 5 * narrow
 
 
+def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name():
+    table = rows(7)
+    assert layers("mlp:9,8,relu", table) == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+    assert layers("mlp:9,gelu,dropout=0.1", table) == ["Linear", "GELU", "Dropout", "Linear"]
+    assert "Dropout(p=0.25" in repr(models.make("mlp:9,dropout=.25", table)())
+    shards = [np.arange(6), np.arange(6, 12)]
+    assert isinstance(tasks.on_shards(table, shards, model="mlp:9,silu"), Classification)
+    assert isinstance(tasks.on_shards(table, shards, model="mlp:9,dropout=0.1"), Supervised)
+
+
+def test_the_layers_of_a_network_are_named_in_short(text):
+    assert models.layers(models.make("mlp:9,relu", rows(7))()) == "Linear(7, 9), ReLU, Linear(9, 3)"
+    assert models.layers(models.make("linear", rows(7))()) == "Linear(7, 3)"
+    described = models.layers(models.make("resnet:8", rows(3, 8, 8))())
+    assert described.startswith("Conv2d(3, 8), BatchNorm2d, ReLU, 6 x Block")
+    assert "2 x " in models.layers(models.make("gpt:2,12,16", data.load(str(text), context=16))())
+
+
+OWN = """
+from torch import nn
+def make(inputs, outputs):
+    return nn.Linear(*inputs, outputs)
+def none(inputs, outputs):
+    return 3
+def narrow():
+    return nn.Linear(1, 1)
+def wrong(inputs, outputs):
+    return nn.Linear(
+        *inputs, missing)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path / "own.py"
+
+
+def test_a_function_of_the_users_own_makes_the_network(own):
+    net = models.make(f"{own}:make", rows(7))()
+    assert (net.in_features, net.out_features) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own.py:none", "none of .*own.py returned a int: it must return a torch module"),
+        ("own.py:other", "has no function other: define other"),
+        ("own.py:nn.Linear", "Unknown model"),
+        ("own.py:narrow", "failed: TypeError: narrow"),
+        ("own.py:wrong", r"wrong\(inputs=\(7,\), outputs=3\) of .*own.py failed at line 11: NameError"),
+        ("absent.py:make", "There is no file .*absent.py"),
+        ("broken.py:make", "broken.py failed: SyntaxError"),
+    ],
+)
+def test_a_file_without_a_network_is_refused(name, words, own):
+    (own.parent / "broken.py").write_text("def")
+    with pytest.raises(InputError, match=words):
+        models.make(str(own.parent / name), rows(7))()
+
+
+def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own):
+    done = run(*"train --model own.py:make --nodes 2 --steps 4 --out a".split(), cwd=own.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"Executing {own} for its model.\n"
+    assert json.loads((own.parent / "a" / "config.json").read_text())["options"]["model"] == f"{own}:make"
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -58,7 +126,7 @@ def test_a_name_with_sizes_is_a_network():
 def test_data_has_a_default_network(given, expected):
     assert models.default(given) == expected
     net = models.make(expected, given)()
-    assert net(torch.from_numpy(given.inputs)).shape == (12, 10 if expected == "lenet" else given.classes)
+    assert net(torch.from_numpy(given.inputs)).shape == (12, given.classes)
 
 
 def test_gpt_sees_the_context_of_its_text(text):
@@ -81,9 +149,11 @@ def test_bytes_and_unknown_layers_are_supervised(text):
 @pytest.mark.parametrize(
     ("model", "given", "words"),
     [
-        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt"),
-        ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, or mlp:128,64"),
+        ("vgg", rows(7), "Unknown model 'vgg'. Choose from: linear, mlp, lenet, resnet, gpt, or give your own"),
+        ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, mlp:128,64 with"),
         ("mlp:0", rows(7), "Cannot read the model"),
+        ("mlp:8,dropout=1", rows(7), "Cannot read the model"),
+        ("mlp:8,sine", rows(7), "or mlp:128,64,relu,dropout=0.1"),
         ("mlp:9999999", rows(7), "Cannot read the model"),
         ("lenet:3", rows(1, 28, 28), "Cannot read the model 'lenet:3'. Write lenet."),
         ("resnet:16,layer", rows(3, 8, 8), "Write resnet, resnet:16 with the first width, or resnet:16,group"),

@@ -1,10 +1,16 @@
 """Each process reads the data of its own nodes; runs on a user's data are named after it."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from archives import X, Y, archive, npy, npz
+import torch
+from archives import X, Y, npy, npz
+from test_own_data import encoding_of
 
 from dnasa import data
 from dnasa.core import InputError
@@ -29,23 +35,111 @@ def test_a_users_data_is_named_after_its_file_or_folder(tmp_path, monkeypatch):
     assert data.from_shards(Path("."), range(1), 1)[0].name == "hospitals"
 
 
+def in_processes(folder, blocks, nodes, **options):
+    """What each of several processes reads, with its own nodes; they exchange texts at a barrier."""
+    barrier, texts = threading.Barrier(len(blocks), timeout=120), [""] * len(blocks)
+
+    def read(rank):
+        def allgather_text(text):
+            texts[rank] = text
+            barrier.wait()
+            return texts
+
+        return data.from_shards(folder, blocks[rank], nodes, allgather_text=allgather_text, **options)
+
+    with ThreadPoolExecutor(len(blocks)) as pool:
+        return list(pool.map(read, range(len(blocks))))
+
+
 def test_a_process_reads_its_own_shards_and_leaves_the_others_empty(tmp_path):
     folder = shards(tmp_path / "d", {f"node-{i}.npz": npz(inputs=X[i:] + i, labels=Y[i:]) for i in (1, 2)})
-    rows, parts = data.from_shards(folder, range(1, 3), 4)
+    rows, parts = data.from_shards(folder, range(1, 3), 4, standardise=False)
     assert [len(part) for part in parts] == [0, 9, 8, 0]
     np.testing.assert_array_equal(rows.inputs[parts[2]], X[2:] + 2)
 
 
+@pytest.mark.parametrize("tests", [True, False])
 @pytest.mark.parametrize("integers", [False, True])
-def test_shard_runs_identify_their_data_in_any_number_of_processes(tmp_path, integers):
+def test_shard_runs_identify_their_data_in_any_number_of_processes(tmp_path, integers, tests):
     kind = np.int64 if integers else np.float64
     contents = {f"node-{i}.npz": npz(inputs=(X[i:] + i).astype(kind), labels=Y[i:]) for i in range(3)}
     folder = shards(tmp_path / "d", contents)
-    whole, first, rest = (tasks.on_shards(*data.from_shards(folder, r, 3)) for r in (range(3), range(1), range(1, 3)))
+    if not tests:
+        (folder / "test.npz").unlink()
+    (whole,) = in_processes(folder, [range(3)], 3)
+    apart = in_processes(folder, [range(1), range(1, 3)], 3)
+    whole, first, rest = (tasks.on_shards(*rows) for rows in (whole, *apart))
     assert first.fingerprint == rest.fingerprint == whole.fingerprint
     gathered = [first.node_fingerprint(0), rest.node_fingerprint(1), rest.node_fingerprint(2)]
     assert gathered == [whole.node_fingerprint(node) for node in range(3)]
-    assert [whole.rows(node) for node in range(3)] == [10, 9, 8]
+    assert [whole.rows(node) for node in range(3)] == ([10, 9, 8] if tests else [8, 8, 7])
+
+
+def frames(sizes=(8, 40, 15)):
+    """Nodes that differ: in size, in their means, in the categories and classes they have, and in what is missing."""
+    rng = np.random.default_rng(0)
+    made = []
+    for node, rows in enumerate(sizes):
+        frame = pd.DataFrame({"age": 1000 * node + rng.standard_normal(rows), "size": 1e-6 * rng.random(rows)})
+        frame["town"] = rng.choice(["rome", "oslo"] if node else ["rome", "bonn"], rows)
+        made.append(frame.assign(kind=[f"k{(node + i) % 3 if node else i % 2}" for i in range(rows)]))
+    made[2].loc[0, "age"] = np.nan
+    made[1]["town"] = made[1]["town"].where(rng.random(sizes[1]) < 0.8)
+    return made
+
+
+def write(folder, made):
+    folder.mkdir()
+    for node, frame in enumerate(made):
+        frame.to_csv(folder / f"node-{node}.csv", index=False)
+    return folder
+
+
+def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path):
+    """The scaler of summaries that nodes exchange against that of all rows together; rows never leave their node."""
+    made = frames()
+    folder = write(tmp_path / "d", made)
+    pd.concat(made).to_csv(folder / "test.csv", index=False)
+    rows, _ = data.from_shards(folder, range(3), 3, "kind")
+    together = data.from_frame(pd.concat(made, ignore_index=True), "kind", test=pd.concat(made, ignore_index=True))
+    for name in ("mean", "scale"):
+        np.testing.assert_allclose(getattr(encoding_of(rows), name), getattr(encoding_of(together), name), rtol=1e-12)
+    assert encoding_of(rows).inputs == encoding_of(together).inputs
+    assert encoding_of(rows).classes == encoding_of(together).classes == ("k0", "k1", "k2")
+    np.testing.assert_allclose(rows.inputs, together.inputs, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(rows.labels, together.labels)
+
+
+@pytest.mark.parametrize("blocks", [[range(1), range(1, 3)], [range(1), range(1, 2), range(2, 3)]])
+def test_processes_agree_on_the_encoding_of_the_simulator_to_the_bit(tmp_path, blocks):
+    folder = write(tmp_path / "d", frames())
+    whole, _ = data.from_shards(folder, range(3), 3, "kind")
+    for rows, _ in in_processes(folder, blocks, 3, target="kind"):
+        assert encoding_of(rows).to_json() == encoding_of(whole).to_json()
+        assert rows.test_counts == whole.test_counts == (1, 8, 3)
+
+
+def test_without_test_rows_each_node_holds_out_its_own(tmp_path):
+    rows, parts = data.from_shards(write(tmp_path / "d", frames()), range(3), 3, "kind")
+    assert [len(part) for part in parts] == [7, 32, 12]
+    problem: Any = tasks.on_shards(rows, parts)
+    points = torch.stack([problem.start(0)])[None]
+    measured = problem.evaluate(points, range(3))["test_accuracy"].item()
+    assert measured == pytest.approx(problem.accuracies(points).item())
+    split = [problem.evaluate(points, range(i, i + 1))["test_accuracy"].item() for i in range(3)]
+    assert np.mean(split) == pytest.approx(measured)
+
+
+def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path):
+    for name, frame in zip(("bonn", "oslo", "rome"), frames(), strict=True):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        frame.to_csv(tmp_path / "d" / name / "patients.csv", index=False)
+    frames()[2].iloc[:4].to_csv(tmp_path / "d" / "rome" / "test.csv", index=False)
+    rows, parts = data.from_shards(tmp_path / "d", range(3), 3, "kind")
+    assert [len(part) for part in parts] == [7, 32, 15]
+    assert rows.test_counts == (1, 8, 4)
+    with pytest.raises(InputError, match=r"3 sites \(bonn, oslo, rome\), and there are 4 nodes: give --nodes 3"):
+        data.from_shards(tmp_path / "d", range(4), 4, "kind")
 
 
 def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path):
@@ -58,17 +152,26 @@ def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path):
     ("content", "words"),
     [
         (npy(X), "node-0.npz: it is not an archive"),
-        (npz(inputs=X, labels=Y * 1.0), "labels of node-0.npz must be whole numbers"),
-        (npz(inputs=X, labels=1), "labels of node-0.npz must be whole numbers"),
-        (npz(inputs=X, labels=-Y), "labels of node-0.npz must be whole numbers"),
-        (npz(inputs=X, labels=np.full(10, 2**64 - 1, np.uint64)), "labels of node-0.npz must be whole numbers"),
-        (archive({"inputs.npy": npy(X), "labels": b"text"}), "labels of node-0.npz must be whole numbers"),
+        (npz(inputs=X, labels=1), "node-0.npz: There are 10 rows of inputs but 1 labels"),
         (npz(inputs=X[:0], labels=Y[:0]), "inputs of node-0.npz must be numbers"),
-        (npz(inputs=X[:, :1], labels=Y), "node 0 and the test data differ"),
-        (npz(inputs=X, labels=Y + 1), "node 0 and the test data differ"),
+        (npz(inputs=X[:, :1], labels=Y), "shape"),
+        (npz(inputs=np.full((10, 2), np.inf), labels=Y), "node-0.npz: Column '0' has a missing, infinite"),
     ],
 )
 def test_a_damaged_shard_is_refused(tmp_path, content, words):
-    folder = shards(tmp_path / "d", {"node-0.npz": content})
+    folder = shards(tmp_path / "d", {"node-0.npz": content, "node-1.npz": npz(inputs=X, labels=Y)})
     with pytest.raises(InputError, match=words):
-        data.from_shards(folder, range(1), 1)
+        data.from_shards(folder, range(2), 2)
+
+
+def test_nodes_that_do_not_fit_together_or_are_missing_are_refused(tmp_path):
+    made = frames()
+    folder = write(tmp_path / "d", [made[0], made[1].rename(columns={"age": "years"})])
+    with pytest.raises(InputError, match="column 'years'"):
+        data.from_shards(folder, range(2), 2, "kind")
+    with pytest.raises(InputError, match=r"has node-1\.csv, but there are 1 nodes: give --nodes 2"):
+        data.from_shards(folder, range(1), 1, "kind")
+    with pytest.raises(InputError, match=r"no node-2\.csv"):
+        data.from_shards(folder, range(3), 3, "kind")
+    with pytest.raises(InputError, match="no folder"):
+        data.from_shards(tmp_path / "nowhere", range(1), 1)

@@ -11,8 +11,9 @@ from dnasa.rules import schedules
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
-    from dnasa import channels, data, networks, optim, plots, problems, studies, topology
+    from dnasa import channels, data, networks, optim, plots, problems, sklearn, studies, topology, trained
     from dnasa.networks import connect
+    from dnasa.trained import load
 
 __version__ = "0.2.0"
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "connect",
     "core",
     "data",
+    "load",
     "networks",
     "optim",
     "plots",
@@ -32,21 +34,24 @@ __all__ = [
     "prox",
     "rules",
     "schedules",
+    "sklearn",
     "solve",
     "studies",
     "topology",
+    "trained",
     "unit",
 ]
 
-LAZY = ("channels", "data", "networks", "optim", "plots", "problems", "studies", "topology")
+LAZY = ("channels", "data", "networks", "optim", "plots", "problems", "sklearn", "studies", "topology", "trained")
+FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained"}
 
 
 def __getattr__(name: str) -> Any:
     """Modules that need SciPy, networkx, torch or matplotlib are imported on first use."""
     if name in LAZY:
         return import_module(f"dnasa.{name}")
-    if name == "connect":
-        return import_module("dnasa.networks").connect
+    if name in FUNCTIONS:
+        return getattr(import_module(FUNCTIONS[name]), name)
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")
 
 

@@ -1,10 +1,15 @@
-"""Files: folders that can be written to, writes that are complete or do not happen, JSON."""
+"""Files: folders that can be written to, writes that are complete or do not happen, JSON, Python files of the user."""
 
 import errno
 import json
 import os
 import stat
+import sys
+import traceback
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dnasa.core import InputError
@@ -67,3 +72,19 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(thing, dict):
         raise InputError(f"{path} must hold one JSON object.")
     return thing
+
+
+def execute(path: Path, name: str) -> ModuleType:
+    """A Python file as a module of that name."""
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    module = module_from_spec(spec)  # type: ignore[arg-type]
+    sys.modules[name] = module
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+def failure(path: str | Path, error: BaseException) -> str:
+    """How code in that file failed: the line, the kind of error and its message."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    reason = " ".join(str(error).split())
+    return f"failed{f' at line {lines[-1]}' if lines else ''}: {type(error).__name__}: {reason}"

@@ -30,12 +30,15 @@ LABELS = {
     "validation_accuracy": "validation accuracy",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
+    "test_label_accuracy": "test accuracy of the labels",
+    "test_rmse": "test RMSE",
+    "test_r2": "test R²",
     "grad_norm": "gradient norm at the mean iterate",
     "consensus": "consensus error",
     "stationarity": "stationarity",
     "tracking": "tracking error",
 }
-LINEAR = {"test_accuracy", "validation_accuracy"}
+LINEAR = {"test_accuracy", "validation_accuracy", "test_label_accuracy", "test_r2"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 MARKED = 8  # points of a line that have a marker
@@ -220,7 +223,7 @@ def _metrics(history: "pd.DataFrame", variants: int) -> list[list[str]]:
     losses = ["train_loss", "test_loss"]
     if variants > 1 and "test_loss" in history:
         losses = ["test_loss"]
-    groups = [losses, ["test_accuracy"], ["grad_norm"], ["consensus"]]
+    groups = [losses, ["test_accuracy"], ["test_label_accuracy"], ["test_rmse"], ["grad_norm"], ["consensus"]]
     present = [[metric for metric in group if metric in history] for group in groups]
     return [group for group in present if group]
 

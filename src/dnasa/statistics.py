@@ -13,7 +13,12 @@ VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a compa
 
 
 def larger_is_better(metric: str) -> bool:
-    """Accuracies; of everything else, less is better."""
+    """Accuracies and R^2; of everything else, less is better."""
+    return in_percent(metric) or metric.endswith("_r2")
+
+
+def in_percent(metric: str) -> bool:
+    """Accuracies are shares."""
     return "accuracy" in metric
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from dnasa.statistics import larger_is_better
+from dnasa.statistics import in_percent
 
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -17,7 +17,7 @@ def number(metric: str, value: float, digits: int = 3) -> str:
     """Accuracies in percent."""
     if pd.isna(value):
         return "-"
-    return f"{100 * value:.2f} %" if larger_is_better(metric) else f"{value:.{digits}g}"
+    return f"{100 * value:.2f} %" if in_percent(metric) else f"{value:.{digits}g}"
 
 
 def with_spread(metric: str, row: Any) -> str:
@@ -27,7 +27,7 @@ def with_spread(metric: str, row: Any) -> str:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
     if isnan(mean):
         return "-"
-    scale, unit, digits = (100, " %", 2) if larger_is_better(metric) else (1, "", _digits(mean, spread))
+    scale, unit, digits = (100, " %", 2) if in_percent(metric) else (1, "", _digits(mean, spread))
     form = f".{max(0, digits)}f" if -2 <= digits <= 6 and abs(mean) < 1e6 else ".3g"
     return f"{scale * mean:{form}}" + ("" if isnan(spread) else f" ± {scale * spread:{form}}") + unit
 
@@ -44,9 +44,9 @@ def with_interval(metric: str, row: Any) -> str:
         return "best"
     if pd.isna(row.difference):
         return "-"
-    scale = 100 if larger_is_better(metric) else 1
+    scale = 100 if in_percent(metric) else 1
     numbers = [scale * float(value) + 0.0 for value in (row.difference, row.difference_low, row.difference_high)]
-    form = "+.2f" if larger_is_better(metric) else "+.3g"
+    form = "+.2f" if in_percent(metric) else "+.3g"
     middle, low, high = (f"{value:{form}}" for value in numbers)
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"
 

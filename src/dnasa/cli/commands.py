@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dnasa import networks
-from dnasa.cli import configs, inputs, options, pictures
+from dnasa.cli import configs, inputs, options, pictures, trained
 from dnasa.cli.exits import fail
 from dnasa.cli.rendering import (
     console,
@@ -16,6 +15,7 @@ from dnasa.cli.rendering import (
     frame_table,
     graph_rows,
     history_table,
+    print_fitting,
     print_line,
     print_lost_nodes,
     print_wide,
@@ -40,6 +40,10 @@ def train(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     model: options.ModelName = None,
     problem: options.ProblemName = None,
@@ -89,22 +93,29 @@ def train(
     if trace is not None:
         make_folder(trace.parent)
     thresholds = inputs.thresholds(stop or ())
-    task, graph, shared = inputs.prepare(context)
-    if local_accuracy and not hasattr(task, "accuracies"):
+    made, graph, shared = inputs.prepare(context)
+    tested: Any = made.problem
+    if local_accuracy and not hasattr(tested, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    result = solve(task, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared)
+    result = trained.saved(shared) or solve(
+        tested, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared
+    )
     console.quiet = result.rank != 0
     print_lost_nodes(result.settings)
     title = f"{RULES[rule].title} on {source(context.params)}: {nodes} nodes, {describe(graph)}"
     console.print(history_table(result.history, title))
     if local_accuracy:
-        tested: Any = task
-        each = ", ".join(f"{100 * float(a):.2f} %" for a in tested.accuracies(result.x).reshape(-1))
+        import torch
+
+        accuracies = tested.accuracies(torch.as_tensor(result.x)).reshape(-1)
+        each = ", ".join(f"{100 * float(a):.2f} %" for a in accuracies)
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
     if out is not None and result.rank == 0:
         pictures.save_history(out, result)
         print_line(f"Saved {out}/history.csv, x.safetensors, config.json and history.png.")
+    if out is not None:
+        trained.save(out, made, result, shared["network"])
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         own = "try a smaller --eta, or --rule dnasa, which needs none"
@@ -117,6 +128,10 @@ def compare(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     model: options.ModelName = None,
     problem: options.ProblemName = None,
@@ -168,8 +183,8 @@ def compare(
         return configs.repeat(context, config)
     names, grid = inputs.split(rules), inputs.numbers(etas)
     inputs.check_comparison(context)
-    task, graph, shared = inputs.prepare(context, validate=True)
-    comparison = run_comparison(task, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
+    made, graph, shared = inputs.prepare(context, validate=True)
+    comparison = run_comparison(made.problem, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
     console.quiet = comparison.rank != 0
     print_lost_nodes(comparison.settings)
     seeds_text = f"{seeds} seed{'s' * (seeds > 1)}"
@@ -259,33 +274,36 @@ def show_topology(
 
 @app.command("data")
 def show_data(
+    context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="A dataset, or your own .npz, .csv or .txt file; without one, list all.")
+        str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
     target: options.Target = None,
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    task: options.Task = None,
+    no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
     nodes: options.Nodes = 8,
+    shard_dir: options.ShardDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
-    """List the datasets: where they come from, shapes, class shares; or show how one is divided among nodes."""
-    from dnasa.data import load
-    from dnasa.data import partition as divide
+    """List the datasets, or show what was understood of one or of your own file, and how it is divided among nodes."""
+    from dnasa.cli.data import print_data
     from dnasa.studies import datasets
 
-    if name is None:
-        console.print(frame_table(datasets.datasets(), "Datasets"))
-        return
-    rows = load(name, target)
-    table = datasets.division(rows, divide(partition, rows.labels, nodes))
-    console.print(frame_table(datasets.describe(rows), f"{rows.name}, from {rows.source}"))
-    what = "Windows" if rows.vocabulary else "Rows of each class"
-    console.print(frame_table(table, f"{what} at each of {nodes} nodes, {partition}"))
+    if name is None and shard_dir is None:
+        return print_fitting(datasets.datasets(), "Datasets")
+    if name is not None and shard_dir is not None:
+        raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
+    rows, table = print_data(context)
     if plot:
-        if rows.vocabulary:
-            raise InputError("A text has no classes to draw: leave --plot out.")
+        if rows.vocabulary or rows.task != "classification":
+            raise InputError("These rows have no classes to draw: leave --plot out.")
         from dnasa.plots import save_figure
 
-        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, partition), plot)}.")
+        how = "as its files are" if shard_dir else partition
+        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
 
 
 @app.command()
@@ -298,20 +316,9 @@ def resume(
     run = RunFolder(folder, resume=True)
     command, given = configs.read_options(context, run.config, folder / "config.json")
     missing = pictures.missing(folder, command, given)
-    if run.state == "done" and missing and command == "train":
-        return draw_missing(folder, missing)
-    if not (run.state == "done" and missing):  # a comparison continues after its grid is done
+    if not (run.state == "done" and missing):  # what comes after the last step may be missing
         run.check()
     configs.resume(context, folder, run.config)
-
-
-def draw_missing(folder: Path, missing: list[str]) -> None:
-    """For a run that was killed after its last step."""
-    from dnasa.runs.result import Result
-
-    if networks.launched_rank() == 0:
-        pictures.save_history(folder, Result.load(folder))
-        print_line(f"The run in {folder} is done; drew what was missing: {', '.join(missing)}.")
 
 
 @app.command()
@@ -324,20 +331,6 @@ def runs(
     print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))
 
 
-@app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
-    """The settings of a run, its metrics, lost nodes, and its time by kind of work."""
-    from dnasa.runs.folder import RunFolder
-    from dnasa.runs.result import Result
-    from dnasa.studies.run_table import source
-
-    result, run = Result.load(folder), RunFolder(folder, resume=True)
-    stored = run.config.get("options")
-    settings = configs.without_unused(stored) if isinstance(stored, dict) else {}
-    rows = {name.replace("_", "-"): value for name, value in settings.items() if value not in (None, False, [])}
-    console.print(settings_table(rows, f"{source(settings)}, {run.state}, in {folder}"))
-    keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
-    for label, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, " ".join(str(part) for part in label if part == part)))
-    print_lost_nodes(result.settings)
-    print_line(timing_line(result))
+app.command()(trained.report)
+app.command()(trained.predict)
+app.command()(trained.export)

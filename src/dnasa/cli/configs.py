@@ -16,6 +16,7 @@ from dnasa import networks
 from dnasa.cli import plugins
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
+from dnasa.data.datasets import DATASETS
 from dnasa.files import read_json
 from dnasa.rules import RULES
 
@@ -56,8 +57,10 @@ def stored(name: str, value: Any) -> Any:
     """As JSON, with absolute paths for the user's files."""
     if isinstance(value, (list, tuple)):
         return [stored(name, part) for part in value]
-    if isinstance(value, Path) or (name == "data" and Path(value).suffix in (".csv", ".npz", ".txt", ".gz")):
+    if isinstance(value, Path) or (name == "data" and value not in DATASETS):
         return str(Path(value).resolve())
+    if name == "model" and value and ".py:" in value:
+        return ":".join((str(Path(value.rpartition(":")[0]).resolve()), value.rpartition(":")[2]))
     return value
 
 

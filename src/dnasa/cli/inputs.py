@@ -15,12 +15,12 @@ from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
-    from dnasa.problems import Problem
+    from dnasa.studies.sources import Source
     from dnasa.topology import Topology
 
 
-def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", "Topology", dict[str, Any]]:
-    """For `train` and `compare`: the problem, the graph, and the options that both pass to `solve`.
+def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "Topology", dict[str, Any]]:
+    """For `train` and `compare`: the problem and its data, the graph, and the options that both pass to `solve`.
 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
@@ -42,10 +42,10 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Problem", 
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
     }
-    source = make_source(given, network.local_nodes, validate)
+    source = make_source(given, network.local_nodes, validate, network.allgather_text)
     if source.description:
         print_line(source.description)
-    return source.problem, graph, shared | {"evaluate": source.evaluate}
+    return source, graph, shared | {"evaluate": source.evaluate}
 
 
 def check_source(context: typer.Context) -> None:
@@ -57,7 +57,8 @@ def check_source(context: typer.Context) -> None:
     if given.problem is None:
         return
     unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
-    unused |= {"--model": given.model, "--weights-by": given.weights_by}
+    unused |= {"--model": given.model, "--weights-by": given.weights_by, "--separator": given.separator}
+    unused |= {"--no-header": given.no_header, "--task": given.task, "--no-standardise": given.no_standardise}
     unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
     for option, value in unused.items():
         if value:

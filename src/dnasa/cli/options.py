@@ -13,11 +13,34 @@ DataName = Annotated[
     str,
     typer.Option(
         "--data",
-        help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or your own .npz, .csv or .txt file (see "
-        "`dnasa data`).",
+        help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or a file or folder of your own: .csv, .tsv, "
+        ".txt, .npz, .npy, .parquet, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
     ),
 ]
-Target = Annotated[str | None, typer.Option(help="Label column of your own .csv file.")]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        help="Target column of your own table, by name or by position from 0; several labels as a,b,c; or the .npy file that "
+        "has the labels."
+    ),
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(help="Separator of your own table: one character, tab or whitespace. Default: found out."),
+]
+NoHeader = Annotated[
+    bool, typer.Option("--no-header", help="The first line of your own table is a row. Default: found out.")
+]
+Task = Annotated[
+    str | None,
+    typer.Option(help="classification, regression or multilabel. Default: what the target column looks like."),
+]
+NoStandardise = Annotated[
+    bool,
+    typer.Option(
+        "--no-standardise", help="Leave the inputs of your own data as they are, with any mean and deviation."
+    ),
+]
 PartitionName = Annotated[
     str,
     typer.Option("--partition", help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1)."),
@@ -26,8 +49,8 @@ ModelName = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="linear, mlp:128,64 (hidden widths), lenet, resnet:16,group (first width, norm) or gpt:2,96,64 (layers, width, "
-        "context). Default: what suits the data.",
+        help="linear, mlp:128,64,relu,dropout=0.1 (hidden widths, activation, dropout), lenet, resnet:16,group (first width, "
+        "norm), gpt:2,96,64 (layers, width, context) or your own, my_file.py:make. Default: what suits the data.",
     ),
 ]
 LossScale = Annotated[str, typer.Option(help="Factor on the training loss; 1/n gives the paper's stepsize axis.")]
@@ -90,7 +113,7 @@ Extend = Annotated[
 ]
 ComparedMetric = Annotated[
     str | None,
-    typer.Option(help="Column of the history to compare. Default: test_accuracy, else test_loss."),
+    typer.Option(help="Column of the history to compare. Default: test_accuracy, else test_rmse, else test_loss."),
 ]
 XAxis = Annotated[
     str,
@@ -153,7 +176,8 @@ Trace = Annotated[Path | None, typer.Option(help="Write a timeline of the first 
 ShardDir = Annotated[
     Path | None,
     typer.Option(
-        help="Folder with node-0.npz (or .csv), node-1.npz, ... and test.npz: a process reads its own nodes' files only."
+        help="Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
+        "its own nodes' files only."
     ),
 ]
 LocalAccuracy = Annotated[bool, typer.Option("--local-accuracy", help="Also test every node's own model at the end.")]

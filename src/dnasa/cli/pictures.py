@@ -17,7 +17,7 @@ FORMATS = ("png", "pdf", "svg")
 def names(command: str, options: Mapping[str, Any]) -> list[str]:
     """The files that a command with these options writes at its end."""
     if command == "train":
-        return ["history.png"]
+        return ["history.png", *([] if options.get("problem") else ["model.safetensors", "model.json"])]
     kind = options.get("format") or FORMATS[0]
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
     return ["curves.csv", f"curves.{kind}", "stepsizes.csv", f"stepsizes.{kind}", *tables]

@@ -1,15 +1,12 @@
 """Rules of the user's own: files given with `--plugin`, and installed packages with an entry point in `dnasa.rules`."""
 
-import sys
-import traceback
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import metadata
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 from dnasa.core import InputError
+from dnasa.files import execute, failure
 from dnasa.rules import RULES
 
 GROUP = "dnasa.rules"
@@ -32,7 +29,7 @@ def load_installed() -> None:
 def load_file(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}: give the path of a Python file that registers rules.")
-    _register(str(path), partial(_execute, path))
+    _register(str(path), partial(execute, path, f"dnasa_plugin_{path.stem}"))
 
 
 def _load_entry(entry: metadata.EntryPoint) -> None:
@@ -42,23 +39,13 @@ def _load_entry(entry: metadata.EntryPoint) -> None:
         loaded()
 
 
-def _execute(path: Path) -> None:
-    name = f"dnasa_plugin_{path.stem}"
-    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
-    module = module_from_spec(spec)  # type: ignore[arg-type]
-    sys.modules[name] = module
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
-
-
-def _register(name: str, plugin: Callable[[], None]) -> None:
+def _register(name: str, plugin: Callable[[], object]) -> None:
     from dnasa.topology import TOPOLOGIES
 
     before = dict(RULES), dict(TOPOLOGIES)
     try:
         plugin()
     except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
-        where = f" at line {lines[-1]}" if lines else ""
-        raise InputError(f"The plugin {name} failed{where}: {type(error).__name__}: {error}.") from error
+        raise InputError(f"The plugin {name} {failure(name, error)}.") from error
     if before == (RULES, TOPOLOGIES):
         raise InputError(f"The plugin {name} registers no rule: it must call dnasa.rules.register(name, maker).")

@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 console = Console()
+LONGEST = 40  # characters of a column that is not broken into several lines to make room
 
 COLUMNS = {
     "step": "step",
     "train_loss": "train loss",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
+    "test_label_accuracy": "test label accuracy",
+    "test_rmse": "test RMSE",
+    "test_r2": "test R2",
     "grad_norm": "gradient norm",
     "consensus": "consensus",
     "seconds": "seconds",
@@ -36,6 +40,19 @@ def print_wide(table: Table) -> None:
     wide.print(table)
 
 
+def print_fitting(frame: "pd.DataFrame", title: str) -> None:
+    """All columns and all text, in as many tables as the width needs; each begins with the first column."""
+    widths = [max(len(str(name)), *(len(_cell(name, value)) for value in frame[name])) + 3 for name in frame]
+    parts: list[list[int]] = [[]]
+    for place, width in enumerate(widths[1:], start=1):
+        taken = 1 + widths[0] + sum(widths[other] for other in parts[-1])
+        if parts[-1] and taken + min(width, LONGEST) > console.width:
+            parts.append([])
+        parts[-1].append(place)
+    for part in parts:
+        console.print(frame_table(frame.iloc[:, [0, *part]], title))
+
+
 def printable(text: str) -> str:
     """Names in files may hold characters that no terminal can encode."""
     return text.encode(errors="replace").decode()
@@ -45,14 +62,15 @@ def history_table(rows: "pd.DataFrame", title: str) -> Table:
     """The first and the last evaluation and four between them, each the mean over the seeds."""
     history = rows.groupby("step").mean(numeric_only=True).reset_index()
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
-    columns = [name for name in COLUMNS if name in history]
+    columns = [name for name in COLUMNS if name in history and not (name == "test_loss" and "test_rmse" in history)]
     return frame_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
 
 
 def frame_table(frame: "pd.DataFrame", title: str) -> Table:
     table = Table(title=escape(printable(title)))
     for name in frame:
-        table.add_column(str(name), justify="right" if frame[name].dtype.kind in "fiu" else "left")
+        side = "right" if frame[name].dtype.kind in "fiu" else "left"
+        table.add_column(str(name), justify=side, overflow="fold")  # type: ignore[arg-type]
     for row in zip(*(frame[name] for name in frame), strict=True):
         table.add_row(*(_cell(name, value) for name, value in zip(frame, row, strict=True)))
     return table
@@ -70,7 +88,7 @@ def _cell(name: Any, value: Any) -> str:
         return escape(printable(value))
     if value is None or value != value:
         return "-"
-    if "accuracy" in str(name):
+    if "accuracy" in str(name) or name == "precision":
         return f"{100 * value:.2f} %"
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 

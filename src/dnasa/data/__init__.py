@@ -1,17 +1,13 @@
 """Datasets and how their rows are divided among the nodes."""
 
-from dnasa.data.datasets import (
-    CONTEXT,
-    DATASETS,
-    Dataset,
-    from_arrays,
-    from_shards,
-    from_text,
-    from_torch,
-    load,
-    local_files,
-)
+from dnasa.data.dataset import Dataset
+from dnasa.data.datasets import DATASETS, local_files
+from dnasa.data.encoding import Encoding, Feature
+from dnasa.data.loading import load
+from dnasa.data.own import from_arrays, from_frame, from_torch
 from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
+from dnasa.data.shards import from_shards
+from dnasa.data.text import CONTEXT, from_text
 from dnasa.data.validation import divide, divide_validation, hold_out, hold_out_of_each
 
 __all__ = [
@@ -19,6 +15,8 @@ __all__ = [
     "DATASETS",
     "PARTITIONS",
     "Dataset",
+    "Encoding",
+    "Feature",
     "by_label",
     "class_table",
     "contiguous",
@@ -26,6 +24,7 @@ __all__ = [
     "divide",
     "divide_validation",
     "from_arrays",
+    "from_frame",
     "from_shards",
     "from_text",
     "from_torch",

@@ -1,4 +1,4 @@
-"""Labelled data for training: from a local folder, from OpenML, or the user's own.
+"""Known datasets: from a local folder, or from OpenML.
 
 A dataset NAME is read from `$DNASA_DATA/NAME/` if it is there, otherwise from scikit-learn's OpenML cache, and downloaded
 to that cache if necessary. Parsed data is cached as a safetensors file, so that the next start is immediate.
@@ -13,33 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa.core import InputError, choose
 from dnasa.data import files
+from dnasa.data.dataset import Dataset
+from dnasa.data.reading import read_text_frame
+from dnasa.data.text import CONTEXT, from_text
 
-CONTEXT = 256  # characters that a model of a text sees at once
 Parts = dict[str, Any]  # arrays: inputs, labels, test_inputs, test_labels
-
-
-class Dataset(NamedTuple):
-    """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder.
-
-    Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
-    in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time.
-    """
-
-    name: str
-    inputs: np.ndarray
-    labels: np.ndarray
-    test_inputs: np.ndarray
-    test_labels: np.ndarray
-    source: str = "arrays"
-    vocabulary: str = ""
-
-    @property
-    def classes(self) -> int:
-        return len(self.vocabulary) or int(max(self.labels.max(), self.test_labels.max())) + 1
 
 
 class Known(NamedTuple):
@@ -52,16 +33,8 @@ class Known(NamedTuple):
     remedy: str
 
 
-def load(name: str, target: str | None = None, context: int = CONTEXT) -> Dataset:
-    """A known dataset by its name, or a .npz, .csv or .txt file by its path. The `context` is that of texts."""
-    if Path(name).suffix in (".npz", ".csv") or name.endswith(".csv.gz"):
-        return from_file(Path(name), target)
-    if Path(name).suffix == ".txt":
-        return from_text(Path(name), context)
-    if Path(name).suffix:
-        raise InputError(
-            f"Cannot read {name}: data must be a .npz, .csv or .txt file or one of: {', '.join(DATASETS)}."
-        )
+def load_known(name: str, context: int = CONTEXT) -> Dataset:
+    """A known dataset, prepared as in the literature. The `context` is that of texts."""
     choose("data", name, dict.fromkeys(DATASETS))
     if name == "digits":
         return digits()
@@ -253,6 +226,13 @@ def _parse_a9a(paths: list[Path]) -> Parts:
     return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
 
 
+def _parse_covertype(paths: list[Path]) -> Parts:
+    """The last column is the class."""
+    frame = read_text_frame(paths[0]).frame
+    inputs = files.checked_inputs(frame.iloc[:, :-1].to_numpy(np.float32), paths[0])
+    return _table(inputs, files.numbered(frame.iloc[:, -1].to_numpy()))
+
+
 def _cifar10_files(folder: Path) -> list[Path]:
     """The official binary files, in the folder or as they are unpacked, before images that were compressed again."""
     official = (_all_of(place, *CIFAR10_FILES) for place in (folder, folder / "cifar-10-batches-bin"))
@@ -299,7 +279,7 @@ KNOWN = {
     ),
     "covertype": Known(
         lambda folder: _one_of(folder, "covertype.csv", "covertype-sample.csv", "covtype.data"),
-        lambda paths: _table(*files.read_csv(paths[0], None)),
+        _parse_covertype,
         lambda parts: standardised(
             every_fifth(**shuffled(parts | {"labels": (parts["labels"] == 1).astype(np.int64)}))
         ),
@@ -315,113 +295,3 @@ KNOWN = {
     ),
 }
 DATASETS = ("digits", *KNOWN, "shakespeare")
-
-
-# ---------------------------------------------------------------- the user's own data
-
-
-def from_arrays(
-    inputs: Any, labels: Any, test_inputs: Any = None, test_labels: Any = None, name: str = "own"
-) -> Dataset:
-    """Arrays; without a test part, every fifth row is used for testing. Labels may be numbers or words."""
-    inputs, words = files.checked_inputs(inputs), np.atleast_1d(np.asarray(labels))
-    if len(inputs) != len(words):
-        raise InputError(f"There are {len(inputs)} rows of inputs but {len(words)} labels: give one label per row.")
-    if test_inputs is None:
-        parts: Any = every_fifth(inputs, files.numbered(words))
-        return Dataset(name, **parts)
-    tests, test_words = files.checked_inputs(test_inputs), np.atleast_1d(np.asarray(test_labels))
-    if inputs.shape[1:] != tests.shape[1:] or len(tests) != len(test_words):
-        raise InputError(
-            f"The test part has {len(test_words)} labels and inputs of shape {tests.shape}: it needs one label per row, and "
-            f"rows of shape {inputs.shape[1:]} as in training."
-        )
-    both = files.numbered(np.concatenate([words, test_words]))
-    return Dataset(name, inputs, both[: len(words)], tests, both[len(words) :])
-
-
-def from_torch(train: Any, test: Any = None) -> Dataset:
-    """A torch `Dataset` of (input, label) pairs, read once into memory."""
-    import torch
-
-    def columns(rows: Any) -> tuple[np.ndarray, np.ndarray]:
-        pairs = [rows[i] for i in range(len(rows))]
-        return torch.stack([torch.as_tensor(x) for x, _ in pairs]).numpy(), np.array([int(y) for _, y in pairs])
-
-    return from_arrays(*columns(train), *(columns(test) if test is not None else ()))
-
-
-def from_file(path: Path, target: str | None) -> Dataset:
-    """An .npz with `inputs` and `labels` (optionally `test_inputs` and `test_labels`), or a .csv with its target column."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    if path.suffix == ".npz":
-        return from_arrays(name=path.name, **files.read_npz(path))._replace(source=str(path))
-    if target is None:
-        raise InputError(f"{path.name} needs the name of its label column: give --target NAME.")
-    table = shuffled(_table(*files.read_csv(path, target)))
-    return Dataset(path.name, **standardised(every_fifth(**table)), source=str(path))
-
-
-def from_text(path: Path, context: int = CONTEXT) -> Dataset:
-    """Windows of `context` characters, each the label of the one before it; the last tenth of the text is for testing.
-
-    Training windows begin at every character and share the text's memory; test windows do not overlap.
-    """
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    codes = np.frombuffer(files.read_text(path).encode("utf-32-le"), np.uint32)
-    characters, tokens = np.unique(codes, return_inverse=True)
-    train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
-    if len(test) <= context:
-        raise InputError(
-            f"{path} has {len(tokens):,} characters: a context of {context:,} needs more than {10 * context:,}. Give a longer "
-            "text or a shorter context, such as --model gpt:2,96,64."
-        )
-    if len(characters) < 2:
-        raise InputError(f"All characters of {path} are the same: there is nothing to learn.")
-    rows, tests = (sliding_window_view(part, context + 1, writeable=True) for part in (train, test))
-    tests = tests[::context]
-    vocabulary = "".join(map(chr, characters))
-    return Dataset(path.name, rows[:, :-1], rows[:, 1:], tests[:, :-1], tests[:, 1:], str(path), vocabulary)
-
-
-def from_shards(
-    folder: Path, local_nodes: range, nodes: int, target: str | None = None
-) -> tuple[Dataset, list[np.ndarray]]:
-    """Only the files of `local_nodes`, `node-0.npz` (or .csv), `node-1.npz`, ..., and the common `test.npz` (or .csv).
-
-    Labels must be 0, 1, 2, ... with the same meaning at all nodes, since no node reads the others' data. Shards of other
-    nodes are empty.
-    """
-    pieces = [_shard(folder, f"node-{node}", target) for node in local_nodes]
-    test_inputs, test_labels = _shard(folder, "test", target)
-    for node, (inputs, labels) in zip(local_nodes, pieces, strict=True):
-        if inputs.shape[1:] != test_inputs.shape[1:] or labels.max() > test_labels.max():
-            raise InputError(
-                f"The data of node {node} and the test data differ in their inputs' shape or their classes."
-            )
-    ends = np.cumsum([len(labels) for _, labels in pieces])
-    shards = [np.empty(0, np.int64)] * nodes
-    for node, end, (_, labels) in zip(local_nodes, ends, pieces, strict=True):
-        shards[node] = np.arange(end - len(labels), end)
-    inputs, labels = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    name = folder.resolve().name or str(folder)
-    return Dataset(name, inputs, labels, test_inputs, test_labels, str(folder)), shards
-
-
-def _shard(folder: Path, name: str, target: str | None) -> tuple[np.ndarray, np.ndarray]:
-    path = next(
-        (p for p in (folder / f"{name}.npz", folder / f"{name}.csv", folder / f"{name}.csv.gz") if p.is_file()), None
-    )
-    if path is None:
-        raise InputError(f"There is no {name}.npz or {name}.csv in {folder}.")
-    if path.suffix == ".npz":
-        parts = files.read_npz(path)
-        inputs, labels = files.checked_inputs(parts["inputs"], path), parts["labels"]
-    else:
-        inputs, labels = files.read_csv(path, target, keep_labels=True)
-    numbers = labels.astype(np.int64) if labels.dtype.kind in "iu" else np.full(1, -1)
-    if numbers.shape != (len(inputs),) or numbers.min() < 0:
-        raise InputError(f"The labels of {path.name} must be whole numbers 0, 1, 2, ..., one per row.")
-    return inputs, numbers

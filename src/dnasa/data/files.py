@@ -1,20 +1,17 @@
-"""File formats: IDX, LIBSVM, CSV, MiniBooNE's text, CIFAR-10, npz, text; gzipped or not. Damaged files get one line."""
+"""Formats of known datasets: IDX, LIBSVM, MiniBooNE's text, CIFAR-10; archives of arrays, text. Damaged files get one line."""
 
 import gzip
 import io
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dnasa.core import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 
@@ -57,53 +54,6 @@ def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     return checked_inputs(rows.toarray(), path), numbered(labels)
 
 
-def read_csv(path: Path, target: str | None, keep_labels: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """A table of numbers; the label is the column `target`, or the last one. The header is optional without a target.
-
-    Labels become 0, 1, 2, ... in sorted order, unless `keep_labels`.
-    """
-    import pandas as pd
-
-    text = io.BytesIO(read_bytes(path).removeprefix(BOM))
-    try:
-        first = text.readline().decode().strip().split(",")
-        text.seek(0)
-        table = pd.read_csv(text, header=0 if target or not all(map(_is_number, first)) else None)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a table of comma-separated values: {str(error).splitlines()[0]}.") from error
-    if target is not None and target not in table:
-        raise InputError(f"{path.name} has no column '{target}'. Its columns: {', '.join(map(str, table.columns))}.")
-    _check_table(table, path)
-    name = target if target is not None else table.columns[-1]
-    inputs = table.drop(columns=name)
-    words = [str(column) for column in inputs if inputs[column].dtype.kind not in "fiub"]
-    if words:
-        raise InputError(f"Column '{words[0]}' of {path.name} is not numeric: encode it as numbers first.")
-    if table[name].isna().any():
-        raise InputError(f"Column '{name}' of {path.name} has rows without a label: fill or drop them.")
-    labels = table[name].to_numpy()
-    return checked_inputs(inputs.to_numpy(np.float32), path), labels if keep_labels else numbered(labels)
-
-
-def _check_table(table: "pd.DataFrame", path: Path) -> None:
-    import pandas as pd
-
-    if table.shape[1] < 2:
-        raise InputError(f"{path.name} has one column: it needs the label and at least one column of inputs.")
-    if not len(table):
-        raise InputError(f"{path.name} has no rows below its header.")
-    if not isinstance(table.index, pd.RangeIndex):  # pandas makes surplus columns the index
-        raise InputError(f"The rows of {path.name} have more values than its header has names: remove or name them.")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """UCI's text: the counts of signal and background, then 50 numbers a row, signal first."""
     text = io.BytesIO(read_bytes(path))
@@ -133,7 +83,8 @@ def read_cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def read_cifar10_jpeg(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Training and test part of an .npz: `_jpeg` has the bytes of all images, `_ends` where each ends, and `_labels`."""
     for part in ("train", "test"):
-        raw, ends, labels = _read_arrays(path, [f"{part}_{name}" for name in ("jpeg", "ends", "labels")]).values()
+        names = {name: [f"{part}_{name}"] for name in ("jpeg", "ends", "labels")}
+        raw, ends, labels = read_arrays(path, names).values()
         plain = (
             raw.dtype == np.uint8
             and ends.dtype.kind in "iu"
@@ -178,44 +129,33 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}): convert it first.") from error
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """`inputs`, `labels` and, if present, `test_inputs`, `test_labels`."""
-    return _read_arrays(path, ["inputs", "labels"], ["test_inputs", "test_labels"])
-
-
-def _read_arrays(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Arrays of an .npz, never a pickle; of the optional ones all or none."""
-    keys = [*required, *optional]
+def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            names = archive.files
-            parts = {key: np.asarray(archive[key]) for key in keys if key in names}
+            known = archive.files
+            found = {key: next((name for name in some if name in known), None) for key, some in names.items()}
+            parts = {key: np.asarray(archive[name]) for key, name in found.items() if name is not None}
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
         raise InputError(
             f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
         ) from error
-    missing = [key for key in (keys if parts.keys() & set(optional) else required) if key not in parts]
+    optional = [key for key in names if key.startswith("test_")]
+    missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
     if missing:
-        raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(names) or 'nothing'}.")
+        raise InputError(f"{path.name} has no array '{missing[0]}'; it has: {', '.join(known) or 'nothing'}.")
     return parts
 
 
-def checked_inputs(inputs: Any, path: Path | None = None) -> np.ndarray:
-    """Finite numbers, one row per sample: signed whole numbers are tokens and stay so, all others become float32."""
-    rows, name = np.asarray(inputs), f"inputs of {path.name}" if path else "inputs"
-    if rows.dtype.kind not in "fiub" or rows.ndim < 2 or not rows.size:
-        raise InputError(
-            f"The {name} must be numbers with one row per sample; these are {rows.dtype} of shape {rows.shape}."
-        )
-    if rows.dtype.kind == "i":
-        return rows.astype(np.int64)
+def checked_inputs(inputs: np.ndarray, path: Path) -> np.ndarray:
+    """Finite numbers, one row per sample, in single precision."""
     with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)
+        rows = inputs.astype(np.float32, copy=False)
     if not np.isfinite(rows).all():
-        bad = int(np.argwhere(~np.isfinite(rows.reshape(len(rows), -1)).all(1))[0, 0])
-        raise InputError(f"Row {bad} of the {name} has a missing, infinite or enormous value: fill, scale or drop it.")
+        bad = int(np.argmax(~np.isfinite(rows).all(1)))
+        raise InputError(f"Row {bad} of {path.name} has a missing, infinite or enormous value: fill, scale or drop it.")
     return rows
 
 

@@ -19,11 +19,11 @@ def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
 def contiguous(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     """Split evenly as the rows are: each node has its own part of a text. Nothing is random.
 
-    Labels of several columns are those of overlapping windows: those that reach into the next node's part are left out.
+    Whole numbers in several columns are overlapping windows: those that reach into the next node's part are left out.
     """
     _check_nodes(labels, nodes)
     *parts, last = np.array_split(np.arange(len(labels)), nodes)
-    overlap = labels.shape[1] if labels.ndim > 1 else 0
+    overlap = labels.shape[1] if labels.ndim > 1 and labels.dtype.kind in "iu" else 0
     if parts and len(last) <= overlap:
         raise InputError(f"The text is too short for {nodes} parts of its own: use fewer nodes or a shorter context.")
     return [*(part[: len(part) - overlap] for part in parts), last]
@@ -79,7 +79,7 @@ def _check_nodes(labels: np.ndarray, nodes: int) -> None:
 
 def _check_classes(labels: np.ndarray) -> None:
     if labels.ndim > 1:
-        raise InputError("The rows of a text have no class to divide them by: use the partition iid or contiguous.")
+        raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
 
 
 PARTITIONS: dict[str, Callable[..., Shards]] = {

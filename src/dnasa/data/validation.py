@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.datasets import Dataset
+from dnasa.data.dataset import Dataset
 from dnasa.data.partitions import Shards, partition
 
 SHARE = 10  # one row in so many

@@ -294,14 +294,16 @@ def as_gradient(g: Any, point: Array) -> Array:
 
 
 def reached(stop: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every run that has not diverged is at each threshold or beyond it: above for accuracies, below for the rest."""
+    """Whether every run that has not diverged is at each threshold or beyond it: above for accuracies and R^2, else below."""
+    from dnasa.statistics import larger_is_better
+
     diverged = np.array([np.isnan(row["consensus"]) for row in rows])
     for metric, threshold in stop.items():
         if not isinstance(rows[0].get(metric), float):
             known = ", ".join(name for name, value in rows[0].items() if isinstance(value, float))
             raise InputError(f"There is no metric '{metric}' to stop at. This run has: {known}.")
         values = np.array([row[metric] for row in rows], dtype=float)
-        good = values >= threshold if "accuracy" in metric else values <= threshold
+        good = values >= threshold if larger_is_better(metric) else values <= threshold
         if not (good | diverged).all():
             return False
     return True

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dnasa.problems.classification import Classification
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
+    from dnasa.problems.regression import Regression
     from dnasa.problems.robust_regression import RobustRegression
     from dnasa.problems.supervised import Supervised
 
@@ -21,6 +22,7 @@ __all__ = [
     "Custom",
     "LeastSquares",
     "Problem",
+    "Regression",
     "RobustRegression",
     "Supervised",
     "augment",
@@ -72,6 +74,10 @@ class Problem(Protocol):
         """
         return None
 
+    def derived(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of a row of the history, from averages over all nodes: for those that are no averages, such as a root."""
+        return row
+
     def node_fingerprint(self, node: int) -> str:
         """Identifies the data of a node that this process holds: a resumed run must have the same."""
         return ""
@@ -89,6 +95,7 @@ MODULES = {
     "Classification": "classification",
     "Custom": "custom",
     "LeastSquares": "least_squares",
+    "Regression": "regression",
     "RobustRegression": "robust_regression",
     "Supervised": "supervised",
 }

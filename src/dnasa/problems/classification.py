@@ -24,7 +24,7 @@ class Classification(Sharded):
     holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules use
     (the paper's framework has 1/n); reported losses are not scaled. All models of all nodes and runs are computed together.
     Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data. `validation[i]`
-    are further rows of `inputs` that node i validates on.
+    are further rows of `inputs` that node i validates on, `test_counts` those of `Dataset`.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class Classification(Sharded):
         device: str = "cpu",
         train_metrics: bool = True,
         validation: Sequence[np.ndarray] = (),
+        test_counts: Sequence[int] = (),
     ):
-        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation)
+        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, test_counts)
         self.inputs, self.labels = self._tensors(inputs, labels)
         self.test_inputs, self.test_labels = self._tensors(test_inputs, test_labels)
         self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
@@ -68,15 +69,23 @@ class Classification(Sharded):
     def fingerprint(self) -> str:
         """Of the test data and the network: the nodes' rows may be in other processes."""
         kinds = [type(part).__name__ for part in self.models.module.modules()]
-        common = checksum(self.test_inputs, self.test_labels, self.layout, kinds)
-        return f"classification, {self.nodes} shards, {len(self.test_labels):,} test rows, checksum {common}"
+        tests = self.test_counts or (self.test_inputs, self.test_labels)
+        common = checksum(*tests, self.layout, kinds)
+        return f"classification, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     @cached_property
     def _node_fingerprints(self) -> list[str]:
         return [
-            f"{len(rows):,} rows, checksum {checksum(self.inputs[rows], self.labels[rows])}" if len(rows) else ""
-            for rows in self._rows_by_node
+            f"{len(rows):,} rows, checksum {checksum(self.inputs[rows], self.labels[rows], *self._tests_of(node))}"
+            if len(rows)
+            else ""
+            for node, rows in enumerate(self._rows_by_node)
         ]
+
+    def _tests_of(self, node: int) -> tuple[Tensor, ...]:
+        """The test rows that belong to a node alone."""
+        rows = self._own_test_rows(node) if self.test_counts else np.empty(0)
+        return (self.test_inputs[rows], self.test_labels[rows]) if len(rows) else ()
 
     def node_fingerprint(self, node: int) -> str:
         return self._node_fingerprints[node]
@@ -166,6 +175,7 @@ class Classification(Sharded):
 
     def accuracies(self, x: Tensor) -> Tensor:
         """The test accuracy of every model in `x` of shape (..., d), such as that of each node."""
+        self._check_all_test_rows()
         parts = x.reshape(-1, x.shape[-1]).split(self._models_in_budget(64))
         return torch.cat([self._test(part, self.remaining)[1] for part in parts]).view(x.shape[:-1])
 

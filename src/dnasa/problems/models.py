@@ -10,14 +10,19 @@ from torch.nn.functional import gelu, relu
 
 from dnasa.core import InputError, choose
 
-
-def perceptron(*sizes: int) -> nn.Module:
-    """Linear layers with tanh between: d-64-2 for a9a and MiniBooNE in the paper."""
-    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.Tanh())]
-    return nn.Sequential(*layers[:-1])
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
-def lenet() -> nn.Module:
+def perceptron(*sizes: int, activation: str = "tanh", dropout: float = 0.0) -> nn.Module:
+    """Linear layers, with an activation and dropout after each but the last: d-64-2 for a9a and MiniBooNE in the paper."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes[:-1]):
+        layers += [nn.Linear(inputs, outputs), choose("activation", activation, ACTIVATIONS)()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
+
+
+def lenet(classes: int = 10) -> nn.Module:
     """LeNet for 28 x 28 images, as in the paper."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5),
@@ -29,7 +34,7 @@ def lenet() -> nn.Module:
         nn.Flatten(),
         nn.Linear(256, 84),
         nn.Tanh(),
-        nn.Linear(84, 10),
+        nn.Linear(84, classes),
     )
 
 

@@ -23,7 +23,8 @@ class Sharded(Problem):
     """`shards[i]` are node i's rows (empty where another process holds them); a step draws `batch` with replacement.
 
     `validation[i]`, where given, are rows that node i validates on: every test metric is also measured there, as
-    `validation_loss`, `validation_accuracy`, ..., averaged over the nodes, which count the same.
+    `validation_loss`, `validation_accuracy`, ..., averaged over the nodes, which count the same. Where nodes test on rows of
+    their own, `test_counts` are their numbers, and the test rows here are those of this process' nodes in order.
     """
 
     total: int  # rows for training
@@ -39,6 +40,7 @@ class Sharded(Problem):
         device: str,
         train_metrics: bool,
         validation: Sequence[np.ndarray],
+        test_counts: Sequence[int] = (),
     ):
         self.batch = whole("batch", batch)
         positive("loss_scale", loss_scale)
@@ -51,6 +53,7 @@ class Sharded(Problem):
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
         if self.validation and len(self.validation) != len(shards):
             raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {len(shards)}.")
+        self.test_counts = list(test_counts)
         self.loss_scale, self.nodes, self.train_metrics = loss_scale, len(shards), train_metrics
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
         self.samples = Samples("batch", self._draw, self.batch)
@@ -62,7 +65,7 @@ class Sharded(Problem):
                 raise InputError(f"There are {inputs} rows of inputs but {labels} labels: give one label per row.")
             if not inputs:
                 raise InputError("There are no rows: give at least one for training and one for testing.")
-        self.total, self.test_total = counts[0], test_counts[0]
+        self.total, self.test_total = counts[0], sum(self.test_counts) or test_counts[0]
         rows = np.concatenate([*self.shards, *self.validation]) if self.shards else np.empty(0)
         if not any(map(len, self.shards)) or rows.min() < 0 or rows.max() >= self.total:
             raise InputError(f"The shards must hold row numbers from 0 to {self.total - 1}, and not all be empty.")
@@ -104,11 +107,32 @@ class Sharded(Problem):
             raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
         return module.to(self.device, self.dtype)
 
+    def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
+        """A network with these trained parameters, as it is tested; `statistics` are those of batch norm."""
+        module = self._seeded(0).eval()
+        nn.utils.vector_to_parameters(point, [part for part in module.parameters() if part.requires_grad])
+        return module
+
     def _test_rows(self, nodes: Sequence[int]) -> Tensor:
         """The test rows are divided among the nodes as well, so that real processes divide the work."""
+        if self.test_counts:
+            return torch.as_tensor(np.concatenate([self._own_test_rows(node) for node in nodes])).to(self.device)
         positions = [self.remaining.index(node) for node in nodes]
         rows = torch.arange(self.test_total)
         return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
+
+    def _own_test_rows(self, node: int) -> np.ndarray:
+        """Where each node tests on rows of its own; none of a node in another process."""
+        if not len(self.shards[node]):
+            return np.empty(0, np.int64)
+        before = sum(count for count, shard in zip(self.test_counts[:node], self.shards, strict=False) if len(shard))
+        return np.arange(before, before + self.test_counts[node])
+
+    def _check_all_test_rows(self) -> None:
+        if self.test_counts and not all(map(len, self.shards)):
+            raise InputError(
+                "Testing every node's own model needs test rows that all processes have: give a test file."
+            )
 
     def _validation_rows(self, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Of these nodes, and how much each row counts."""
@@ -119,6 +143,8 @@ class Sharded(Problem):
     def continue_without(self, lost: Sequence[int]) -> None:
         """The remaining nodes evaluate all test rows."""
         self.remaining = [node for node in self.remaining if node not in set(lost)]
+        if self.test_counts:
+            self.test_total = sum(self.test_counts[node] for node in self.remaining)
 
 
 def validation_name(metric: str) -> str:

@@ -68,11 +68,14 @@ class Supervised(Sharded):
         train_metrics: bool = True,
         validation: Sequence[np.ndarray] = (),
     ):
-        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation)
+        counts = data.test_counts if isinstance(data, Dataset) else ()
+        super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, counts)
         self.local_buffers = choose("buffers", buffers, {"mixed": False, "local": True})
         mixed_precision = choose("autocast", str(autocast), {"None": False, "bfloat16": True})
         if not isinstance(data, Dataset):
             raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
+        if self.local_buffers and self.test_counts:
+            raise InputError('buffers="local" tests on all test rows, and here each node has its own: use "mixed".')
         self.augment = augment
         self.inputs, self.labels = self._stored("inputs", data.inputs), self._stored("labels", data.labels)
         self.test_inputs = self._stored("test_inputs", data.test_inputs)
@@ -125,7 +128,7 @@ class Supervised(Sharded):
         return changed
 
     def _check_measures(self, point: Tensor) -> None:
-        x, y = self._test_batch(torch.arange(min(2, self.test_total), device=self.device))
+        x, y = self._test_batch(torch.arange(min(2, len(self.test_inputs)), device=self.device))
         outputs = self.module.outputs(point, x, self._no_statistics())
         for name, measure in self.measures.items():
             value = measure(outputs, y)
@@ -142,8 +145,8 @@ class Supervised(Sharded):
     @cached_property
     def fingerprint(self) -> str:
         """Of the test data, the model and the loss: the nodes' rows may be in other processes."""
-        every = np.arange(self.test_total)
-        data = self.test_inputs.checksum(every), self.test_labels.checksum(every)
+        every = np.arange(len(self.test_inputs))
+        data = self.test_counts or (self.test_inputs.checksum(every), self.test_labels.checksum(every))
         model = self.layout, repr(self.module.tested), self.module.constants(), self.module.autocast
         common = checksum(data, model, self.module.loss, self.augment)
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
@@ -151,11 +154,16 @@ class Supervised(Sharded):
     @cached_property
     def _node_fingerprints(self) -> list[str]:
         return [
-            f"{len(rows):,} rows, checksum {self.inputs.checksum(rows)} {self.labels.checksum(rows)}"
+            f"{len(rows):,} rows, checksum {self.inputs.checksum(rows)} {self.labels.checksum(rows)}{self._tests_of(node)}"
             if len(rows)
             else ""
-            for rows in self._rows_by_node
+            for node, rows in enumerate(self._rows_by_node)
         ]
+
+    def _tests_of(self, node: int) -> str:
+        """The checksums of the test rows that belong to a node alone."""
+        rows = self._own_test_rows(node) if self.test_counts else np.empty(0)
+        return f" {self.test_inputs.checksum(rows)} {self.test_labels.checksum(rows)}" if len(rows) else ""
 
     def node_fingerprint(self, node: int) -> str:
         return self._node_fingerprints[node]
@@ -165,6 +173,15 @@ class Supervised(Sharded):
     def start(self, seed: int) -> Tensor:
         trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
         return torch.cat([part.detach().reshape(-1) for part in trained])
+
+    def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
+        module, sizes = super().network(point), self.module.statistic_sizes
+        if sizes and statistics is None:
+            raise InputError("A network with batch norm needs its statistics: train it with this version of dnasa.")
+        if statistics is not None:
+            pieces = statistics.split(list(sizes.values()))
+            module.load_state_dict(dict(zip(sizes, pieces, strict=True)), strict=False)
+        return module
 
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         inputs, targets = self._batch(self._drawn(nodes, seeds, t).flatten(0, 1))

@@ -39,13 +39,15 @@ class RunFolder:
     """A run on disk, written as it happens and locked while in use.
 
     `config.json` has everything needed to repeat the run, `history.csv` grows by one row per evaluation and run,
-    `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json` how it ended. A process
+    `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json` how it ended. The trained
+    model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at the end. A process
     that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that it runs: a reader
     never touches `.lock`, so it cannot make a start fail.
     """
 
     FILES = (
         *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
+        *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
         *("history.png", "curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
     )

@@ -59,6 +59,7 @@ class Recorder:
         self.agreed = self.diverged.copy()  # what all processes know of `diverged`
         self.all_diverged = False
         self.rows: list[dict[str, Any]] = []
+        self.statistics: Array | None = None  # of the last evaluation
         self.pending: list[tuple[int, Array]] = []  # checks whose results are still on a GPU
         self.started = time.perf_counter()
         self.eval_seconds = 0.0
@@ -140,7 +141,7 @@ class Recorder:
         options: dict[str, Any] = {} if self.node_weights is None else {"weights": self.local_weights()}
         statistics = self.problem.statistics(mean, nodes)
         if statistics is not None:
-            options["statistics"] = self.network.mean(statistics[..., None, :])
+            self.statistics = options["statistics"] = self.network.mean(statistics[..., None, :])
         local = self.problem.evaluate(mean, nodes, **options)
         for name in set(local).intersection(COLUMNS):
             raise InputError(f"The problem measures '{name}', a column of every history: give its metric another name.")
@@ -151,6 +152,7 @@ class Recorder:
         evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
         problem = self.problem
         row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, problem.prox)
+        row = problem.derived(row)
         return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
 
     def local_weights(self) -> np.ndarray:
@@ -232,8 +234,11 @@ class Recorder:
         settings = {"nodes": self.periods[0][1], "topology": topology, "steps": steps, "timing": timing}
         if self.lost:
             settings["lost"] = self.lost
-        flat = x.reshape(-1, *x.shape[-2:])
-        return Result(flat[0] if len(flat) == 1 else flat, self.frame(), runs, settings, self.network.rank)
+        flat, statistics = x.reshape(-1, *x.shape[-2:]), self.statistics
+        statistics = statistics if statistics is None else statistics.reshape(-1, statistics.shape[-1])
+        one = 0 if len(flat) == 1 else slice(None)
+        its = None if statistics is None else statistics[one]
+        return Result(flat[one], self.frame(), runs, settings, self.network.rank, its)
 
 
 def _answer(rule: Rule, state: Any) -> Array:

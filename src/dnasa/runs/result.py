@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnasa.arrays import to_numpy
 from dnasa.core import Array, InputError, RunError
 from dnasa.files import make_folder, read_bytes, read_json, to_json, write_durably
 
@@ -24,6 +25,7 @@ class Result:
 
     `x` is `(n, d)` for one run and `(runs, n, d)` for several; `history` has one row per evaluation and run, `runs` one
     row per run: its rule, schedule, stepsize, seed and, where it diverged, the step and the node at which it did.
+    `statistics`, `(m,)` or `(runs, m)`, are those of the problem at the last evaluation, such as the statistics of batch norm.
     """
 
     x: Array
@@ -31,6 +33,7 @@ class Result:
     runs: "pd.DataFrame"
     settings: dict[str, Any]
     rank: int = 0  # of this process among those still there
+    statistics: Array | None = None
 
     @property
     def mean(self) -> Array:
@@ -63,11 +66,11 @@ class Result:
         from safetensors.numpy import save as serialised
 
         folder = make_folder(path)
-        x = self.x if isinstance(self.x, np.ndarray) else self.x.detach().cpu().numpy()
+        arrays = {"x": self.x} | ({} if self.statistics is None else {"statistics": self.statistics})
         files = {
             "history.csv": self.history.to_csv(index=False).encode(),
             "runs.csv": self.runs.to_csv(index_label="run").encode(),
-            "x.safetensors": serialised({"x": np.ascontiguousarray(x)}),
+            "x.safetensors": serialised({name: np.ascontiguousarray(to_numpy(a)) for name, a in arrays.items()}),
             "settings.json": to_json(self.settings),
         }
         try:
@@ -92,14 +95,15 @@ class Result:
                 raise InputError(f"{folder} holds no saved result: {name} is missing.")
         try:
             runs = _read_runs(folder / "runs.csv")
-            x = load_file(folder / "x.safetensors")["x"]
+            arrays = load_file(folder / "x.safetensors")
+            x, statistics = arrays["x"], arrays.get("statistics")
             settings = read_json(folder / "settings.json", "settings.json")
             history = pd.DataFrame(parse_rows(read_bytes(folder / "history.csv").decode()))
             _check(x, history, settings)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error, SafetensorError) as error:
             reason = str(error).partition("\n")[0]
             raise InputError(f"The result in {folder} is damaged: {reason}.") from error
-        return cls(x, history, runs, settings)
+        return cls(x, history, runs, settings, statistics=statistics)
 
 
 def _read_runs(path: Path) -> "pd.DataFrame":

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 MOST_EXTENSIONS = 8
 X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
-METRICS = ("test_accuracy", "test_loss", "train_loss", "grad_norm", "consensus")  # the first that is there is compared
+METRICS = (  # the first that is there is compared
+    *("test_accuracy", "test_label_accuracy", "test_rmse"),
+    *("test_loss", "train_loss", "grad_norm", "consensus"),
+)
 RULES_COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")
 
 
@@ -92,7 +95,9 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row for each rule and schedule, as text."""
         runs = final(self.history)
-        metrics = [name for name in dict.fromkeys((self.metric, "test_accuracy", "test_loss")) if name in runs]
+        metrics = [
+            name for name in dict.fromkeys((self.metric, "test_accuracy", "test_r2", "test_loss")) if name in runs
+        ]
         summaries = {name: self.summary(name) for name in metrics}
         rows = []
         for i, row in self.choice.iterrows():

@@ -1,4 +1,6 @@
-"""Known datasets, and how a dataset is divided among the nodes: tables and a plot."""
+"""Known datasets, what was understood of the user's own, and how rows are divided among the nodes: tables and a plot."""
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -7,7 +9,11 @@ from matplotlib.figure import Figure
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
 from dnasa.data.datasets import cache_folder, local_files
+from dnasa.data.encoding import numbers
+from dnasa.data.rows import Rows
+from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
+from dnasa.studies.sources import listed, preparation
 
 
 def datasets() -> pd.DataFrame:
@@ -46,15 +52,107 @@ def _shares(data: Dataset) -> str:
     return " ".join(f"{100 * share:.1f}" for share in shares) + " %"
 
 
+# ---------------------------------------------------------------- the user's own rows
+
+
+def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
+    """What was understood of a file or folder: `how` it was read, its target, and what was done to its columns."""
+    made = data.encoding
+    assert made is not None
+    counts = [sum(feature.kind == kind for feature in made.features) for kind in ("number", "text")]
+    columns = f"{counts[0]} of numbers, {counts[1]} of text, {len(made.target)} of targets" if made.features else ""
+    rows = {
+        "rows": f"{len(data.labels) + (sum(data.test_counts) or len(data.test_labels)):,}: {_division_of_rows(data)}",
+        **how,
+        **({"columns": columns} if columns else {"one row": " x ".join(map(str, made.shape))}),
+        "target": ", ".join(made.target),
+        "task": made.task,
+    }
+    if made.task == "classification":
+        counts_of = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
+        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, counts_of, strict=True)]
+        rows["classes"] = f"{data.classes}: {', '.join(shares)}"
+    if made.target_mean is not None and made.target_scale is not None:
+        rows["target's mean"] = f"{made.target_mean[0]:.5g}, standard deviation {made.target_scale[0]:.5g}"
+    return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
+
+
+def _division_of_rows(data: Dataset) -> str:
+    tests = f"{sum(data.test_counts) or len(data.test_labels):,} for testing"
+    return f"{len(data.labels):,} for training, {tests}" + (", of all nodes" if data.test_counts else "")
+
+
+def columns(rows: Rows) -> pd.DataFrame:
+    """Every column of a table: its type, missing values and range, and what is unusual about it."""
+    return pd.DataFrame([_column(name, rows.column(name)) for name in rows.features])
+
+
+def _column(name: str, column: pd.Series) -> dict[str, str]:
+    kind, missing = kind_of(name, column), int(column.isna().sum())
+    if kind == "text":
+        categories = [str(value) for value in pd.unique(column.dropna())]
+        values = f"{len(categories)} categories: {listed(categories, 4)}"
+    else:
+        values = _range(numbers(name, column, missing=True))
+    return {
+        "column": name,
+        "type": "text" if kind == "text" else str(column.dtype),
+        "missing": f"{missing:,}",
+        "values": values,
+    }
+
+
+def _range(values: np.ndarray) -> str:
+    low, high = np.nanmin(values), np.nanmax(values)
+    if low == high:
+        return f"{low:.4g}, constant"
+    text = f"{low:.4g} to {high:.4g}, mean {np.nanmean(values):.4g}, deviation {np.nanstd(values):.4g}"
+    if len(values) > 2 and (np.diff(values) == 1).all():
+        return f"{text}; counts the rows: an index?"
+    whole_numbers = len(values) > 20 and bool((values % 1 == 0).all())
+    different = whole_numbers and len(np.unique(values)) == len(values)
+    return f"{text}; different in every row: an identifier?" if different else text
+
+
+# ---------------------------------------------------------------- the nodes' rows
+
+
 def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
-    """How many rows of each class each node has; of a text, which windows."""
+    """How many rows of each class each node has; of a text, which windows; of a regression, its targets."""
+    nodes = {"node": range(len(shards))}
+    total = [len(shard) for shard in shards]
     if data.vocabulary:
         ends = {"first": [shard[0] for shard in shards], "last": [shard[-1] for shard in shards]}
-        return pd.DataFrame({"node": range(len(shards)), **ends, "total": [len(shard) for shard in shards]})
+        return pd.DataFrame({**nodes, **ends, "total": total})
+    if data.task == "regression":
+        return pd.DataFrame({**nodes, **_targets(data, shards), "total": total})
+    if data.task == "multilabel":
+        made = data.encoding
+        assert made is not None
+        labels = {name: [int(data.labels[shard, j].sum()) for shard in shards] for j, name in enumerate(made.target)}
+        return pd.DataFrame({**nodes, **labels, "total": total})
+    names = data.encoding.classes if data.encoding else range(data.classes)
     counts = class_table(data.labels, shards, data.classes)
-    table = pd.DataFrame(counts, columns=[str(c) for c in range(data.classes)])
-    table.insert(0, "node", range(len(shards)))
-    return table.assign(total=counts.sum(1))
+    table = pd.DataFrame(counts, columns=[str(name) for name in names])
+    return pd.concat([pd.DataFrame(nodes), table], axis=1).assign(total=total)
+
+
+def _targets(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[float]]:
+    assert data.encoding is not None
+    own = [data.encoding.target_values(data.labels[shard, 0]) for shard in shards]
+    return {"mean target": [float(y.mean()) for y in own], "deviation": [float(y.std()) for y in own]}
+
+
+def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
+    """For each node the input whose mean differs most from that of all training rows, in standard deviations."""
+    made = data.encoding
+    if made is None or made.mean is None or not made.features:
+        return None
+    means = np.stack([data.inputs[shard].mean(0) for shard in shards])
+    most = np.abs(means).argmax(1)
+    shifts = [f"{made.inputs[j]} ({mean[j]:+.2f})" for j, mean in zip(most, means, strict=True)]
+    spread = [float(np.abs(mean).mean()) for mean in means]
+    return pd.DataFrame({"node": range(len(shards)), "differs most in": shifts, "mean difference": spread})
 
 
 def draw(table: pd.DataFrame, name: str, how: str) -> Figure:

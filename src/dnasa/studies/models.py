@@ -1,21 +1,25 @@
 """Networks by name, as `--model` takes them, and the default for each kind of data."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from math import prod
 
 import numpy as np
 from torch import nn
 
-from dnasa.core import InputError, choose
+from dnasa.core import InputError
 from dnasa.data import CONTEXT, Dataset
-from dnasa.problems.models import gpt, lenet, perceptron, resnet
+from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
+from dnasa.studies import own_model
 
+Shape = Sequence[int]  # of one row of inputs
 SIZE = r"[1-9]\d{0,5}"
+MLP = "mlp, mlp:128,64 with the widths of the hidden layers, or mlp:128,64,relu,dropout=0.1"
 FORMS = {  # what may follow a name, and how to write it
     "linear": ("", "linear"),
-    "mlp": (f"(:{SIZE}(,{SIZE})*)?", "mlp, or mlp:128,64 with the widths of the hidden layers"),
+    "mlp": (f"(:{SIZE}(,{SIZE})*(,({'|'.join(ACTIVATIONS)}))?(,dropout=0?\\.\\d{{1,6}})?)?", MLP),
     "lenet": ("", "lenet"),
     "resnet": (f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group"),
     "gpt": (f"(:{SIZE},{SIZE},{SIZE})?", "gpt, or gpt:2,96,64 with its layers, width and context"),
@@ -23,9 +27,14 @@ FORMS = {  # what may follow a name, and how to write it
 
 
 def parse(text: str) -> tuple[str, list[str]]:
-    """The name, and what follows it."""
+    """The name, and what follows it; the name of a network of the user's own is "own"."""
+    if own_model.is_own(text):
+        return "own", []
     name, _, rest = text.partition(":")
-    pattern, forms = choose("model", name, FORMS)
+    if name not in FORMS:
+        known = ", ".join(FORMS)
+        raise InputError(f"Unknown model '{text:.60}'. Choose from: {known}, or give your own as my_file.py:make.")
+    pattern, forms = FORMS[name]
     if not re.fullmatch(name + pattern, text):
         raise InputError(f"Cannot read the model '{text:.40}'. Write {forms}.")
     return name, rest.split(",") if rest else []
@@ -41,7 +50,7 @@ def default(rows: Dataset) -> str:
     """LeNet for 28 x 28 images, a residual net for others, GPT for text, a perceptron for tables."""
     if rows.vocabulary:
         return "gpt"
-    if rows.inputs.shape[1:] == (1, 28, 28) and rows.classes <= 10:
+    if rows.inputs.shape[1:] == (1, 28, 28) and rows.outputs <= 10:
         return "lenet"
     if rows.inputs.ndim == 4:
         return "resnet"
@@ -54,49 +63,80 @@ def default(rows: Dataset) -> str:
 
 def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     """The network for this data; an error says why it does not fit."""
-    name, words = parse(text)
-    if (name == "gpt") != bool(rows.vocabulary):
+    name, _ = parse(text)
+    if name != "own" and (name == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
-    return MAKERS[name](rows, words)
+    return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
+
+
+def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:
+    """The network for inputs of this shape; `data` is their name in an error."""
+    name, words = parse(text)
+    if name == "own":
+        return own_model.maker(text, shape, outputs)
+    return MAKERS[name](shape, outputs, words, data)
 
 
 def batched(text: str, rows: Dataset) -> bool:
     """Whether `Classification` has formulas for all its layers, and the inputs are numbers rather than bytes."""
-    return parse(text)[0] in ("linear", "mlp", "lenet") and rows.inputs.dtype != np.uint8
+    known = parse(text)[0] in ("linear", "mlp", "lenet") and "dropout" not in text
+    return known and rows.inputs.dtype != np.uint8
 
 
-def _perceptron(rows: Dataset, widths: list[str]) -> Callable[[], nn.Module]:
-    sizes = [prod(rows.inputs.shape[1:]), *map(int, widths), rows.classes]
-    if rows.inputs.ndim == 2:
-        return partial(perceptron, *sizes)
-    return lambda: nn.Sequential(nn.Flatten(), perceptron(*sizes))
+def layers(module: nn.Module) -> str:
+    """The layers in short: `Linear(64, 32), Tanh, Linear(32, 10)`; of a composite layer its name."""
+    parts = [_layer(part) for part in (_flattened(module) if list(module.children()) else [module])]
+    groups = [(name, len(list(same))) for name, same in groupby(parts)]
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in groups)
 
 
-def _lenet(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
-    if rows.inputs.shape[1:] != (1, 28, 28) or rows.classes > 10:
+def _flattened(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList):
+            yield from _flattened(child)
+        else:
+            yield child
+
+
+def _layer(part: nn.Module) -> str:
+    pairs = (("in_features", "out_features"), ("in_channels", "out_channels"), ("num_embeddings", "embedding_dim"))
+    sizes = next(((getattr(part, a), getattr(part, b)) for a, b in pairs if hasattr(part, a) and hasattr(part, b)), "")
+    return f"{type(part).__name__}{sizes}"
+
+
+def _perceptron(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+    widths = [int(word) for word in words if word.isdigit()]
+    activation = next((word for word in words if word in ACTIVATIONS), "tanh")
+    dropout = next((float(word.removeprefix("dropout=")) for word in words if word.startswith("dropout=")), 0.0)
+    made = partial(perceptron, prod(shape), *widths, outputs, activation=activation, dropout=dropout)
+    return made if len(shape) == 1 else lambda: nn.Sequential(nn.Flatten(), made())
+
+
+def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+    if tuple(shape) != (1, 28, 28) or outputs > 10:
         raise InputError(
-            f"lenet is for images of 1 x 28 x 28 pixels in at most 10 classes: use another --model for {rows.name}."
+            f"lenet is for images of 1 x 28 x 28 pixels in at most 10 classes: use another --model for {data}."
         )
-    return lenet
+    return partial(lenet, outputs)
 
 
-def _resnet(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
-    if rows.inputs.ndim != 4:
-        raise InputError(f"resnet is for images, channels x height x width: use mlp or linear for {rows.name}.")
+def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+    if len(shape) != 3:
+        raise InputError(f"resnet is for images, channels x height x width: use mlp or linear for {data}.")
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
     if norm == "group" and width % 8:
         raise InputError(f"Group norm has 8 groups: the width of resnet:{width},group must be a multiple of 8.")
-    return partial(resnet, rows.inputs.shape[1], rows.classes, (width, 2 * width, 4 * width), norm)
+    return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
 
-def _gpt(rows: Dataset, words: list[str]) -> Callable[[], nn.Module]:
-    layers, width = (int(word) for word in words[:2]) if words else (6, 384)
-    return partial(gpt, rows.classes, layers, width, context=rows.inputs.shape[1])
+def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+    depth, width = (int(word) for word in words[:2]) if words else (6, 384)
+    return partial(gpt, outputs, depth, width, context=shape[0])
 
 
-MAKERS: dict[str, Callable[[Dataset, list[str]], Callable[[], nn.Module]]] = {
+MAKERS: dict[str, Callable[[Shape, int, list[str], str], Callable[[], nn.Module]]] = {
     "linear": _perceptron,
-    "mlp": lambda rows, widths: _perceptron(rows, widths or ["64"]),
+    "mlp": lambda shape, outputs, words, data: _perceptron(shape, outputs, words or ["64"], data),
     "lenet": _lenet,
     "resnet": _resnet,
     "gpt": _gpt,

@@ -12,7 +12,7 @@ from dnasa.runs.result import parse_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS = ("test_loss", "test_accuracy")
+METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
 
 def table(folder: Path) -> "pd.DataFrame":
@@ -33,7 +33,8 @@ def source(options: dict[str, Any]) -> str:
         return str(options["problem"])
     if options.get("shard_dir"):
         return Path(str(options["shard_dir"])).name
-    return str(options.get("data", "-"))
+    data = str(options.get("data", "-"))
+    return Path(data).name or data
 
 
 def _row(path: Path) -> dict[str, Any]:
@@ -43,10 +44,10 @@ def _row(path: Path) -> dict[str, Any]:
     except (InputError, OSError, ValueError, csv.Error):
         options, last, state = None, {}, "damaged"
     if not isinstance(options, dict):
-        return {"run": path.name, "state": "damaged"}
+        return {"run": _text(path.name), "state": "damaged"}
     numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
     return {
-        "run": path.name,
+        "run": _text(path.name),
         "rule": _text(options.get("rule", options.get("rules"))),
         "data": _text(source(options)),
         "nodes": _text(options.get("nodes")),
@@ -63,5 +64,5 @@ def _last_row(path: Path) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Short, whatever a config says."""
-    return "-" if value is None else f"{value!s:.60}"
+    """Short, whatever a config says, and without characters that cannot be encoded: pandas with pyarrow refuses them."""
+    return "-" if value is None else f"{value!s:.60}".encode(errors="replace").decode()

@@ -1,9 +1,12 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa.core import InputError, choose, size
+from dnasa.data.shards import alone
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
 
@@ -17,17 +20,21 @@ PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
 class Source(NamedTuple):
-    """A problem, when to evaluate it, and one line about its model and data."""
+    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too."""
 
     problem: "Problem"
     evaluate: int | list[int] | None
     description: str = ""
+    model: str = ""
+    rows: "Dataset | None" = None
 
 
-def make_source(given: SimpleNamespace, local_nodes: range, validate: bool) -> Source:
+def make_source(
+    given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
+) -> Source:
     """`given` has the options of `dnasa train`; a process makes the problem of its `local_nodes`.
 
-    With `validate`, the problem has validation rows, and curves have up to 50 points.
+    With `validate`, the problem has validation rows, and curves have up to 50 points. `allgather_text` is the network's.
     """
     if given.batch is not None and given.batch < 1:
         raise InputError(f"--batch must be at least 1, not {given.batch}.")
@@ -43,13 +50,14 @@ def make_source(given: SimpleNamespace, local_nodes: range, validate: bool) -> S
         "dtype": given.dtype or "float32",
         "device": given.device,
     }
-    rows, shards, validation = divided(given, local_nodes, validate)
+    rows, shards, validation = divided(given, local_nodes, validate, allgather_text)
     model = given.model or models.default(rows)
     evaluate = curve_steps(given, rows, options["batch"]) if validate else None
     options |= {"model": model, "validation": validation, "train_metrics": evaluate is None}
     task = tasks.on_shards(rows, shards, **options)
-    line = f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."
-    return Source(task, evaluate or given.evaluate, line)
+    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
+    lines.insert(1, f"Layers: {models.layers(task.make())}.")
+    return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows)
 
 
 def synthetic(given: SimpleNamespace) -> "Problem":
@@ -62,22 +70,82 @@ def synthetic(given: SimpleNamespace) -> "Problem":
 
 
 def divided(
-    given: SimpleNamespace, local_nodes: range, validate: bool
+    given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
 ) -> tuple["Dataset", "Shards", "Shards | tuple[()]"]:
     """The data, which rows each node trains on, and which it validates on."""
     from dnasa import data
-    from dnasa.studies import models
 
-    context = models.context(given.model)
     if given.shard_dir is not None:
-        rows, shards = data.from_shards(given.shard_dir, local_nodes, given.nodes, given.target)
+        rows, shards = shards_of(given, local_nodes, allgather_text)
         return rows, *(data.hold_out_of_each(shards) if validate else (shards, ()))
-    rows = data.load(given.data, given.target, context)
+    rows = loaded(given)
     if not validate:
         return rows, data.partition(given.partition, rows.labels, given.nodes), ()
     train, validation = data.hold_out(rows)
     shards = data.divide(rows, train, given.partition, given.nodes)
     return rows, shards, data.divide_validation(validation, given.nodes)
+
+
+def shards_of(
+    given: SimpleNamespace, local_nodes: range, allgather_text: Callable[[str], list[str]] = alone
+) -> tuple["Dataset", "Shards"]:
+    from dnasa import data
+
+    folder, options = Path(given.shard_dir), reading_options(given)
+    return data.from_shards(folder, local_nodes, given.nodes, given.target, allgather_text=allgather_text, **options)
+
+
+def loaded(given: SimpleNamespace) -> "Dataset":
+    """The data that --data names, read as the other options say."""
+    from dnasa import data
+    from dnasa.studies import models
+
+    if given.data in data.DATASETS:
+        for name in ("target", "separator", "no_header", "task", "no_standardise"):
+            if getattr(given, name):
+                raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
+    text = True if given.model and models.parse(given.model)[0] == "gpt" else None
+    return data.load(given.data, given.target, models.context(given.model), text=text, **reading_options(given))
+
+
+def reading_options(given: SimpleNamespace) -> dict[str, Any]:
+    """How files of the user's own are read."""
+    return {
+        "separator": given.separator,
+        "header": False if given.no_header else None,
+        "task": given.task,
+        "standardise": not given.no_standardise,
+    }
+
+
+def preparation(rows: "Dataset") -> list[str]:
+    """What was done to rows of the user's own, in sentences."""
+    made = rows.encoding
+    if made is None:
+        return []
+    lines = {
+        "classification": [],
+        "regression": [f"Regression of {made.target[0]}: the loss is that of the standardised target."],
+        "multilabel": [f"{len(made.target)} labels: {', '.join(made.target)}."],
+    }[made.task]
+    if made.mean is not None:
+        what = f"{len(made.inputs)} inputs" if made.features else "Inputs"
+        lines.append(f"{what} standardised with the mean and standard deviation of the training rows.")
+    elif rows.inputs.dtype != "uint8":
+        lines.append("Inputs are not standardised.")
+    words = [feature.name for feature in made.features if feature.kind == "text"]
+    gaps = [feature.name for feature in made.features if feature.fill is not None]
+    lines += [f"Text became one input for each category: {listed(words)}."] if words else []
+    lines += [f"Missing values became the mean, with an input that flags them: {listed(gaps)}."] if gaps else []
+    lines += (
+        ["No common test rows: each node tests on its own, every fifth or its test file."] if rows.test_counts else []
+    )
+    return [*lines, *rows.notes]
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def curve_steps(given: SimpleNamespace, rows: "Dataset", batch: int) -> list[int] | None:

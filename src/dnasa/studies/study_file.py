@@ -79,11 +79,16 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "evaluate": (WHOLE, None),
     "model": (TEXT, None),
     "target": (TEXT, None),
+    "separator": (TEXT, None),
+    "no_header": (FLAG, None),
+    "task": (TEXT, None),
+    "no_standardise": (FLAG, None),
     "loss_scale": (Kind("a positive number or '1/n'", lambda value: value == "1/n" or _is_number(value)), 1),
     "dtype": (TEXT, None),
     "checkpoint_every": (WHOLE, None),
 }
-OF_DATA = ("partitions", "model", "target", "loss_scale", "weights_by")  # without effect on synthetic problems
+OF_FILES = ("target", "separator", "no_header", "task", "no_standardise")  # without effect on known datasets
+OF_DATA = ("partitions", "model", "loss_scale", "weights_by", *OF_FILES)  # without effect on synthetic problems
 OF_STUDY: dict[str, tuple[Kind, Any]] = {
     "name": (
         Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),

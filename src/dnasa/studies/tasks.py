@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset, load, partition
 from dnasa.problems.classification import Classification
+from dnasa.problems.regression import Regression
 from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Augment, Supervised, cross_entropy
 from dnasa.studies import models
@@ -53,6 +55,12 @@ def on_shards(
     name = model or models.default(rows)
     options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
     options["validation"] = validation
+    if rows.task == "regression":
+        return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
+    if rows.task == "multilabel":
+        options |= {"train_metrics": train_metrics, "metrics": {"test_label_accuracy": label_accuracy}}
+        loss = nn.functional.binary_cross_entropy_with_logits
+        return Supervised(models.make(name, rows), loss, rows, shards, **options)
     if not models.batched(name, rows):
         if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
             rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
@@ -67,8 +75,14 @@ def on_shards(
         rows.test_inputs.astype(np.float32, copy=False),
         rows.test_labels,
         train_metrics=train_metrics,
+        test_counts=rows.test_counts,
         **options,
     )
+
+
+def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of right labels, of several for each row."""
+    return ((outputs > 0) == (targets > 0)).double().mean()
 
 
 def scale(text: str | float, nodes: int) -> float:

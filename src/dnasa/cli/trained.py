@@ -1,0 +1,113 @@
+"""The trained model of a run: saved at the end, reported on, used to predict, exported."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dnasa.cli import configs, options
+from dnasa.cli.pictures import write
+from dnasa.cli.rendering import (
+    console,
+    frame_table,
+    history_table,
+    print_line,
+    print_lost_nodes,
+    print_wide,
+    settings_table,
+    timing_line,
+)
+from dnasa.core import RunError
+from dnasa.files import make_folder
+
+if TYPE_CHECKING:
+    from dnasa.core import Network
+    from dnasa.runs.result import Result
+    from dnasa.studies.sources import Source
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a finished run with data, begun with --out.")]
+
+
+def saved(shared: dict[str, Any]) -> "Result | None":
+    """The result in the folder of a run that was killed after its last step."""
+    from dnasa.runs.result import Result
+
+    folder = shared["folder"]
+    if folder is None or not folder.resume or folder.state != "done":
+        return None
+    return replace(Result.load(folder.path), rank=shared["network"].rank)
+
+
+def save(folder: Path, source: "Source", result: "Result", network: "Network") -> None:
+    """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none."""
+    from dnasa.problems.sharded import Sharded
+    from dnasa.trained.finished import save_run
+
+    if source.rows is None or not isinstance(source.problem, Sharded) or result.runs.diverged.notna().all():
+        return
+    try:
+        tested = save_run(folder, source.problem, source.rows, source.model, result, network)
+    except OSError as error:
+        raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
+    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE` uses it" if tested else ""
+    print_line(f"Saved the trained model{use}.")
+
+
+def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
+    """The settings of a run, its metrics, lost nodes, time by kind of work, and the tests of the trained model."""
+    from dnasa.runs.folder import RunFolder
+    from dnasa.runs.result import Result
+    from dnasa.studies.run_table import source
+    from dnasa.trained import evaluation
+    from dnasa.trained.report import tables
+
+    result, run = Result.load(folder), RunFolder(folder, resume=True)
+    measured = evaluation.read(folder)
+    stored = run.config.get("options")
+    settings = configs.without_unused(stored) if isinstance(stored, dict) else {}
+    rows = {name.replace("_", "-"): value for name, value in settings.items() if value not in (None, False, [])}
+    console.print(settings_table(rows, f"{source(settings)}, {run.state}, in {folder}"))
+    keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
+    for label, some in result.history.groupby(keys, dropna=False, sort=False):
+        console.print(history_table(some, " ".join(str(part) for part in label if part == part)))
+    print_lost_nodes(result.settings)
+    print_line(timing_line(result))
+    for title, table in tables(measured) if measured else ():
+        print_wide(frame_table(table, title))
+
+
+def predict(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
+    separator: options.Separator = None,
+    no_header: options.NoHeader = False,
+    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
+) -> None:
+    """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
+    from dnasa.trained import load, predictions
+
+    model = load(folder)
+    table = predictions.of_file(model, file, separator, False if no_header else None)
+    text = table.to_csv(index=False, float_format="%.7g")
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        make_folder(out.parent)
+        write(out, text.encode())
+        print_line(f"Saved {len(table):,} predictions in {out}.")
+
+
+def export(
+    folder: Folder,
+    onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
+) -> None:
+    """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
+    from dnasa.trained import load
+    from dnasa.trained.onnx import export as write_onnx
+
+    model = load(folder)
+    make_folder(onnx.parent)
+    difference = write_onnx(model, onnx)
+    print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

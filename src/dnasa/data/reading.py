@@ -1,0 +1,321 @@
+"""Tables in files: text with a separator and a header that are found out, LIBSVM, parquet, .npz and .npy."""
+
+import csv
+import gzip
+import io
+import re
+import warnings
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dnasa.core import InputError
+from dnasa.data import files
+from dnasa.data.rows import Rows, of_arrays, of_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAMPLE = 1 << 16  # bytes from which separator and header are found out
+SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma", "|": "bar", " ": "whitespace"}  # in the order they are tried
+NAMED = {name: sign for sign, name in SEPARATORS.items()} | {"\\t": "\t", "space": " "}
+MISSING = (
+    "",
+    "?",
+    "NA",
+    "N/A",
+    "n/a",
+    "NaN",
+    "nan",
+    "null",
+    "NULL",
+    "None",
+    "<NA>",
+    "#N/A",
+)  # the usual ones of pandas, and ?
+LIBSVM = re.compile(r"[+-]?[\d.eE+-]+(,[\d.]+)*(\s+\d+:\S+)+\s*")
+TEXT_TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab")
+LIBSVM_NAMES = (".libsvm", ".svm", ".svmlight")
+KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".npz", ".npy", ".parquet")
+ARRAYS = {  # what an array of an .npz or the file of an .npy may be called
+    "inputs": ("inputs", "X", "x", "X_train", "x_train"),
+    "labels": ("labels", "y", "Y", "y_train", "targets"),
+    "test_inputs": ("test_inputs", "X_test", "x_test"),
+    "test_labels": ("test_labels", "y_test", "test_targets"),
+}
+LABELS = (*ARRAYS["labels"], *ARRAYS["test_labels"])
+
+
+def kind(path: Path) -> str:
+    """The end of the name, without .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def is_table(path: Path) -> bool:
+    """Whether a text file holds columns: as many values in every line, and in some column nothing but numbers."""
+    lines = sample(path)
+    if len(lines) > 1 and all(LIBSVM.fullmatch(line) for line in lines[:20]):
+        return True
+    separator = consistent_separator(lines)
+    if separator is None or len(lines) < 2:
+        return False
+    columns = zip(*(cells(line, separator) for line in lines[1:]), strict=True)
+    return any(all(map(is_number, column)) for column in columns)
+
+
+def read(path: Path, target: Any, separator: str | None = None, header: bool | None = None) -> tuple[Rows, Rows | None]:
+    """The training rows and, where the file has them apart, the test rows."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    if kind(path) == ".npz":
+        return read_npz(path)
+    if kind(path) == ".npy":
+        return read_npy(path, target), None
+    if kind(path) == ".parquet":
+        return of_frame(read_parquet(path), target, path.name, understood={"format": "parquet"}), None
+    if kind(path) in (".xlsx", ".xls", ".ods"):
+        raise InputError(f"{path.name} is a spreadsheet: save it as .csv first.")
+    if separator is None and (kind(path) in LIBSVM_NAMES or is_libsvm(path)):
+        return read_libsvm(path), None
+    table = read_text_frame(path, separator, header, target)
+    if table.frame.shape[1] < 2:
+        raise InputError(
+            f"{path.name} has one column: it needs the target and at least one column of inputs. If its separator was not "
+            "found, give --separator."
+        )
+    return of_frame(table.frame, target, path.name, understood=table.understood, notes=table.notes), None
+
+
+# ---------------------------------------------------------------- text
+
+
+def sample(path: Path) -> list[str]:
+    """The complete lines at the beginning of a file that have something in them."""
+    try:
+        with _open(path) as file:
+            raw = file.read(SAMPLE)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}.") from error
+    lines = raw.removeprefix(files.BOM).decode(errors="replace").splitlines()
+    return [line for line in (lines[:-1] if len(raw) == SAMPLE else lines) if line.strip()]
+
+
+def _open(path: Path) -> Any:
+    file = open(path, "rb")  # noqa: SIM115 (closed by the caller)
+    zipped = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return gzip.open(file) if zipped else file
+
+
+def cells(line: str, separator: str) -> list[str]:
+    if separator == " ":
+        return line.split()
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]
+
+
+def consistent_separator(lines: list[str]) -> str | None:
+    """The first separator that divides all lines into the same number of values, at least two."""
+    for sign in SEPARATORS:
+        counts = {len(cells(line, sign)) for line in lines}
+        if len(counts) == 1 and counts.pop() > 1:
+            return sign
+    return None
+
+
+def find_separator(path: Path, lines: list[str]) -> str:
+    """Where no separator fits every line, the one that divides the first: reading then names the line that differs."""
+    found = consistent_separator(lines)
+    if found is not None:
+        return found
+    if kind(path) == ".csv":
+        return "," if not lines or "," in lines[0] or ";" not in lines[0] else ";"
+    counts = {sign: len(cells(lines[0], sign)) for sign in SEPARATORS} if lines else {}
+    return max(counts, key=lambda sign: counts[sign]) if counts else ","
+
+
+def has_header(rows: list[list[str]], target: Any) -> bool:
+    """A first line with words above numbers, with the name of the target, or with 0, 1, 2, ... as pandas writes it."""
+    first, rest = rows[0], rows[1:]
+    if first == [str(place) for place in range(len(first))]:
+        return True
+    if any(word in first for word in str(target).split(",") if not is_number(word)):
+        return True
+    below = list(zip(*rest, strict=False)) or [()] * len(first)
+    numeric = [bool(column) and all(is_number(cell) or cell in MISSING for cell in column) for column in below]
+    above = [cell for cell, is_numeric in zip(first, numeric, strict=False) if is_numeric]
+    if any(not is_number(cell) and cell not in MISSING for cell in above):
+        return True
+    if above:
+        return False
+    return not any(map(is_number, first)) and all(
+        cell not in column for cell, column in zip(first, below, strict=False)
+    )
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+class TextTable(NamedTuple):
+    """A table in a text file, and how it was understood."""
+
+    frame: "pd.DataFrame"
+    understood: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def read_text_frame(
+    path: Path, separator: str | None = None, header: bool | None = None, target: Any = None
+) -> TextTable:
+    """Values with a separator between them; the header is found out unless `header` says whether there is one."""
+    lines = sample(path)
+    sign = _separator(separator) if separator is not None else find_separator(path, lines)
+    parsed = [cells(line, sign) for line in lines]
+    if header is None:
+        header = bool(parsed) and has_header(parsed, target)
+    names = parsed[0] if parsed and header else []
+    duplicates = [name for name in names if name and names.count(name) > 1]
+    if duplicates:
+        raise InputError(f"{path.name} has two columns named '{duplicates[0]}': rename one of them.")
+    frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign)))
+    _check_frame(frame, path)
+    understood = {
+        "separator": SEPARATORS.get(sign, sign),
+        "header": "yes" if header else "none: columns are 0, 1, 2, ...",
+    }
+    return TextTable(frame, understood, notes)
+
+
+def _separator(given: str) -> str:
+    sign = NAMED.get(given, given)
+    if len(sign) != 1:
+        raise InputError(f"A separator is one character, or one of: {', '.join(NAMED)}; not '{given}'.")
+    return sign
+
+
+def _decimal(rows: list[list[str]], sign: str) -> str:
+    """A comma where numbers are written so and it does not separate."""
+    body = [cell for row in rows[1:] for cell in row]
+    commas = sign != "," and any(re.fullmatch(r"-?\d+,\d+", cell) for cell in body)
+    return "," if commas and not any(re.fullmatch(r"-?\d+\.\d+", cell) for cell in body) else "."
+
+
+def _read_csv(path: Path, sign: str, header: bool, decimal: str) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        with _open(path) as file, warnings.catch_warnings():
+            zipped = isinstance(file, gzip.GzipFile)
+            warnings.simplefilter("ignore", pd.errors.DtypeWarning)
+            return pd.read_csv(
+                path,
+                sep=r"\s+" if sign == " " else sign,
+                header=0 if header else None,
+                decimal=decimal,
+                na_values=["?"],
+                skipinitialspace=True,
+                compression="gzip" if zipped else None,
+            )
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}.") from error
+    except (ValueError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path.name} is not a table: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text; convert it first"
+    ragged = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+    if ragged:
+        return f"line {ragged[2]} has {ragged[3]} values and those before it have {ragged[1]}; correct that line"
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _without_surplus(frame: "pd.DataFrame") -> tuple["pd.DataFrame", tuple[str, ...]]:
+    """Without what programs add: the row numbers of pandas, and an empty column after a separator at the end of each line."""
+    unnamed = [name for name in frame.columns if str(name).startswith("Unnamed: ")]
+    empty = [name for name in unnamed if frame[name].isna().all()]
+    counted = [name for name in unnamed if name == "Unnamed: 0" and np.array_equal(frame[name], np.arange(len(frame)))]
+    notes = ["The first column has no name and counts the rows: it is not used."] if counted else []
+    notes += ["A column without a name and values is not used."] if empty else []
+    surplus = {*empty, *counted}
+    return (frame[[name for name in frame.columns if name not in surplus]] if surplus else frame), tuple(notes)
+
+
+def _check_frame(frame: "pd.DataFrame", path: Path) -> None:
+    import pandas as pd
+
+    if not len(frame):
+        raise InputError(f"{path.name} has no rows below its header.")
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
+        raise InputError(f"The rows of {path.name} have more values than its header has names: remove or name them.")
+
+
+# ---------------------------------------------------------------- other formats
+
+
+def is_libsvm(path: Path) -> bool:
+    lines = sample(path)[:20]
+    return bool(lines) and all(LIBSVM.fullmatch(line) for line in lines)
+
+
+def read_libsvm(path: Path) -> Rows:
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        inputs, labels = load_svmlight_file(io.BytesIO(files.read_bytes(path)), dtype=np.float32)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path.name} is not LIBSVM text (label index:value ...): {_reason(error)}.") from error
+    return of_arrays(inputs.toarray(), labels, path.name, understood={"format": "LIBSVM"})
+
+
+def read_parquet(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path)
+    except ImportError:
+        raise InputError(f'Reading {path.name} needs pyarrow: `pip install "dnasa[parquet]"`.') from None
+    except Exception as error:  # pyarrow raises many kinds for damaged files
+        raise InputError(f"{path.name} is not a parquet file: {_reason(error)}.") from error
+    if not isinstance(frame.index, pd.RangeIndex):
+        frame = frame.reset_index(drop=frame.index.name is None)
+    return frame
+
+
+def read_npz(path: Path) -> tuple[Rows, Rows | None]:
+    """Arrays `inputs` and `labels`, and `test_inputs` and `test_labels` if they are there; or X and y, x_train, ..."""
+    arrays = files.read_arrays(path, ARRAYS)
+    train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
+    test = of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if "test_inputs" in arrays else None
+    return train, test
+
+
+def read_npy(path: Path, target: Any) -> Rows:
+    """Inputs; the labels are in another .npy of the folder, `target`, or labels.npy or y.npy, or they are a column."""
+    inputs, understood = load_array(path), {"format": "npy"}
+    names = [target] if str(target).endswith(".npy") else [f"{name}.npy" for name in ARRAYS["labels"]]
+    labels = next((path.parent / str(name) for name in names if (path.parent / str(name)).is_file()), None)
+    if str(target).endswith(".npy") or (target is None and labels is not None):
+        if labels is None:
+            raise InputError(f"There is no {target} in {path.parent}.")
+        return of_arrays(inputs, load_array(labels), path.name, understood=understood | {"labels": labels.name})
+    if inputs.ndim != 2:
+        raise InputError(f"{path.name} needs its labels: give --target with the .npy file that has them.")
+    frame = of_arrays(inputs, np.zeros(len(inputs)), path.name).inputs
+    return of_frame(frame, target, path.name, understood=understood)
+
+
+def load_array(path: Path) -> np.ndarray:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # NumPy raises many kinds for damaged files
+        raise InputError(f"Cannot read {path}: it is not a plain array. Write it with np.save.") from error

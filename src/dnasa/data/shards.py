@@ -1,0 +1,152 @@
+"""Rows that may not leave their node: each process reads the files of its own nodes, and all agree on one encoding.
+
+What travels is a summary of each node's rows (`summaries.py`): counts, means, variances, categories and names of classes.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnasa.core import InputError
+from dnasa.data import own, reading
+from dnasa.data.dataset import Dataset
+from dnasa.data.own import Split
+from dnasa.data.summaries import Summary, make_encoding
+
+
+def alone(text: str) -> list[str]:
+    """The texts of all processes, where this is the only one."""
+    return [text]
+
+
+def from_shards(
+    folder: Path,
+    local_nodes: range,
+    nodes: int,
+    target: Any = None,
+    separator: str | None = None,
+    header: bool | None = None,
+    task: str | None = None,
+    standardise: bool = True,
+    allgather_text: Callable[[str], list[str]] = alone,
+) -> tuple[Dataset, list[np.ndarray]]:
+    """The rows of `local_nodes`, and which of them belong to which node; shards of other nodes are empty.
+
+    Node i's rows are in `node-i.csv` (or any other format), or in a folder `node-i`; if nothing is called so, the files or
+    folders of the sites are the nodes, in the order of their names. Rows of `test.csv` are for testing, or each node's own
+    test file, or every fifth of its rows. With several processes, `allgather_text` is that of their network.
+    """
+    paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
+    splits = []
+    tests = None if common is None else own.read(common, own.test_target(common, target), separator, header)[0]
+    for path in paths:
+        with naming(path):
+            rows, own_test = own.read(path, target, separator, header)
+            splits.append(Split(rows, own_test if tests is None else tests, f" of {path.name}"))
+    summaries = exchanged(
+        [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)], allgather_text
+    )
+    encoding = make_encoding(summaries, task, standardise)
+    pieces = [split.training(encoding) for split in splits]
+    tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
+    inputs, labels, test_inputs, test_labels = (
+        np.concatenate(column) for parts in (pieces, tested) for column in zip(*parts, strict=True)
+    )
+    data = Dataset(
+        folder.resolve().name or str(folder),
+        inputs,
+        labels,
+        test_inputs,
+        test_labels,
+        source=str(folder),
+        encoding=encoding,
+        notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
+        test_counts=() if common else _test_counts(summaries, local_nodes, nodes),
+    )
+    return data, _shards([len(labels) for _, labels in pieces], local_nodes, nodes)
+
+
+def _summary(path: Path, split: Split, task: str | None) -> Summary:
+    with naming(path):
+        return split.summary(task)
+
+
+def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
+    """Those of all nodes, in their order."""
+    texts = allgather_text(json.dumps(summaries))
+    return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
+
+
+def _test_counts(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> tuple[int, ...]:
+    every = range(nodes) if len(summaries) == nodes else local_nodes
+    counts = dict(zip(every, (summary.tests for summary in summaries), strict=True))
+    return tuple(counts.get(node, 0) for node in range(nodes))
+
+
+def _shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.ndarray]:
+    shards = [np.empty(0, np.int64)] * nodes
+    for node, count, end in zip(local_nodes, counts, accumulate(counts), strict=True):
+        shards[node] = np.arange(end - count, end)
+    return shards
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors name the file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
+
+
+# ---------------------------------------------------------------- files
+
+
+def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
+    """The file or folder of each local node."""
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")
+    entries = [path for path in sorted(folder.iterdir()) if _is_data(path) and not _is_test(path)]
+    numbered = {int(match[1]): path for path in entries if (match := re.match(r"node-(\d+)($|\.)", path.name))}
+    if not numbered:
+        return _sites(folder, entries, nodes)[local_nodes.start : local_nodes.stop]
+    if max(numbered) >= nodes:
+        raise InputError(
+            f"{folder} has {numbered[max(numbered)].name}, but there are {nodes} nodes: give --nodes {max(numbered) + 1}."
+        )
+    missing = [node for node in local_nodes if node not in numbered]
+    if missing:
+        raise InputError(f"There is no node-{missing[0]}.csv, node-{missing[0]}.npz or the like in {folder}.")
+    return [numbered[node] for node in local_nodes]
+
+
+def _sites(folder: Path, entries: list[Path], nodes: int) -> list[Path]:
+    if len(entries) != nodes:
+        names = ", ".join(path.name for path in entries[:5]) + (", ..." if len(entries) > 5 else "")
+        found = f"the data of {len(entries)} sites ({names})" if entries else "no data"
+        remedy = (
+            f"give --nodes {len(entries)}, or call the files node-0.csv, ..."
+            if entries
+            else "add node-0.csv, node-1.csv, ..."
+        )
+        raise InputError(f"{folder} has {found}, and there are {nodes} nodes: {remedy}")
+    return entries
+
+
+def _is_data(path: Path) -> bool:
+    return not path.name.startswith(".") and (path.is_dir() or reading.kind(path) in reading.KINDS)
+
+
+def _is_test(path: Path) -> bool:
+    return path.name.partition(".")[0] == "test"
+
+
+def common_test(folder: Path) -> Path | None:
+    """The test rows that all nodes share."""
+    return next((path for path in sorted(folder.iterdir()) if _is_data(path) and _is_test(path)), None)

@@ -1,0 +1,287 @@
+"""What must be known of all training rows before they can be encoded: counts, means, variances, categories and classes.
+
+A node summarises its own rows, and summaries are merged: means and sums of squared deviations as in Chan, Golub and LeVeque
+(1979). So nodes whose rows may not move agree on one encoding, the same as if the rows were in one place.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dnasa.core import InputError, choose
+from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dnasa.data.rows import Rows
+
+MOST_CATEGORIES = 256  # of a text column
+MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
+MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
+
+
+class Moments(NamedTuple):
+    """How many numbers, their mean, and the sum of their squared deviations from it."""
+
+    n: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Moments":
+        if not values.size:
+            return cls()
+        mean = float(values.mean(dtype=np.float64))
+        return cls(values.size, mean, float(values.var(dtype=np.float64)) * values.size)
+
+    def merged(self, other: "Moments") -> "Moments":
+        count, difference = self.n + other.n, other.mean - self.mean
+        if not count:
+            return self
+        mean = self.mean + difference * other.n / count
+        return Moments(count, mean, self.squares + other.squares + difference**2 * self.n * other.n / count)
+
+
+class Column(NamedTuple):
+    """Of an input column: `gaps` says whether values are missing, also in test rows; `counts` are of a text's categories."""
+
+    name: str
+    kind: str
+    gaps: bool
+    moments: Moments = Moments()
+    counts: dict[str, int] = {}  # noqa: RUF012 (never changed)
+
+    def merged(self, other: "Column") -> "Column":
+        empty = [column for column in (self, other) if column.kind == "number" and not column.moments.n]
+        if self.kind != other.kind and empty:
+            full = other if empty[0] is self else self
+            gaps = sum((column.counts.get(MISSING, 0) for column in (self, other)), 0)
+            return full._replace(gaps=True, counts=full.counts | {MISSING: gaps})
+        if self.kind != other.kind or self.name != other.name:
+            raise InputError(
+                f"Column '{self.name}' ({self.kind}) of one node is column '{other.name}' ({other.kind}) of another: give all "
+                "nodes the same columns."
+            )
+        counts = {
+            name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in {**self.counts, **other.counts}
+        }
+        return Column(self.name, self.kind, self.gaps or other.gaps, self.moments.merged(other.moments), counts)
+
+
+class Target(NamedTuple):
+    """Of a target column: its different values, or None where they are real numbers."""
+
+    name: str
+    moments: Moments
+    values: tuple[Any, ...] | None
+
+    def merged(self, other: "Target") -> "Target":
+        values = None if self.values is None or other.values is None else (*self.values, *other.values)
+        return Target(self.name, self.moments.merged(other.moments), None if values is None else ordered(values))
+
+
+class Summary(NamedTuple):
+    """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows."""
+
+    rows: int
+    shape: tuple[int, ...]
+    columns: tuple[Column, ...]
+    array: Moments | None
+    targets: tuple[Target, ...]
+    tests: int
+
+    def merged(self, other: "Summary") -> "Summary":
+        if len(self.columns) != len(other.columns) or (not self.columns and self.shape != other.shape):
+            raise InputError(
+                f"One node's rows have shape {self.shape} and another's {other.shape}: give all nodes the same columns."
+            )
+        if len(self.targets) != len(other.targets):
+            raise InputError("Nodes have different numbers of targets: give all nodes the same columns.")
+        pairs, targets = zip(self.columns, other.columns, strict=True), zip(self.targets, other.targets, strict=True)
+        array = self.array.merged(other.array) if self.array and other.array else None
+        return Summary(
+            self.rows + other.rows,
+            self.shape,
+            tuple(one.merged(two) for one, two in pairs),
+            array,
+            tuple(one.merged(two) for one, two in targets),
+            self.tests + other.tests,
+        )
+
+    @classmethod
+    def from_json(cls, d: Any) -> "Summary":
+        """From what another process sent: tuples became lists."""
+        rows, shape, columns, array, targets, tests = d
+        return cls(
+            rows,
+            tuple(shape),
+            tuple(Column(name, kind, gaps, Moments(*moments), counts) for name, kind, gaps, moments, counts in columns),
+            None if array is None else Moments(*array),
+            tuple(Target(n, Moments(*m), None if v is None else tuple(v)) for n, m, v in targets),
+            tests,
+        )
+
+
+# ---------------------------------------------------------------- of rows
+
+
+def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.ndarray, task: str | None) -> Summary:
+    """Of the rows `train`; of the test rows, only missing values and classes count."""
+    columns: tuple[Column, ...] = ()
+    array = None
+    if rows.features:
+        columns = tuple(_column(name, rows.column(name), train, test.column(name)) for name in rows.features)
+    elif rows.inputs.dtype != np.uint8:
+        array = Moments.of(rows.inputs[train])
+    targets = []
+    for name in rows.targets:
+        column, tested = rows.targets[name], test.targets[name]
+        _check_labels(str(name), column, tested)
+        targets.append(_target(str(name), column.iloc[train], tested.iloc[test_picked], task))
+    return Summary(len(train), tuple(rows.inputs.shape[1:]), columns, array, tuple(targets), len(test_picked))
+
+
+def kind_of(name: str, column: "pd.Series") -> str:
+    """Numbers, or text; dates and the like are refused."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "fiub":
+        return "number"
+    if kind in "Mmc":
+        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers first.")
+    return "text" if column.notna().any() else "number"
+
+
+def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Series") -> Column:
+    kind, gaps = kind_of(name, column), bool(column.isna().any() or tested.isna().any())
+    if kind == "number":
+        values = numbers(name, column, missing=True)[train]
+        known = values[~np.isnan(values)] if gaps else values
+        return Column(name, kind, gaps, Moments.of(known), {MISSING: len(values) - len(known)} if gaps else {})
+    categories, counts = np.unique(as_words(column.iloc[train]).astype(str), return_counts=True)
+    if len(categories) > MOST_CATEGORIES:
+        raise InputError(
+            f"Column '{name}' holds {len(categories):,} different texts, such as '{categories[-1]:.30}': remove the column, or "
+            f"turn it into numbers or at most {MOST_CATEGORIES} categories."
+        )
+    return Column(name, kind, gaps, counts=dict(zip(categories.tolist(), counts.tolist(), strict=True)))
+
+
+def _check_labels(name: str, *columns: "pd.Series") -> None:
+    for column in columns:
+        if column.isna().any():
+            row = int(np.argmax(column.isna().to_numpy()))
+            raise InputError(f"Column '{name}' has rows without a label (the first is row {row}): fill or drop them.")
+
+
+def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | None) -> Target:
+    if kind_of(name, column) == "text":
+        words = np.unique(np.concatenate([as_words(column), as_words(tested)]).astype(str)).tolist()
+        if task == "regression":
+            raise InputError(f"Column '{name}' holds text, such as '{words[0]:.30}': a regression needs numbers.")
+        if len(words) > MOST_CLASSES:
+            raise InputError(
+                f"Column '{name}' has {len(words):,} different texts, too many for classes: is it the target?"
+            )
+        return Target(name, Moments(len(column)), tuple(words))
+    values = numbers(name, column)
+    different = np.unique(np.concatenate([values, numbers(name, tested)]))
+    if task == "regression" or (task is None and are_real(different)):
+        return Target(name, Moments.of(values), None)
+    booleans = column.dtype.kind == "b"
+    return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()))
+
+
+def are_real(different: np.ndarray) -> bool:
+    """Whether numbers are a regression's target by themselves: many values, or many with a fraction."""
+    return len(different) > (MOST_FRACTIONS if (different % 1 != 0).any() else MOST_CLASSES)
+
+
+def _plain(value: float, boolean: bool) -> Any:
+    return bool(value) if boolean else int(value) if value.is_integer() else value
+
+
+def ordered(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Each once, in order; text if some are."""
+    mixed = any(isinstance(value, str) for value in values)
+    return tuple(sorted({str(value) for value in values} if mixed else set(values)))
+
+
+# ---------------------------------------------------------------- the encoding
+
+
+def make_encoding(summaries: Sequence[Summary], task: str | None = None, standardise: bool = True) -> Encoding:
+    """What all nodes agree on, from the summaries of all of them in their order."""
+    total = reduce(Summary.merged, summaries)
+    task = _task(total.targets, task)
+    features = tuple(_feature(column) for column in total.columns)
+    shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape
+    mean, scale = _scaling(total, features) if standardise else (None, None)
+    target, classes = tuple(target.name for target in total.targets), total.targets[0].values or ()
+    if task == "classification" and len(classes) < 2:
+        raise InputError("All labels are the same: there is nothing to learn.")
+    encoding = Encoding(task, features, shape, target, classes if task == "classification" else (), mean, scale)
+    if task != "regression":
+        return encoding
+    moments = total.targets[0].moments
+    if constant(moments):
+        raise InputError("All targets are the same: there is nothing to learn.")
+    return encoding._replace(
+        target_mean=np.array([moments.mean]), target_scale=np.array([np.sqrt(moments.squares / moments.n)])
+    )
+
+
+def _task(targets: Sequence[Target], task: str | None) -> str:
+    if task is not None:
+        choose("task", task, dict.fromkeys(TASKS))
+    if len(targets) > 1 and task not in (None, "multilabel"):
+        raise InputError(f"A {task} has one target, not {len(targets)}: give one --target, or --task multilabel.")
+    if len(targets) == 1 and task != "multilabel":
+        real = targets[0].values is None or (task is None and are_real(_numeric(targets[0].values)))
+        return task or ("regression" if real else "classification")
+    for target in targets:
+        if target.values is None or not set(target.values) <= {0, 1}:
+            raise InputError(f"Column '{target.name}' is one of several labels: it must hold 0 and 1 only.")
+    return "multilabel"
+
+
+def _numeric(values: Sequence[Any]) -> np.ndarray:
+    return np.zeros(0) if any(isinstance(value, str) for value in values) else np.array(values, np.float64)
+
+
+def _feature(column: Column) -> Feature:
+    if column.kind == "text":
+        names = set(column.counts) | ({MISSING} if column.gaps else set())
+        return Feature(column.name, "text", categories=tuple(sorted(names)))
+    if not column.moments.n:
+        raise InputError(f"Column '{column.name}' has no values in the training rows: remove it.")
+    return Feature(column.name, "number", column.moments.mean if column.gaps else None)
+
+
+def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Mean and deviation of every input; one of both for arrays of more axes; none for images of bytes."""
+    if not features:
+        each = [total.array] if total.array else []
+    else:
+        columns = zip(total.columns, features, strict=True)
+        each = [moments for column, feature in columns for moments in _input_moments(column, feature, total.rows)]
+    if not each:
+        return None, None
+    mean = np.array([moments.mean for moments in each])
+    scale = np.array([1.0 if constant(moments) else np.sqrt(moments.squares / moments.n) for moments in each])
+    return (mean, scale) if features else (mean[0], scale[0])
+
+
+def _input_moments(column: Column, feature: Feature, rows: int) -> list[Moments]:
+    """Of a column's inputs: filled gaps add nothing to the squares; flags and categories are zeros and ones."""
+    flags = [*([MISSING] if feature.fill is not None else []), *feature.categories]
+    shares = [column.counts.get(flag, 0) / rows for flag in flags]
+    ones = [Moments(rows, share, rows * share * (1 - share)) for share in shares]
+    return [column.moments._replace(n=rows), *ones] if column.kind == "number" else ones
+
+
+def constant(moments: Moments) -> bool:
+    """Apart from rounding."""
+    return moments.squares <= moments.n * (1e-10 * moments.mean) ** 2

@@ -1,0 +1,59 @@
+"""Rows without their targets, for a trained model to predict."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnasa.core import InputError
+from dnasa.data import files, images, reading
+from dnasa.data.encoding import Encoding
+
+
+def read_rows(
+    path: Path, encoding: Encoding, separator: str | None = None, header: bool | None = None
+) -> tuple[Any, list[str]]:
+    """A frame or an array that `encoding` takes, from any format that is trained on; of a folder of images, also their names.
+
+    A table may have further columns, such as the target. Separator and header are found out unless they are given.
+    """
+    if path.is_dir():
+        return _images(path, encoding.shape)
+    if not path.is_file():
+        raise InputError(f"There is no file or folder {path}.")
+    return _rows(path, encoding, separator, header), []
+
+
+def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | None) -> Any:
+    kind = reading.kind(path)
+    if kind == ".npz":
+        return files.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
+    if kind == ".npy":
+        return reading.load_array(path)
+    if kind == ".parquet":
+        return reading.read_parquet(path)
+    if kind in images.KINDS:
+        raise InputError(f"{path.name} is one image: give the folder that it is in.")
+    if not encoding.features:
+        raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz or .npy file, not {path.name}.")
+    if separator is None and (kind in reading.LIBSVM_NAMES or reading.is_libsvm(path)):
+        return _libsvm(path, encoding.shape[0])
+    names = ",".join(feature.name for feature in encoding.features)
+    return reading.read_text_frame(path, separator, header, names).frame
+
+
+def _libsvm(path: Path, width: int) -> np.ndarray:
+    """Columns at the end that have no value in any row are not in the file."""
+    rows = reading.read_libsvm(path).inputs.to_numpy()
+    return np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
+
+
+def _images(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in images.KINDS)
+    if not paths:
+        raise InputError(f"{folder} holds no images: give a folder of images, or a file.")
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"The model takes rows of shape {shape}, not images: give a file.")
+    mode, size = "L" if shape[0] == 1 else "RGB", (shape[2], shape[1])
+    stacked = np.stack([images.pixels(path, mode, "the training data", size) for path in paths])
+    return stacked, [str(path.relative_to(folder)) for path in paths]

@@ -1,0 +1,125 @@
+"""scikit-learn estimators that train one model on several nodes.
+
+They work in pipelines, with `GridSearchCV` and with `cross_val_score`. `groups` in `fit` says which node a row belongs to.
+"""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from dnasa import topology
+from dnasa.data import Dataset, Encoding, Feature
+from dnasa.engine.loop import solve
+from dnasa.studies.tasks import on_shards
+from dnasa.trained import TrainedModel
+
+
+class _Decentralized(BaseEstimator):
+    """Inputs are standardised; `random_state` is the seed. `model_` is the trained model, `nodes_` the number of nodes."""
+
+    def __init__(
+        self,
+        model: str = "mlp:64",
+        nodes: int = 8,
+        topology: str = "ring",
+        rule: str = "dnasa",
+        eta: float | None = None,
+        steps: int = 1000,
+        batch: int = 32,
+        random_state: Any = None,
+    ):
+        self.model = model
+        self.nodes = nodes
+        self.topology = topology
+        self.rule = rule
+        self.eta = eta
+        self.steps = steps
+        self.batch = batch
+        self.random_state = random_state
+
+    def _fit(self, X: np.ndarray, labels: np.ndarray, encoding: Encoding, groups: Any) -> Self:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        inputs = encoding.scaled(X)
+        rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
+        shards = self._shards(X, groups, seed)
+        self.nodes_ = len(shards)
+        problem = on_shards(rows, shards, self.batch, model=self.model)
+        graph = topology.make(self.topology, self.nodes_, None)
+        result = solve(
+            problem, graph, self.rule, eta=self.eta, steps=self.steps, seed=seed, evaluate=self.steps, progress=False
+        )
+        if result.runs.diverged.notna().any():
+            step = result.runs.diverged.iloc[0]
+            raise ValueError(f"The run diverged at step {step}: try a smaller eta, or rule='dnasa', which needs none.")
+        network = problem.network(result.mean, result.statistics)
+        self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
+        return self
+
+    def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
+        if groups is None:
+            order = np.random.default_rng(seed).permutation(len(X))
+            return np.array_split(order, min(self.nodes, len(X)))
+        names = column_or_1d(np.asarray(groups))
+        if len(names) != len(X):
+            raise ValueError(f"There are {len(names)} groups for {len(X)} rows: give one per row.")
+        return [np.flatnonzero(names == name) for name in np.unique(names)]
+
+    def _encoding(self, X: np.ndarray, task: str, **more: Any) -> Encoding:
+        names = getattr(self, "feature_names_in_", range(X.shape[1]))
+        features = tuple(Feature(str(name), "number") for name in names)
+        mean, deviation = X.mean(0), X.std(0)
+        deviation[deviation == 0] = 1
+        return Encoding(task, features, (X.shape[1],), ("y",), mean=mean, scale=deviation, **more)
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        rows = validate_data(self, X, reset=False, dtype=np.float64)
+        return self.model_.outputs(self.model_.encoding.scaled(rows))
+
+
+class DecentralizedClassifier(ClassifierMixin, _Decentralized):
+    """A network that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
+
+    `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
+    at random. `model_.to_torch()` is the trained network.
+    """
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("All rows are of one class: a classifier needs at least two.")
+        encoding = self._encoding(X, "classification", classes=tuple(self.classes_.tolist()))
+        return self._fit(X, labels, encoding, groups)
+
+    def predict(self, X: Any) -> np.ndarray:
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        outputs = self._outputs(X)
+        return self.model_.probabilities(outputs)
+
+
+class DecentralizedRegressor(RegressorMixin, _Decentralized):
+    """A network that predicts a number, trained with the squared error; parameters as in `dnasa train`.
+
+    `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
+    at random. `model_.to_torch()` is the trained network.
+    """
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        scale = np.array([y.std() or 1.0])
+        encoding = self._encoding(X, "regression", target_mean=np.array([y.mean()]), target_scale=scale)
+        labels = (y[:, None] - encoding.target_mean) / encoding.target_scale
+        return self._fit(X, labels.astype(np.float32), encoding, groups)
+
+    def predict(self, X: Any) -> np.ndarray:
+        outputs = self._outputs(X)
+        return self.model_.encoding.target_values(outputs)[:, 0]

@@ -1,0 +1,131 @@
+"""A trained model in a run folder: `model.safetensors` has its parameters and buffers, `model.json` says what they belong to.
+
+Nothing is pickled. The model of a user's own file is stored with a copy of that file, `model.py`, and its checksum; loading
+executes the copy and no other file.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dnasa.core import InputError
+from dnasa.data import Encoding
+from dnasa.files import make_folder, read_bytes, read_json, to_json, write_durably
+from dnasa.runs.folder import versions
+from dnasa.studies import models, own_model
+from dnasa.trained.model import TrainedModel
+
+FORMAT = 1
+KINDS = ("numbers", "bytes", "tokens")
+COPY = "model.py"
+
+
+def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, Any] | None = None) -> None:
+    """Write the model; `name` is that of its network, as `--model` takes it. `about` is added to `model.json`."""
+    from safetensors.torch import save as serialised
+
+    path = make_folder(folder)
+    description = {
+        "format": FORMAT,
+        "model": name,
+        "outputs": model.encoding.outputs,
+        "inputs": model.kind,
+        "encoding": model.encoding.to_json(),
+        "versions": versions(),
+        **(about or {}),
+    }
+    if own_model.is_own(name):
+        file, function = own_model.parts(name)
+        code = own_model.source(name)
+        description |= {"model": f"{COPY}:{function}", "file": str(file.resolve()), "sha256": checksum(code)}
+        write_durably(path / COPY, code)
+    write_durably(path / "model.safetensors", serialised(_tensors(model.network)))
+    write_durably(path / "model.json", to_json(description))
+
+
+def load(folder: str | Path) -> TrainedModel:
+    """The model of a finished run."""
+    path = Path(folder)
+    if not (path / "model.json").is_file():
+        raise InputError(f"{path} holds no trained model: give the folder of a finished `dnasa train --out` with data.")
+    description = read_json(path / "model.json", "model.json")
+    try:
+        if description["format"] != FORMAT:
+            raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
+        name, outputs, kind = str(description["model"]), int(description["outputs"]), description["inputs"]
+        encoding = Encoding.from_json(description["encoding"])
+        if kind not in KINDS or outputs != encoding.outputs:
+            raise ValueError("inputs or outputs")
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path / 'model.json'} is damaged ({error}): train the model again.") from error
+    tensors = _read(path / "model.safetensors")
+    if own_model.is_own(name):
+        name = _own_copy(path, name, description.get("sha256"))
+    return TrainedModel(_network(path, name, encoding, tensors), encoding, kind)
+
+
+def checksum(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
+
+
+def _tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Shared parameters occur once, as the first of their names."""
+    return {name: a.detach().cpu().contiguous() for name, a in _named(network).items()}
+
+
+def _named(network: nn.Module) -> dict[str, Tensor]:
+    persistent = network.state_dict(keep_vars=True)
+    first = {id(a): name for name, a in reversed(persistent.items())}
+    return {name: a for name, a in persistent.items() if first[id(a)] == name}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as parse
+
+    try:
+        return parse(read_bytes(path))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"Cannot read {path}: {str(error).splitlines()[0]}. Train the model again.") from error
+
+
+def _own_copy(folder: Path, name: str, expected: Any) -> str:
+    file, function = own_model.parts(name)
+    try:
+        same = str(file) == COPY and checksum(read_bytes(folder / COPY)) == expected
+    except OSError:
+        same = False
+    if not same:
+        raise InputError(f"{folder / COPY} is not the file that the model was trained with: it is not executed.")
+    return f"{folder / COPY}:{function}"
+
+
+def _network(folder: Path, name: str, encoding: Encoding, tensors: dict[str, Tensor]) -> nn.Module:
+    """Built and filled; that the shapes fit is checked before memory is used."""
+    make = models.network(name, encoding.shape, encoding.outputs, str(folder))
+    try:
+        if not own_model.is_own(name):
+            with torch.device("meta"):
+                _check(make(), tensors)
+        network = make()
+        _check(network, tensors)
+        network.to(next(a.dtype for a in tensors.values() if a.is_floating_point()))
+        network.load_state_dict(tensors, strict=False)
+    except InputError:
+        raise
+    except (RuntimeError, StopIteration, ValueError) as error:
+        raise InputError(
+            f"model.safetensors in {folder} does not hold the parameters of {name}: train the model again."
+        ) from error
+    return network
+
+
+def _check(network: nn.Module, tensors: dict[str, Tensor]) -> None:
+    expected = {name: (tuple(a.shape), a.is_floating_point()) for name, a in _named(network).items()}
+    if expected != {name: (tuple(a.shape), a.is_floating_point()) for name, a in tensors.items()}:
+        raise ValueError("other names or shapes")

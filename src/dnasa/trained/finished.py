@@ -1,0 +1,61 @@
+"""What a finished run leaves: the trained model and its tests."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dnasa.arrays import to_numpy
+from dnasa.core import InputError, Network
+from dnasa.data import Dataset
+from dnasa.files import to_json, write_durably
+from dnasa.plots import rendered
+from dnasa.problems.sharded import Sharded
+from dnasa.runs.result import Result
+from dnasa.trained import evaluation, report
+from dnasa.trained.files import save
+from dnasa.trained.model import TrainedModel, encoding_of, kind_of
+
+
+def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
+    """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
+
+    `name` is the network, as `--model` takes it. All processes call it, and the first writes. A model of a text is not tested
+    further, nor one after a loss of processes that had test rows of their own.
+    """
+    run = int(np.argmax(result.runs.diverged.isna()))
+    x, statistics = _of_run(problem, result, run)
+    encoding, kind = encoding_of(rows), kind_of(rows)
+
+    def trained(point: torch.Tensor) -> TrainedModel:
+        return TrainedModel(problem.network(point, statistics), encoding, kind)
+
+    own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
+    tested = kind != "tokens" and not (own_tests and result.settings.get("lost"))
+    model, row = trained(x.mean(0)), result.final().loc[run]
+    if tested and (own_tests or result.rank == 0):
+        quick = problem.test_total <= 3 * problem.batch * int(
+            row.step
+        )  # testing all nodes takes less than the training
+        measured = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
+        if own_tests:
+            measured = evaluation.merged([json.loads(text) for text in network.allgather_text(json.dumps(measured))])
+    if result.rank == 0:
+        if tested:
+            write_durably(folder / "evaluation.json", to_json(measured))
+            write_durably(folder / "evaluation.png", rendered(report.draw(measured), "png"))
+        about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
+        save(folder, model, name, {"trained": about})
+    return tested
+
+
+def _of_run(problem: Sharded, result: Result, run: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """All nodes' parameters, and the statistics of batch norm."""
+    x = to_numpy(result.x).reshape(len(result.runs), *result.x.shape[-2:])[run]
+    if x.shape[1] != sum(int(np.prod(shape)) for _, shape in problem.layout):
+        raise InputError("The saved parameters are not those of this model: train it again.")
+    statistics = result.statistics
+    if statistics is not None:
+        statistics = torch.tensor(to_numpy(statistics).reshape(len(result.runs), -1)[run]).to(problem.device)
+    return torch.tensor(x).to(problem.device, problem.dtype), statistics

@@ -1,0 +1,137 @@
+"""A trained network together with what its inputs and outputs mean."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dnasa.core import InputError
+from dnasa.data import Dataset, Encoding
+from dnasa.problems.stored import as_inputs
+
+ROWS = 1024  # computed at a time
+BYTES = (127.5, 63.75)  # mean and scale of images of bytes: as_inputs, (x / 255 - 0.5) / 0.25
+
+
+class TrainedModel:
+    """Predicts for rows of the user's own: a frame with the columns of the training data, in any order, or an array.
+
+    `network` takes inputs that `encoding` has encoded and scaled. `kind` is that of the inputs: "numbers", "bytes" (images,
+    0 to 255) or "tokens" (a text).
+    """
+
+    def __init__(self, network: nn.Module, encoding: Encoding, kind: str = "numbers"):
+        self.network, self.encoding, self.kind = network.eval(), encoding, kind
+        self.dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+
+    @property
+    def task(self) -> str:
+        """classification, regression or multilabel"""
+        return self.encoding.task
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The names of the classes, in the order of the outputs; of several labels, the names of the labels."""
+        return np.array(self.encoding.classes or self.encoding.target)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of a table that the model uses."""
+        return tuple(feature.name for feature in self.encoding.features)
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """The class of each row; the value, in a regression; of several labels, 0 or 1 for each."""
+        if self.task == "regression":
+            values = self.encoding.target_values(self._outputs(rows))
+            return values[:, 0] if values.shape[1] == 1 else values
+        probabilities = self.predict_proba(rows)
+        if self.task == "multilabel":
+            return (probabilities >= 0.5).astype(np.int64)
+        return self.classes[probabilities.argmax(1)]
+
+    def predict_proba(self, rows: Any) -> np.ndarray:
+        """(rows, classes): the probability of each class, or of each label."""
+        if self.task == "regression":
+            raise InputError("A regression has no probabilities: use predict.")
+        return self.probabilities(self._outputs(rows))
+
+    def to_torch(self) -> nn.Module:
+        """A module from encoded rows, as `encoding.encode` makes them, to logits; in a regression, to values.
+
+        The scaling of inputs and values is part of it.
+        """
+        return Scaled(copy.deepcopy(self.network), self.encoding, self.kind).eval()
+
+    # ------------------------------------------------------------ outputs
+
+    def check_takes_rows(self) -> None:
+        if self.kind == "tokens":
+            raise InputError("This model continues a text and predicts no rows: use its network, .to_torch().")
+
+    def _outputs(self, rows: Any) -> np.ndarray:
+        self.check_takes_rows()
+        if self.kind == "bytes" and np.asarray(rows).dtype != np.uint8:
+            raise InputError("This model was trained on images of bytes, 0 to 255: give rows of type uint8.")
+        return self.outputs(self.encoding.transform(rows))
+
+    def outputs(self, inputs: np.ndarray) -> np.ndarray:
+        """The network's outputs for inputs that are encoded and scaled, `(rows, outputs)` in double precision."""
+        with torch.no_grad():
+            parts = [self.network(part).double().cpu().numpy() for part in self._parts(inputs)]
+        return np.concatenate(parts)[:, : self.encoding.outputs]
+
+    def _parts(self, inputs: np.ndarray) -> Iterator[Tensor]:
+        device = next((p.device for p in self.network.parameters()), torch.device("cpu"))
+        for first in range(0, max(1, len(inputs)), ROWS):
+            part = as_inputs(torch.tensor(inputs[first : first + ROWS]), self.dtype)
+            yield part.to(device, self.dtype if part.is_floating_point() else part.dtype)
+
+    def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        logits = torch.from_numpy(outputs)
+        return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
+
+
+class Scaled(nn.Module):
+    """A network that takes inputs before they are scaled, and gives values in the units of the target."""
+
+    mean: Tensor | None
+    scale: Tensor
+    target_mean: Tensor | None
+    target_scale: Tensor
+
+    def __init__(self, network: nn.Module, encoding: Encoding, kind: str):
+        super().__init__()
+        self.network = network
+        self.dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+        mean, scale = BYTES if kind == "bytes" else (encoding.mean, encoding.scale)
+        self._constants(mean=mean, scale=scale, target_mean=encoding.target_mean, target_scale=encoding.target_scale)
+
+    def _constants(self, **values: Any) -> None:
+        for name, value in values.items():
+            self.register_buffer(name, None if value is None else torch.tensor(value, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mean is not None:
+            x = (x.double() - self.mean) / self.scale
+        outputs: Tensor = self.network(x.to(self.dtype) if x.is_floating_point() else x)
+        if self.target_mean is not None:
+            outputs = (outputs * self.target_scale + self.target_mean).to(self.dtype)
+        return outputs
+
+
+def encoding_of(rows: Dataset) -> Encoding:
+    """That of the data; data without one is used as it is, with classes 0, 1, 2, ..., or the characters of a text."""
+    if rows.encoding is not None:
+        return rows.encoding
+    classes = tuple(rows.vocabulary or range(rows.classes))
+    target = "next character" if rows.vocabulary else "class"
+    return Encoding("classification", (), rows.inputs.shape[1:], (target,), classes)
+
+
+def kind_of(rows: Dataset) -> str:
+    if rows.vocabulary:
+        return "tokens"
+    return "bytes" if rows.inputs.dtype == np.uint8 else "numbers"

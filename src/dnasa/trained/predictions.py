@@ -1,0 +1,38 @@
+"""Predictions for the rows of a file, as a table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnasa.data.unlabelled import read_rows
+from dnasa.trained.model import TrainedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def of_file(
+    model: TrainedModel, path: Path, separator: str | None = None, header: bool | None = None
+) -> "pd.DataFrame":
+    """A row for each row of the file; for images, the first column has their names."""
+    model.check_takes_rows()
+    rows, names = read_rows(path, model.encoding, separator, header)
+    predicted = table(model, rows)
+    if names:
+        predicted.insert(0, "file", names)
+    return predicted
+
+
+def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
+    """`prediction` and the probability `p_CLASS` of each class; several labels or targets have a column each."""
+    import pandas as pd
+
+    if model.task == "regression":
+        values = model.predict(rows).reshape(-1, model.encoding.outputs)
+        names = ["prediction"] if values.shape[1] == 1 else list(model.encoding.target)
+        return pd.DataFrame(values, columns=names)
+    probabilities = pd.DataFrame(model.predict_proba(rows), columns=[f"p_{name}" for name in model.classes])
+    if model.task == "multilabel":
+        decided = (probabilities.to_numpy() >= 0.5).astype(int)
+        return pd.concat([pd.DataFrame(decided, columns=list(model.classes)), probabilities], axis=1)
+    probabilities.insert(0, "prediction", model.classes[probabilities.to_numpy().argmax(1)])
+    return probabilities

@@ -1,0 +1,163 @@
+"""The tests of a trained model as tables and as a picture."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dnasa.trained.evaluation import BINS, OF_CALIBRATION, Evaluation, calibration_error, of_nodes, regression_errors
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST = 16  # classes of a confusion matrix that is printed, and nodes that are listed
+MOST_LISTED = 40  # classes of which each has a line
+Tables = Iterator[tuple[str, "pd.DataFrame"]]
+
+
+def tables(evaluation: Evaluation) -> Tables:
+    """Titles and tables, of what `evaluate` measured."""
+    yield from OF_TASK[evaluation["task"]](evaluation)
+    if evaluation["nodes"]:
+        yield "Each node's own model", _nodes(evaluation)
+
+
+def metric(evaluation: Evaluation) -> str:
+    return "R2" if evaluation["task"] == "regression" else "accuracy"
+
+
+def _classification(evaluation: Evaluation) -> Tables:
+    import pandas as pd
+
+    names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"])
+    rows = f"{evaluation['rows']:,} test rows"
+    if len(names) <= MOST:
+        matrix = pd.DataFrame(counts, columns=names)
+        matrix.insert(0, "true / predicted", names)
+        yield f"Confusion matrix of {rows}", matrix
+    else:
+        yield f"The most frequent errors in {rows}", _most_frequent_errors(names, counts)
+    yield _each("class", names, np.diag(counts), counts.sum(1), counts.sum(0), rows)
+    yield _calibration(evaluation)
+
+
+def _most_frequent_errors(names: list[str], counts: np.ndarray) -> "pd.DataFrame":
+    import pandas as pd
+
+    wrong = counts - np.diag(np.diag(counts))
+    order = np.argsort(-wrong, axis=None, kind="stable")[:10]
+    pairs = [divmod(int(i), len(names)) for i in order if wrong.flat[i]]
+    rows = [(names[true], names[predicted], int(counts[true, predicted])) for true, predicted in pairs]
+    return pd.DataFrame(rows, columns=["true class", "predicted class", "rows"])
+
+
+def _multilabel(evaluation: Evaluation) -> Tables:
+    counts = np.array(evaluation["confusion"])  # of each label: rows are without and with it
+    names, rows = list(map(str, evaluation["names"])), f"{evaluation['rows']:,} test rows"
+    yield _each("label", names, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1), rows)
+    yield _calibration(evaluation)
+
+
+def _each(
+    kind: str, names: list[str], right: np.ndarray, rows: np.ndarray, predicted: np.ndarray, where: str
+) -> tuple[str, "pd.DataFrame"]:
+    """Accuracy is the share of the rows of a class that is recognised (recall), precision that of its predictions."""
+    import pandas as pd
+
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = {"accuracy": right / rows, "precision": right / predicted}
+    table = pd.DataFrame({kind: names, "rows": rows, "predicted": predicted, **shares})
+    if len(table) <= MOST_LISTED:
+        return f"Each {kind} in {where}", table
+    return f"The {MOST} of {len(table)} with the lowest accuracy in {where}", table.sort_values(
+        "accuracy", kind="stable"
+    )[:MOST]
+
+
+def _calibration(evaluation: Evaluation) -> tuple[str, "pd.DataFrame"]:
+    import pandas as pd
+
+    decided, confidence, right = (np.array(evaluation[name]) for name in OF_CALIBRATION)
+    used = np.flatnonzero(decided)
+    columns = {
+        "probability": [f"{i / BINS:.1f} to {(i + 1) / BINS:.1f}" for i in used],
+        "decisions": decided[used].astype(int),
+        "mean probability": confidence[used] / decided[used],
+        "accuracy": right[used] / decided[used],
+    }
+    return f"Calibration: the expected error is {calibration_error(evaluation):.3f}", pd.DataFrame(columns)
+
+
+def _regression(evaluation: Evaluation) -> Tables:
+    import pandas as pd
+
+    columns = {"target": list(map(str, evaluation["names"]))} | regression_errors(evaluation)
+    yield f"Errors on {evaluation['rows']:,} test rows, in units of the target", pd.DataFrame(columns)
+
+
+def _nodes(evaluation: Evaluation) -> "pd.DataFrame":
+    """All nodes where they are few, else the lowest, the middle and the highest."""
+    import pandas as pd
+
+    values = of_nodes(evaluation)
+    order = np.argsort(values, kind="stable")
+    shown = range(len(values)) if len(values) <= MOST else [int(order[i]) for i in (0, len(order) // 2, -1)]
+    return pd.DataFrame({"node": list(shown), metric(evaluation): values[list(shown)]})
+
+
+OF_TASK = {"classification": _classification, "multilabel": _multilabel, "regression": _regression}
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def draw(evaluation: Evaluation) -> "Figure":
+    """Confusion matrix, calibration, and each node's own model, as far as they were measured."""
+    from dnasa.plots import panels
+
+    parts = [_draw_matrix] if evaluation["task"] == "classification" else []
+    parts += [_draw_calibration] if "decisions" in evaluation else []
+    parts += [_draw_nodes] if evaluation["nodes"] or not parts else []
+    figure, axes = panels(len(parts))
+    for part, axis in zip(parts, axes.flat, strict=True):
+        part(axis, evaluation)
+    return figure
+
+
+def _draw_matrix(axis: "Axes", evaluation: Evaluation) -> None:
+    names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"], float)
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    axis.grid(False)
+    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axis.figure.colorbar(image, ax=axis, label="share of the true class")
+    if len(names) <= MOST:
+        labels = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
+        upright = max(map(len, labels)) * len(labels) < 32  # they fit beside each other
+        axis.set_xticks(range(len(names)), labels, rotation=0 if upright else 90)
+        axis.set_yticks(range(len(names)), labels)
+        for i, j in np.argwhere(counts):
+            dark = "white" if shares[i, j] > 0.5 else "black"
+            axis.text(j, i, f"{counts[i, j]:.0f}", ha="center", va="center", fontsize=7, color=dark)
+    axis.set(xlabel="predicted class", ylabel="true class")
+
+
+def _draw_calibration(axis: "Axes", evaluation: Evaluation) -> None:
+    """A reliability diagram; larger points are more decisions."""
+    decided, confidence, right = (np.array(evaluation[name]) for name in OF_CALIBRATION)
+    used = decided > 0
+    x, y, sizes = (part[used] / decided[used] for part in (confidence, right, decided**2 / decided.sum()))
+    axis.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
+    axis.plot(x, y, color="C0", linewidth=1)
+    axis.scatter(x, y, 20 + 200 * sizes, color="C0", label="model")
+    axis.set(xlabel="probability of the decision", ylabel="share of right decisions", xlim=(0, 1.03), ylim=(0, 1.03))
+    axis.legend()
+
+
+def _draw_nodes(axis: "Axes", evaluation: Evaluation) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.plot(of_nodes(evaluation), "o", markersize=4)
+    axis.set(xlabel="node, with its own model", ylabel=f"test {metric(evaluation)}")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,125 @@
+"""`dnasa data` shows what was understood of a user's file, completely; `train` and `compare` work on every task."""
+
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_own_data import mixed
+from test_shards import frames, write
+
+from dnasa import cli
+
+
+@pytest.fixture
+def table(tmp_path):
+    mixed().assign(number=range(60), same=1, street=["a", "b"] * 30).to_csv(
+        tmp_path / "houses.csv", index=False, sep=";"
+    )
+    return tmp_path / "houses.csv"
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """The exit code and the output of a command in this process, without line breaks and frames of tables."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["dnasa", *map(str, words)])
+        cli.running.engine = "simulated"
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        output = capfd.readouterr()
+        return end.value.code or 0, re.sub(r"[\s│┃]+", " ", output.out), output.err
+
+    return call
+
+
+def test_what_was_understood_is_shown(table, run):
+    code, out, err = run("data", table, "--target", "price")
+    assert code == 0, err
+    for words in (
+        "60: 48 for training, 12 for testing",
+        "separator semicolon",
+        "header yes",
+        "3 of numbers, 2 of text, 1 of targets",
+        "target price task regression",
+        "9 inputs standardised with the mean and standard deviation of the training rows",
+        "colour text 1 2 categories",
+        "same int64 0 1, constant",
+        "counts the rows: an index?",
+        "mean target deviation total",
+        "differs most in",
+    ):
+        assert words in out, words
+
+
+def test_tables_are_never_cut_off(tmp_path, run):
+    """Long names and many classes, at the 80 columns of a pipe: all of them are there, and no text ends in dots."""
+    names = [f"a_rather_long_name_of_a_class_{i}" for i in range(30)]
+    frame = pd.DataFrame({"a_column_with_a_name_that_is_longer_than_any_other": range(300), "kind": names * 10})
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    code, out, err = run("data", tmp_path / "x.csv", "--target", "kind")
+    assert code == 0, err
+    assert "…" not in out
+    joined = out.replace(" ", "")
+    assert all(joined.count(name) >= 2 for name in names)
+    assert "longer_than_any_other" in joined
+
+
+def test_the_nodes_files_are_compared(tmp_path, run):
+    folder = write(tmp_path / "clinics", frames())
+    code, out, err = run("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind")
+    assert code == 0, err
+    assert "51 for training, 12 for testing, of all nodes" in out
+    assert "node k0 k1 k2 total" in out
+    assert "age (-1.82)" in out
+    assert run("data", "digits", "--shard-dir", folder)[0] == 2
+
+
+def test_training_says_what_was_done_and_is_named_after_its_file(table, run):
+    code, out, err = run("train", "--data", table, "--target", "price", "--steps", 5, "--nodes", 4)
+    assert code == 0, err
+    assert "Regression of price" in out
+    assert "Text became one input for each category: colour, street. Missing values became the mean" in out
+    assert "D-NASA on houses.csv: 4 nodes" in out
+    assert "RMSE" in out
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "column"),
+    [
+        ("regression", "price", "test rmse"),
+        ("classification", "colour", "test accuracy"),
+        ("multilabel", "old,dear", "test label accuracy"),
+    ],
+)
+def test_rules_are_compared_on_every_task(tmp_path, run, task, target, column):
+    frame = mixed(100).dropna()
+    frame = frame.assign(old=(frame.age > 45).astype(int), dear=(frame.price > 140).astype(int))
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    words = ["compare", "--data", tmp_path / "x.csv", "--target", target, "--task", task, "--steps", 8, "--nodes", 3]
+    code, out, err = run(*words, "--rules", "dsgd,dnasa", "--etas", "0.01,0.1", "--out", tmp_path / "run")
+    assert code == 0, err
+    assert column in out
+    history = pd.read_csv(tmp_path / "run" / "history.csv")
+    assert np.isfinite(history[[name for name in history if name.startswith(("test_", "validation_"))]]).all().all()
+    assert column.replace(" ", "_").replace("test", "validation") in history
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("train --data digits --task regression", "--task is for files of your own: leave it out for digits"),
+        ("train --problem spike --separator ;", "--separator belongs to --data"),
+        ("train --data FILE --target price --task wat", "Unknown task 'wat'"),
+        ("train --data FILE --target street --task regression", "holds text, such as '.*': a regression needs numbers"),
+        ("train --data FILE --target price --separator wide", "A separator is one character"),
+        ("train --data FILE --target price --partition by_label", "no class to divide them by"),
+    ],
+)
+def test_wrong_options_get_one_line(table, run, words, line):
+    code, _, err = run(*(str(table) if word == "FILE" else word for word in words.split()))
+    assert code == 2
+    assert re.search(line, err), err
+    assert err.count("\n") == 1

@@ -1,0 +1,397 @@
+"""The same rows give the same inputs and results however they come, and mistakes in files get one line."""
+
+import gzip
+import json
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+from dnasa import data, solve, topology
+from dnasa.core import InputError
+from dnasa.data import Encoding, reading
+from dnasa.studies import tasks
+
+CLASSES, FEATURES, ROWS = 11, 48, 1100
+
+
+def sensorless():
+    """Features of very different scales, and classes that only all of them together separate."""
+    rng = np.random.default_rng(0)
+    scales, labels = 10.0 ** rng.uniform(-6, 5, FEATURES), rng.integers(CLASSES, size=ROWS)
+    centres = 0.7 * rng.standard_normal((CLASSES, FEATURES))
+    inputs = (centres[labels] + rng.standard_normal((ROWS, FEATURES)) + 3 * rng.standard_normal(FEATURES)) * scales
+    return inputs, labels
+
+
+X, Y = sensorless()
+FRAME = pd.DataFrame(X, columns=[f"f{j}" for j in range(FEATURES)]).assign(kind=Y)
+
+
+def encoding_of(rows):
+    assert rows.encoding is not None
+    return rows.encoding
+
+
+def text(separator, header=True):
+    return FRAME.to_csv(index=False, header=header, sep=separator)
+
+
+def libsvm():
+    rows = (" ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row)) for row in X.tolist())
+    return "".join(f"{label} {row}\n" for label, row in zip(Y, rows, strict=True))
+
+
+def written(path, name, content):
+    target = path / name
+    target.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(target)
+
+
+def npy_pair(path):
+    np.save(path / "X.npy", X)
+    np.save(path / "y.npy", Y)
+    return data.load(str(path / "X.npy"))
+
+
+def npz_file(path):
+    np.savez(path / "x.npz", inputs=X, labels=Y)
+    return data.load(str(path / "x.npz"))
+
+
+def parquet(path):
+    pytest.importorskip("pyarrow")
+    FRAME.to_parquet(path / "x.parquet")
+    return data.load(str(path / "x.parquet"), "kind")
+
+
+def torch_pairs(path):
+    return data.from_torch(torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
+
+
+FORMATS = {
+    "csv": lambda path: data.load(written(path, "x.csv", text(",")), "kind"),
+    "csv by position": lambda path: data.load(written(path, "x.csv", text(",")), "48"),
+    "tsv": lambda path: data.load(written(path, "x.tsv", text("\t")), "kind"),
+    "semicolons": lambda path: data.load(written(path, "x.csv", text(";")), "kind"),
+    "bars": lambda path: data.load(written(path, "x.csv", text("|")), "kind"),
+    "decimal commas": lambda path: data.load(
+        written(path, "x.csv", FRAME.to_csv(index=False, sep=";", decimal=",")), "kind"
+    ),
+    "whitespace": lambda path: data.load(written(path, "x.txt", text(" ")), "kind"),
+    "no header": lambda path: data.load(written(path, "x.csv", text(",", header=False)), "48"),
+    "a header of numbers": lambda path: data.load(
+        written(path, "x.csv", FRAME.set_axis(range(FEATURES + 1), axis=1).to_csv(index=False)), "48"
+    ),
+    "row numbers": lambda path: data.load(written(path, "x.csv", FRAME.to_csv()), "kind"),
+    "gzip": lambda path: data.load(written(path, "x.csv.gz", gzip.compress(text(",").encode())), "kind"),
+    "LIBSVM": lambda path: data.load(written(path, "x.txt", libsvm())),
+    "npz": npz_file,
+    "npy pair": npy_pair,
+    "parquet": parquet,
+    "frame": lambda path: data.from_frame(FRAME, "kind"),
+    "arrays": lambda path: data.from_arrays(X, Y),
+    "torch": torch_pairs,
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_rows(name, tmp_path):
+    rows, wanted = FORMATS[name](tmp_path), data.from_arrays(X, Y)
+    np.testing.assert_allclose(rows.inputs, wanted.inputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(rows.test_inputs, wanted.test_inputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(rows.labels, wanted.labels)
+    np.testing.assert_array_equal(rows.test_labels, wanted.test_labels)
+    assert encoding_of(rows).classes == tuple(range(CLASSES))
+    np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-4)
+
+
+def accuracy(rows, shards):
+    result = solve(tasks.on_shards(rows, shards), topology.ring(4), steps=150, evaluate=[150])
+    return result.final().test_accuracy.item()
+
+
+def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_path):
+    rows = data.from_arrays(X, Y)
+    parts = np.array_split(np.random.default_rng(1).permutation(len(rows.labels)), [100, 300, 500])
+    wanted = accuracy(rows, parts)
+    assert wanted > 0.9
+    read = data.load(written(tmp_path, "x.csv", text(",")), "kind")
+    assert abs(accuracy(read, parts) - wanted) <= 0.003
+    train, test = data.own.hold_out_rows(ROWS)
+    FRAME.iloc[test].to_csv(tmp_path / "test.csv", index=False)
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    (tmp_path / "test.csv").rename(folder / "test.csv")
+    for node, part in enumerate(parts):
+        FRAME.iloc[train[part]].to_csv(folder / f"node-{node}.csv", index=False)
+    shards = data.from_shards(folder, range(4), 4, "kind")
+    assert abs(accuracy(*shards) - wanted) <= 0.003
+
+
+def test_without_standardising_inputs_stay_as_they_are():
+    rows = data.from_arrays(X, Y, standardise=False)
+    np.testing.assert_allclose(np.sort(np.r_[rows.inputs, rows.test_inputs][:, 5]), np.sort(X[:, 5]), rtol=1e-6)
+    assert encoding_of(rows).mean is None
+
+
+def test_constant_columns_become_zero_and_large_offsets_keep_their_digits():
+    rng = np.random.default_rng(0)
+    inputs = np.stack([np.full(50, 0.1), 1e9 + rng.standard_normal(50)], axis=1)
+    rows = data.from_arrays(inputs, np.arange(50) % 2)
+    np.testing.assert_allclose(rows.inputs[:, 0], 0, atol=1e-6)
+    np.testing.assert_allclose(rows.inputs[:, 1].std(), 1, rtol=1e-3)
+
+
+# ---------------------------------------------------------------- columns
+
+
+def mixed(rows=60):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 70, rows) * 1.0, "colour": rng.choice(["red", "green"], rows)})
+    frame["price"] = 3 * frame.age + 20 * (frame.colour == "red") + rng.standard_normal(rows)
+    frame.loc[[3, 7, 9], "age"] = np.nan
+    frame.loc[5, "colour"] = None
+    return frame
+
+
+def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag():
+    rows = data.from_frame(mixed(), "price", standardise=False)
+    assert encoding_of(rows).inputs == ("age", "age missing", "colour missing", "colour=green", "colour=red")
+    encoded = encoding_of(rows).encode(mixed())
+    train, _ = data.own.hold_out_rows(60)
+    assert encoded[3].tolist()[:2] == [pytest.approx(mixed().age[train].mean()), 1]
+    assert encoded[5, 2:].tolist() == [1, 0, 0]
+    assert (encoded[:, 2:].sum(1) == 1).all()
+    np.testing.assert_array_equal(encoded[train], rows.inputs)
+    unknown = mixed().assign(colour="violet")
+    assert not encoding_of(rows).encode(unknown)[:, 3:].any()
+
+
+def test_transform_is_encode_and_scale():
+    rows = data.from_frame(mixed(), "price")
+    together = encoding_of(rows).transform(mixed())
+    np.testing.assert_allclose(encoding_of(rows).scaled(encoding_of(rows).encode(mixed())), together, atol=1e-5)
+    train, _ = data.own.hold_out_rows(60)
+    np.testing.assert_array_equal(together[train], rows.inputs)
+    np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-6)
+
+
+def test_an_encoding_survives_json_and_refuses_damage():
+    encoding = encoding_of(data.from_frame(mixed(), "price"))
+    stored = json.loads(json.dumps(encoding.to_json()))
+    np.testing.assert_array_equal(Encoding.from_json(stored).transform(mixed()), encoding.transform(mixed()))
+    damages: Any = {"task": "wat"}, {"shape": [3]}, {"mean": [0.0]}, {"features": [1]}, {"target": []}, {"scale": None}
+    for damaged in ([], *(stored | damage for damage in damages)):
+        with pytest.raises(InputError, match="damaged"):
+            Encoding.from_json(damaged)
+
+
+def test_new_rows_are_read_by_name_or_else_by_position():
+    rows = data.from_frame(mixed(), "price")
+    shuffled = mixed()[["colour", "price", "age"]]
+    np.testing.assert_array_equal(encoding_of(rows).encode(shuffled), encoding_of(rows).encode(mixed()))
+    with pytest.raises(InputError, match="no column 'age'"):
+        encoding_of(rows).encode(mixed()[["colour"]])
+    with pytest.raises(InputError, match="'age' must hold numbers; row 2 has 'old'"):
+        encoding_of(rows).encode(mixed().astype({"age": object}).assign(age=["1", "2", "old"] * 20))
+    first = data.from_frame(pd.DataFrame(np.c_[Y, X]), 0)
+    np.testing.assert_array_equal(encoding_of(first).encode(X), encoding_of(first).encode(np.c_[Y, X]))
+
+
+def test_a_value_missing_where_training_had_none_is_refused():
+    rows = data.from_frame(mixed().dropna(), "price")
+    with pytest.raises(InputError, match="Column 'age' has a missing value"):
+        encoding_of(rows).encode(mixed())
+
+
+# ---------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [
+        (np.linspace(0, 1, 60), "regression"),
+        (np.arange(60) % 3 / 2, "classification"),
+        (np.arange(60) % 5, "classification"),
+        (np.arange(60.0) % 2, "classification"),
+        (np.arange(60) % 2 == 0, "classification"),
+        (np.array(list("abc") * 20), "classification"),
+        (np.arange(120).reshape(60, 2) % 2, "multilabel"),
+    ],
+)
+def test_the_task_is_found_out(target, task):
+    assert data.from_arrays(X[:60], target).task == task
+
+
+def test_many_whole_numbers_are_a_regression_and_may_be_declared_one():
+    assert data.from_arrays(np.ones((1500, 1)) * np.arange(1500)[:, None], np.arange(1500)).task == "regression"
+    assert encoding_of(data.from_arrays(X, Y, task="regression")).classes == ()
+    assert data.from_arrays(X, Y * 0.37, task="classification").classes == CLASSES
+
+
+def test_class_names_have_their_own_type():
+    assert encoding_of(data.from_arrays(X[:10], [1.0, 2.0] * 5)).classes == (1, 2)
+    assert encoding_of(data.from_arrays(X[:10], [True, False] * 5)).classes == (False, True)
+    assert encoding_of(data.from_arrays(X[:10], [0.5, 2.0] * 5)).classes == (0.5, 2)
+    assert encoding_of(data.from_arrays(X[:10], np.array(["b", "a"] * 5))).classes == ("a", "b")
+
+
+def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units():
+    rows = data.from_frame(mixed(200).fillna({"age": 40.0}), "price")
+    problem = tasks.on_shards(rows, data.partition("contiguous", rows.labels, 4), model="linear")
+    result = solve(problem, topology.ring(4), steps=150, evaluate=[150])
+    last, net = result.final().iloc[0], torch.nn.Linear(rows.inputs.shape[1], 1)
+    torch.nn.utils.vector_to_parameters(torch.as_tensor(result.mean), net.parameters())
+    outputs = net(torch.from_numpy(rows.test_inputs)).detach().numpy()
+    predicted, actual = (encoding_of(rows).target_values(values)[:, 0] for values in (outputs, rows.test_labels))
+    assert last.test_rmse == pytest.approx(np.sqrt(((predicted - actual) ** 2).mean()), rel=1e-4)
+    assert last.test_r2 == pytest.approx(1 - ((predicted - actual) ** 2).mean() / actual.var(), rel=1e-4)
+    assert last.test_r2 > 0.9
+    assert not [name for name in result.history if "target" in name]
+
+
+def test_several_labels_report_the_share_of_right_labels():
+    labels = np.stack([X[:, 0] > X[:, 0].mean(), X[:, 1] > X[:, 1].mean()], axis=1)
+    rows = data.from_arrays(X[:, :2], labels)
+    last = solve(tasks.on_shards(rows, data.partition("iid", rows.labels, 4)), topology.ring(4), steps=60).final()
+    assert last.test_label_accuracy.item() > 0.9
+    with pytest.raises(InputError, match="'label 1' is one of several labels: it must hold 0 and 1"):
+        data.from_arrays(X, np.stack([Y % 2, Y], axis=1))
+
+
+def test_targets_without_classes_are_divided_iid_or_contiguous():
+    rows = data.from_arrays(X, X[:, 0])
+    assert sum(map(len, data.partition("contiguous", rows.labels, 4))) == len(rows.labels)
+    with pytest.raises(InputError, match="no class to divide them by"):
+        data.partition("by_label", rows.labels, 4)
+
+
+# ---------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("ragged.csv", "a,b,kind\n1,2,x\n3,4,5,y\n" + "5,6,x\n" * 9, "line 3 has 4 values and those before it have 3"),
+        ("twice.csv", "a,a,kind\n" + "1,2,x\n3,4,y\n" * 5, "two columns named 'a'"),
+        (
+            "dates.csv",
+            "when,kind\n" + "".join(f"2020-01-{i}T{i},{i % 2}\n" for i in range(400)),
+            "Column 'when' holds 320 different texts",
+        ),
+        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, "Column 'a' has a missing, infinite or enormous value"),
+        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, "'kind' has rows without a label"),
+        ("empty-column.csv", "a,b,kind\n" + "1,,x\n2,,y\n" * 5, "'b' has no values"),
+        ("utf16.csv", "a,kind\n1,x\n".encode("utf-16"), "not a table"),
+        ("one.csv", "kind\nx\ny\n", "has one column"),
+        ("book.xlsx", b"PK\x03\x04", "is a spreadsheet: save it as .csv"),
+        ("broken.parquet", b"PAR1 no", "is not a parquet file"),
+        ("cut.csv.gz", gzip.compress(text(",").encode())[:-20], "Cannot read"),
+        ("x.libsvm", "1 1:0.5\nhello\n", "is not LIBSVM text"),
+        ("constant.csv", "a,kind\n" + "1,x\n" * 9, "All labels are the same"),
+        ("alone.npy", b"\x93NUMPY broken", "not a plain array"),
+    ],
+)
+def test_a_wrong_file_gets_one_line_that_names_the_cause(tmp_path, name, content, words):
+    with pytest.raises(InputError, match=words) as error:
+        data.load(written(tmp_path, name, content), "kind")
+    assert "\n" not in str(error.value)
+
+
+def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):
+    path = written(tmp_path, "x.csv", "a,b,c\n" + "1,2,x\n3,4,y\n" * 5)
+    with pytest.raises(InputError, match="needs its target: give --target with one of its columns, a, b, c"):
+        data.load(path)
+    with pytest.raises(InputError, match=r"no column 'd'\. Its columns: a, b, c"):
+        data.load(path, "d")
+    with pytest.raises(InputError, match=r"Unknown data 'wat': it is no file or folder\. Datasets: digits"):
+        data.load("wat")
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "header"),
+    [
+        ("a,b", "1,2", True),
+        ("1,2", "3,4", False),
+        ("5.1,setosa", "4.9,setosa", False),
+        ("width,species", "4.9,setosa", True),
+        ("name,town", "ann,rome", True),
+        ("ann,rome", "ann,paris", False),
+        ("0,1", "7,8", True),
+        ("2001,2002", "7,8", False),
+        (",x", "0,5", True),
+        ("?,1", "3,4", False),
+    ],
+)
+def test_a_header_is_found_out(first, rest, header):
+    assert reading.has_header([first.split(","), rest.split(","), rest.split(",")], None) == header
+
+
+def test_no_header_may_be_declared(tmp_path):
+    path = written(tmp_path, "x.csv", "ann,rome\n" + "bob,paris\nann,oslo\n" * 6)
+    assert len(data.load(path, "0", header=False).labels) + len(data.load(path, "0", header=False).test_labels) == 13
+
+
+@pytest.mark.parametrize(
+    ("content", "table"),
+    [
+        ("1 2 3\n4 5 6\n", True),
+        ("a\tb\n1\t2\n3\t4\n", True),
+        ("+1 1:0.5 7:1\n-1 2:3\n", True),
+        ("To be, or not to be,\nthat is the question, friends,\n", False),
+        ("one line, and nothing else\n", False),
+        ("first, second\nthird, fourth\n", False),
+    ],
+)
+def test_a_text_file_is_a_table_if_its_lines_have_columns_of_numbers(tmp_path, content, table):
+    path = tmp_path / "x.txt"
+    path.write_text(content)
+    assert reading.is_table(path) == table
+
+
+def test_a_folder_of_training_and_test_files_is_read(tmp_path):
+    FRAME.iloc[:900].to_csv(tmp_path / "train.csv", index=False)
+    FRAME.iloc[900:].to_csv(tmp_path / "test.csv", index=False)
+    rows = data.load(str(tmp_path), "kind")
+    assert (len(rows.labels), len(rows.test_labels), rows.name) == (900, 200, tmp_path.name)
+    np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-4)
+
+
+def paint(path, colour, size=(8, 6), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+
+
+def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path):
+    for i in range(6):
+        paint(tmp_path / "train" / "cat" / f"{i}.png", (200, i, 0))
+        paint(tmp_path / "train" / "dog" / f"{i}.jpg", (0, i, 200))
+    paint(tmp_path / "test" / "dog" / "1.png", (0, 0, 200))
+    rows = data.load(str(tmp_path))
+    assert (rows.inputs.shape, rows.inputs.dtype, rows.test_inputs.shape) == ((12, 3, 6, 8), np.uint8, (1, 3, 6, 8))
+    assert encoding_of(rows).classes == ("cat", "dog")
+    assert rows.labels.tolist() == [0] * 6 + [1] * 6
+    assert rows.inputs[0, 0, 0, 0] == 200
+    paint(tmp_path / "train" / "cat" / "large.png", (1, 2, 3), size=(9, 6))
+    with pytest.raises(InputError, match=r"large.png has 9 x 6 pixels and .* has 8 x 6 pixels: make all images"):
+        data.load(str(tmp_path))
+    (tmp_path / "train" / "cat" / "large.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match="not an image"):
+        data.load(str(tmp_path))
+
+
+def test_grey_images_have_one_channel(tmp_path):
+    for i in range(6):
+        paint(tmp_path / str(i % 2) / f"{i}.png", i, mode="L")
+    assert data.load(str(tmp_path)).inputs.shape[1:] == (1, 6, 8)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="neither a table"):
+        data.load(str(tmp_path))

@@ -1,0 +1,78 @@
+"""The estimators for scikit-learn."""
+
+import numpy as np
+import pytest
+import sklearn
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from dnasa.sklearn import DecentralizedClassifier, DecentralizedRegressor
+
+
+@pytest.mark.parametrize("kind", [DecentralizedClassifier, DecentralizedRegressor])
+@pytest.mark.filterwarnings("ignore:Can't check")
+def test_scikit_learns_own_checks_pass(kind):
+    checks = check_estimator(kind(steps=60, nodes=3), on_skip=None)
+    assert len(checks) > 40
+    assert not [check["check_name"] for check in checks if check["status"] in ("failed", "xfail")]
+
+
+def test_a_classifier_learns_classes_of_any_type():
+    X, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    names = np.where(y, "benign", "malignant")
+    classifier = DecentralizedClassifier(model="mlp:16", steps=150, random_state=0).fit(X, names)
+    assert classifier.score(X, names) > 0.95
+    assert list(classifier.classes_) == ["benign", "malignant"]
+    assert list(classifier.feature_names_in_) == list(X)
+    np.testing.assert_allclose(classifier.predict_proba(X).sum(1), 1)
+    assert (classifier.model_.predict(X[list(X)[::-1]]) == classifier.predict(X)).all()  # by name
+
+
+def test_a_regressor_predicts_in_the_units_of_the_target():
+    X, y = load_diabetes(return_X_y=True)
+    regressor = DecentralizedRegressor(model="linear", steps=300, random_state=0).fit(X, 10 * y + 5000)
+    assert regressor.score(X, 10 * y + 5000) > 0.45
+    assert 6000 < regressor.predict(X).mean() < 7000
+
+
+def test_rows_of_a_group_belong_to_one_node():
+    X, y = load_breast_cancer(return_X_y=True)
+    groups = np.repeat(["a", "b", "c"], [100, 400, 69])
+    classifier = DecentralizedClassifier(steps=30, random_state=0)
+    assert classifier.fit(X, y).nodes_ == 8
+    assert classifier.fit(X, y, groups=groups).nodes_ == 3
+    assert [len(shard) for shard in classifier._shards(X, groups, 0)] == [100, 400, 69]
+    with pytest.raises(ValueError, match="There are 5 groups for 569 rows"):
+        classifier.fit(X, y, groups=groups[:5])
+
+
+def test_the_seed_decides_the_result():
+    X, y = load_breast_cancer(return_X_y=True)
+    first, again, other = (
+        DecentralizedClassifier(steps=20, random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1)
+    )
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_estimators_work_in_pipelines_searches_and_cross_validation():
+    X, y = load_breast_cancer(return_X_y=True)
+    groups = np.arange(len(X)) % 4
+    piped = make_pipeline(StandardScaler(), DecentralizedClassifier(steps=40, random_state=0))
+    assert cross_val_score(piped, X, y, cv=2).min() > 0.9
+    passed = {"groups": groups}
+    assert cross_val_score(DecentralizedClassifier(steps=40, random_state=0), X, y, cv=2, params=passed).min() > 0.9
+    search = GridSearchCV(DecentralizedClassifier(steps=40, random_state=0), {"model": ["linear", "mlp:8"]}, cv=2)
+    assert search.fit(X, y).best_score_ > 0.9
+    with sklearn.config_context(enable_metadata_routing=True):
+        search.estimator.set_fit_request(groups=True)
+        assert search.fit(X, y, groups=groups).best_estimator_.nodes_ == 4
+
+
+def test_a_run_that_diverges_is_an_error():
+    X, y = load_breast_cancer(return_X_y=True)
+    with pytest.raises(ValueError, match="The run diverged at step"):
+        DecentralizedClassifier(rule="dsgd", eta=1e300, steps=20).fit(X, y)

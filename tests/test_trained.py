@@ -1,0 +1,470 @@
+"""A finished run is a model: saved, loaded, tested, used to predict, exported."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from launching import PATIENCE
+from safetensors.numpy import load_file
+from test_cli import refused
+from thread_network import run_threads
+
+import dnasa
+from dnasa.cli import app
+from dnasa.core import InputError
+from dnasa.data import Dataset
+from dnasa.studies.tasks import on_shards
+from dnasa.trained import TrainedModel, evaluation, report
+from dnasa.trained.finished import save_run
+
+pytestmark = pytest.mark.xdist_group("trained")  # one process trains the models
+NET = """
+from torch import nn
+
+def make(inputs, outputs):
+    return nn.Sequential(nn.Linear(*inputs, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, outputs))
+"""
+
+
+def run(*words):
+    app([str(word) for word in words], standalone_mode=False)
+
+
+def table(rows=200):
+    """Numbers with gaps, a column of text, and targets of every kind."""
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(rows, 3)) * [1, 10, 100] + [5, 0, -300], columns=["a", "b", "c"])
+    frame["colour"] = generator.choice(["red", "green", "blue"], rows)
+    frame["value"] = 3 * frame.a + frame.b + 7 * (frame.colour == "red") + 1000
+    frame["kind"] = np.where(frame.value > frame.value.median(), "high", "low")
+    frame["l1"], frame["l2"] = (frame.b > 0).astype(int), (frame.colour == "red").astype(int)
+    frame.loc[::17, "a"] = np.nan
+    return frame
+
+
+TASKS = {"classification": "kind", "regression": "value", "multilabel": "l1,l2"}
+INPUTS = ["a", "b", "c", "colour"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the tables and a run of each task; nothing in it is changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "net.py").write_text(NET)
+    for task, target in TASKS.items():
+        table()[[*INPUTS, *target.split(",")]].to_csv(folder / f"{task}.csv", index=False)
+        words = ["train", "--data", folder / f"{task}.csv", "--target", target, "--nodes", 3, "--steps", 200]
+        run(*words, "--model", "mlp:16", "--out", folder / task)
+    words = ["--data", folder / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 60]
+    run("train", *words, "--model", f"{folder / 'net.py'}:make", "--out", folder / "own")
+    return folder
+
+
+@pytest.fixture
+def copied(home, tmp_path):
+    shutil.copytree(home / "own", tmp_path / "own")
+    return tmp_path / "own"
+
+
+def evaluated(folder):
+    found = evaluation.read(folder)
+    assert found is not None
+    return found
+
+
+def last(folder):
+    return pd.read_csv(folder / "history.csv").iloc[-1]
+
+
+# ---------------------------------------------------------------- predict
+
+
+def test_a_model_predicts_classes_with_the_accuracy_of_its_run(home):
+    model, rows = dnasa.load(home / "classification"), table()
+    right = model.predict(rows) == rows.kind
+    assert right.mean() > 0.85
+    assert model.task == "classification"
+    assert list(model.classes) == ["high", "low"]
+    assert model.features == ("a", "b", "c", "colour")
+    probabilities = model.predict_proba(rows)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert (model.classes[probabilities.argmax(1)] == model.predict(rows)).all()
+
+
+def test_columns_are_found_by_name_in_any_order(home):
+    model, rows = dnasa.load(home / "classification"), table()
+    shuffled = rows[["colour", "value", "c", "b", "a"]]
+    np.testing.assert_array_equal(model.predict_proba(rows), model.predict_proba(shuffled))
+
+
+def test_a_regression_predicts_in_the_units_of_the_target(home):
+    model, rows = dnasa.load(home / "regression"), table()
+    rmse = np.sqrt(((model.predict(rows) - rows.value) ** 2).mean())
+    assert rmse < 0.5 * rows.value.std()
+    with pytest.raises(InputError, match="A regression has no probabilities"):
+        model.predict_proba(rows)
+
+
+def test_several_labels_have_a_probability_each(home):
+    model, rows = dnasa.load(home / "multilabel"), table()
+    predicted, probabilities = model.predict(rows), model.predict_proba(rows)
+    assert predicted.shape == probabilities.shape == (200, 2)
+    assert ((probabilities >= 0.5) == predicted).all()
+    assert (predicted == rows[["l1", "l2"]].to_numpy()).mean() > 0.9
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_command_writes_what_the_model_predicts(task, home, tmp_path):
+    out = tmp_path / "new" / "predictions.csv"
+    run("predict", home / task, home / f"{task}.csv", "--out", out)
+    written, model = pd.read_csv(out), dnasa.load(home / task)
+    columns = {
+        "classification": ["prediction", "p_high", "p_low"],
+        "regression": ["prediction"],
+        "multilabel": ["l1", "l2", "p_l1", "p_l2"],
+    }[task]
+    assert list(written) == columns
+    first = model.predict(table())
+    assert (written[columns[: first.ndim]].to_numpy().squeeze() == first).all() or task == "regression"
+    if task == "regression":
+        np.testing.assert_allclose(written.prediction, first, rtol=1e-6)
+
+
+def test_predictions_are_printed_as_csv_without_out(home, capsys):
+    run("predict", home / "classification", home / "classification.csv")
+    assert capsys.readouterr().out.startswith("prediction,p_high,p_low\n")
+
+
+def test_arrays_in_files_are_predicted_as_frames_are(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", inputs=rows, labels=(rows[:, 0] > 0).astype(int))
+    np.save(tmp_path / "new.npy", rows)
+    pd.DataFrame(rows).to_csv(tmp_path / "new.csv", index=False, header=False)
+    run(*f"train --data {tmp_path}/rows.npz --nodes 2 --steps 20 --out {tmp_path}/a".split())
+    for name in ("rows.npz", "new.npy", "new.csv"):
+        run("predict", tmp_path / "a", tmp_path / name, "--out", tmp_path / f"{name}.out")
+    found = [pd.read_csv(tmp_path / f"{name}.out") for name in ("rows.npz", "new.npy", "new.csv")]
+    assert found[0].equals(found[1])
+    np.testing.assert_allclose(found[0], found[2], atol=1e-5)
+    assert list(found[0]) == ["prediction", "p_0", "p_1"]
+
+
+def test_a_folder_of_images_is_predicted_by_file(tmp_path):
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    for i in range(24):
+        kind, low = ("dark", 0) if i % 2 else ("light", 150)
+        (tmp_path / "images" / kind).mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(low, low + 100, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / kind / f"{i}.png")
+    options = "--model resnet:8 --nodes 2 --steps 15 --batch 4 --rule dadam --eta 0.01"
+    run(*f"train --data {tmp_path}/images {options} --out {tmp_path}/a".split())
+    run("predict", tmp_path / "a", tmp_path / "images", "--out", tmp_path / "p.csv")
+    written = pd.read_csv(tmp_path / "p.csv")
+    assert len(written) == 24
+    assert (written.file.str.split("/").str[0] == written.prediction).mean() > 0.9
+    model = dnasa.load(tmp_path / "a")
+    rows = np.stack([np.asarray(Image.open(tmp_path / "images" / name))[None] for name in written.file])
+    np.testing.assert_allclose(model.predict_proba(rows), written[["p_dark", "p_light"]], atol=1e-5)
+    logits = model.to_torch()(torch.from_numpy(rows)).detach()
+    np.testing.assert_allclose(logits.softmax(1), model.predict_proba(rows), atol=1e-4)
+    with pytest.raises(InputError, match="images of bytes"):
+        model.predict(rows / 255)
+
+
+def test_what_cannot_be_predicted_gets_one_clear_line(home, tmp_path, monkeypatch, capfd):
+    table()[["a", "b", "c"]].to_csv(tmp_path / "fewer.csv", index=False)
+    gaps = table()[INPUTS]
+    gaps.loc[3, "b"] = np.nan
+    gaps.to_csv(tmp_path / "gaps.csv", index=False)
+    for words, message in [
+        ((home / "classification", tmp_path / "fewer.csv"), "There is no column 'colour'"),
+        ((home / "classification", tmp_path / "gaps.csv"), "Column 'b' has a missing value"),
+        ((home / "classification", tmp_path / "none.csv"), "There is no file or folder"),
+        ((home / "classification", home), "not images: give a file"),
+        ((tmp_path, tmp_path / "fewer.csv"), "holds no trained model"),
+    ]:
+        assert message in refused(["predict", *words], monkeypatch, capfd)
+
+
+def test_a_model_of_a_text_is_saved_and_predicts_no_rows(tmp_path, monkeypatch, capfd):
+    (tmp_path / "my.txt").write_text("to be or not to be, that is the question. " * 20)
+    options = "--model gpt:1,12,16 --nodes 2 --steps 2 --batch 2"
+    run(*f"train --data {tmp_path}/my.txt {options} --out {tmp_path}/a".split())
+    model = dnasa.load(tmp_path / "a")
+    assert "".join(model.classes) == "".join(sorted({*"to be or not to be, that is the question. "}))
+    assert model.to_torch()(torch.zeros(2, 16, dtype=torch.long)).shape == (2, 16, len(model.classes))
+    assert "continues a text" in refused(["predict", tmp_path / "a", tmp_path / "my.txt"], monkeypatch, capfd)
+
+
+# ---------------------------------------------------------------- the saved model
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_torch_module_scales_by_itself(task, home):
+    model = dnasa.load(home / task)
+    module, encoded = model.to_torch(), torch.from_numpy(model.encoding.encode(table()))
+    outputs = module(encoded).detach().double().numpy()
+    if task == "regression":
+        np.testing.assert_allclose(outputs[:, 0], model.predict(table()), rtol=1e-5)
+    else:
+        np.testing.assert_allclose(model.probabilities(outputs), model.predict_proba(table()), atol=1e-5)
+    assert not module.training
+    torch.nn.init.zeros_(next(module.parameters()))  # a copy: the model itself does not change
+    assert next(model.network.parameters()).any()
+
+
+def test_the_saved_model_is_the_mean_of_the_nodes(home):
+    model, x = dnasa.load(home / "classification"), load_file(home / "classification" / "x.safetensors")["x"]
+    saved = torch.nn.utils.parameters_to_vector(model.network.parameters()).detach()
+    np.testing.assert_allclose(saved, x.mean(0), atol=1e-6)
+    about = json.loads((home / "classification" / "model.json").read_text())
+    assert about["trained"] | {"data": ""} == {"rule": "dnasa", "seed": 0, "steps": 200, "nodes": 3, "data": ""}
+    assert {"python", "dnasa", "numpy", "torch"} <= set(about["versions"])
+
+
+def test_the_model_is_of_the_first_seed_that_did_not_diverge(tmp_path):
+    problem, rows = small_problem()
+    result = dnasa.solve(problem, dnasa.topology.ring(2), steps=5, seed=[3, 4, 5])
+    result.runs.loc[0, "diverged"] = 2
+    network = dnasa.networks.connect(dnasa.topology.ring(2), "simulated")
+    save_run(tmp_path, problem, rows, "linear", result, network)
+    assert json.loads((tmp_path / "model.json").read_text())["trained"]["seed"] == 4
+    saved = torch.nn.utils.parameters_to_vector(dnasa.load(tmp_path).network.parameters()).detach()
+    np.testing.assert_allclose(saved, result.mean[1], atol=1e-6)
+
+
+def small_problem():
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    labels = (rows[:, 0] > 0).astype(np.int64)
+    data = Dataset("own", rows, labels, rows, labels)
+    return on_shards(data, [np.arange(20), np.arange(20, 40)], model="linear"), data
+
+
+def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(home, capfd):
+    model, rows = dnasa.load(home / "own"), dnasa.data.load(str(home / "classification.csv"), "kind")
+    assert f"Executing {home / 'own' / 'model.py'}" in capfd.readouterr().err
+    accuracy = (model.predict(table()) == table().kind).mean()
+    assert accuracy > 0.8
+    measured = (model.outputs(rows.test_inputs).argmax(1) == rows.test_labels).mean()
+    assert measured == pytest.approx(last(home / "own").test_accuracy, abs=1e-6)
+    assert (home / "own" / "model.py").read_text() == NET
+
+
+def test_a_changed_copy_is_not_executed(copied):
+    (copied / "model.py").write_text(NET + "raise SystemExit\n")
+    with pytest.raises(InputError, match="is not the file that the model was trained with: it is not executed"):
+        dnasa.load(copied)
+
+
+def test_no_other_file_is_executed(copied, tmp_path):
+    (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
+    about = json.loads((copied / "model.json").read_text())
+    for name in (f"{tmp_path}/evil.py:make", "../evil.py:make"):
+        (copied / "model.json").write_text(json.dumps(about | {"model": name}))
+        with pytest.raises(InputError, match="it is not executed"):
+            dnasa.load(copied)
+
+
+DAMAGE = {
+    "not-json": ("model.json", "{"),
+    "no-format": ("model.json", "{}"),
+    "old": ("model.json", '{"format": 0}'),
+    "encoding": ("model.json", '{"format": 1, "model": "linear", "outputs": 2, "inputs": "numbers", "encoding": [1]}'),
+    "weights": ("model.safetensors", "x"),
+    "huge": ("model.json", None),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_models_get_one_clear_line(name, home, tmp_path, monkeypatch, capfd):
+    folder, (file, content) = tmp_path / "a", DAMAGE[name]
+    shutil.copytree(home / "classification", folder)
+    about = json.loads((folder / "model.json").read_text()) | {"model": "mlp:999999,999999"}
+    (folder / file).write_text(content or json.dumps(about))
+    words = ["predict", folder, home / "classification.csv"]
+    assert "model" in refused(words, monkeypatch, capfd)
+
+
+def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(copied, capsys):
+    before = (copied / "model.json").read_bytes(), load_file(copied / "model.safetensors")
+    for name in ("model.json", "model.safetensors", "evaluation.json"):
+        (copied / name).unlink()
+    history = (copied / "history.csv").read_bytes()
+    run("resume", copied)
+    assert (copied / "model.json").read_bytes() == before[0]
+    assert all((value == before[1][name]).all() for name, value in load_file(copied / "model.safetensors").items())
+    assert (copied / "evaluation.json").exists()
+    assert (copied / "history.csv").read_bytes() == history
+
+
+def test_a_new_run_replaces_the_model_of_the_old_one(copied):
+    run("train", "--problem", "least_squares", "--nodes", 2, "--steps", 5, "--out", copied, "--force")
+    assert not [name for name in ("model.json", "model.safetensors", "model.py") if (copied / name).exists()]
+
+
+# ---------------------------------------------------------------- tests of the model
+
+
+def test_the_evaluation_is_that_of_scikit_learn(home):
+    from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score, root_mean_squared_error
+
+    for task, target in TASKS.items():
+        rows, model = dnasa.data.load(str(home / f"{task}.csv"), target), dnasa.load(home / task)
+        measured, outputs = evaluated(home / task), model.outputs(rows.test_inputs)
+        if task == "classification":
+            expected = confusion_matrix(rows.test_labels, outputs.argmax(1))
+            assert measured["confusion"] == expected.tolist()
+        if task == "regression":
+            truth, values = map(model.encoding.target_values, (rows.test_labels, outputs))
+            found = evaluation.regression_errors(measured)
+            assert found["R2"][0] == pytest.approx(r2_score(truth, values), abs=1e-6)
+            assert found["RMSE"][0] == pytest.approx(root_mean_squared_error(truth, values), rel=1e-6)
+            assert found["mean |error|"][0] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
+
+
+def test_each_node_is_tested_with_its_own_parameters():
+    problem, rows = small_problem()
+    x = dnasa.solve(problem, dnasa.topology.ring(2), steps=20).x
+    encoding = dnasa.trained.model.encoding_of(rows)
+    x = x * torch.tensor([[1.0], [-1.0]])
+    own = [TrainedModel(problem.network(point), encoding) for point in x]
+    measured = evaluation.evaluate(own[0], rows, own)
+    expected = problem.accuracies(x)
+    np.testing.assert_allclose(evaluation.of_nodes(measured), expected, atol=1e-6)
+    assert expected[0] != expected[1]
+
+
+def test_a_calibrated_model_has_no_calibration_error():
+    confidence = np.repeat([0.65, 0.95], [100, 200])
+    right = np.concatenate([np.arange(100) < 65, np.arange(200) < 190])
+    assert evaluation.calibration_error(evaluation.calibration(confidence, right)) == pytest.approx(0, abs=1e-9)
+    wrong = evaluation.calibration(confidence, ~right)
+    assert evaluation.calibration_error(wrong) == pytest.approx((100 * 0.3 + 200 * 0.9) / 300)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_evaluations_of_parts_add_up_to_that_of_all_rows(task, home):
+    rows, model = dnasa.data.load(str(home / f"{task}.csv"), TASKS[task]), dnasa.load(home / task)
+    halves = [
+        rows._replace(test_inputs=rows.test_inputs[part], test_labels=rows.test_labels[part])
+        for part in (slice(0, 15), slice(15, None))
+    ]
+    whole = evaluation.evaluate(model, rows, [model])
+    added = evaluation.merged([evaluation.evaluate(model, half, [model]) for half in halves])
+    assert whole.keys() == added.keys()
+    for name, value in whole.items():
+        if name in ("task", "names"):
+            assert added[name] == value
+        else:
+            np.testing.assert_allclose(added[name], value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_report_shows_the_tests_without_the_data(task, home, capsys, tmp_path):
+    shutil.copytree(home / task, tmp_path / "elsewhere")
+    run("report", tmp_path / "elsewhere")
+    shown = capsys.readouterr().out
+    words = {"classification": ["true / predicted", "precision"], "regression": ["RMSE"], "multilabel": ["label"]}[task]
+    for word in (*words, "own", "node"):
+        assert word in shown
+
+
+def test_many_classes_are_reported_by_their_most_frequent_errors():
+    counts = np.diag(np.full(50, 9))
+    counts[3, 7] = 5
+    measured = {"task": "classification", "names": list(range(50)), "rows": int(counts.sum()), "nodes": [400.0] * 20}
+    measured |= {"confusion": counts.tolist()} | evaluation.calibration(np.full(455, 0.95), np.arange(455) < 450)
+    found = dict(report.tables(measured))
+    errors = next(table for title, table in found.items() if "most frequent errors" in title)
+    assert errors.to_dict("records") == [{"true class": "3", "predicted class": "7", "rows": 5}]
+    lowest = next(table for title, table in found.items() if "16 of 50 with the lowest accuracy" in title)
+    assert lowest["class"].iloc[0] == "3"
+    assert len(found["Each node's own model"]) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"names": []}, {"confusion": [[1]]}, {"task": "x"}, {"rows": "9"}, {"nodes": [None]}, {"right": ["a"] * 10}],
+)
+def test_a_damaged_evaluation_gets_one_clear_line(change, home, tmp_path):
+    stored = json.loads((home / "classification" / "evaluation.json").read_text())
+    (tmp_path / "evaluation.json").write_text(json.dumps(stored | change))
+    with pytest.raises(InputError, match=r"evaluation.json is damaged"):
+        evaluation.read(tmp_path)
+
+
+# ---------------------------------------------------------------- export, processes
+
+
+@pytest.mark.parametrize("task", ["regression", "own"])
+def test_the_exported_model_predicts_what_ours_predicts(task, home, tmp_path, capsys):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    run("export", home / task, "--onnx", tmp_path / "model.onnx")
+    assert "differ from ours by at most" in capsys.readouterr().out
+    model = dnasa.load(home / task)
+    encoded = model.encoding.encode(table())
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    for rows in (encoded, encoded[:1]):
+        (outputs,) = session.run(None, {"rows": rows})
+        np.testing.assert_allclose(outputs, model.to_torch()(torch.from_numpy(rows)).detach(), rtol=1e-4, atol=1e-4)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["inputs"]) == list(model.encoding.inputs)
+
+
+def test_export_without_its_packages_names_them(home, tmp_path, monkeypatch, capfd):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    line = refused(["export", home / "classification", "--onnx", tmp_path / "a.onnx"], monkeypatch, capfd)
+    assert "pip install 'dnasa[onnx]'" in line
+
+
+def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path):
+    for node in range(3):
+        table()[[*INPUTS, "kind"]][node::3].to_csv(tmp_path / f"node-{node}.csv", index=False)
+    graph = dnasa.topology.complete(3)
+
+    def train(network, folder):
+        gather = network.allgather_text
+        rows, shards = dnasa.data.from_shards(tmp_path, network.local_nodes, 3, "kind", allgather_text=gather)
+        problem = on_shards(rows, shards, model="linear")
+        result = dnasa.solve(problem, graph, steps=30, network=network, progress=False)
+        save_run(folder, problem, rows, "linear", result, network)
+
+    folders = [tmp_path / "alone", tmp_path / "together"]
+    for folder in folders:
+        folder.mkdir()
+    train(dnasa.networks.connect(graph, "simulated"), folders[0])
+    run_threads(graph, lambda network: train(network, folders[1]))
+    alone, together = map(evaluated, folders)
+    assert alone["rows"] == sum(map(sum, together["confusion"])) == 39
+    assert alone["confusion"] == together["confusion"]
+    assert alone["nodes"] == together["nodes"]
+
+
+@pytest.mark.long
+def test_processes_write_the_model_of_the_simulator(home, tmp_path):
+    words = ["train", "--data", home / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 60]
+    words += ["--model", f"{home / 'net.py'}:make", "--out", tmp_path / "a"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        3,
+        "-m",
+        "dnasa",
+        *words,
+    ]
+    done = subprocess.run([*map(str, launch)], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    expected = load_file(home / "own" / "model.safetensors")
+    for name, value in load_file(tmp_path / "a" / "model.safetensors").items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-4)
+    assert evaluated(tmp_path / "a")["confusion"] == evaluated(home / "own")["confusion"]
