@@ -44,10 +44,10 @@ def _row(path: Path) -> dict[str, Any]:
     except (InputError, OSError, ValueError, csv.Error):
         options, last, state = None, {}, "damaged"
     if not isinstance(options, dict):
-        return {"run": path.name, "state": "damaged"}
+        return {"run": _text(path.name), "state": "damaged"}
     numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
     return {
-        "run": path.name,
+        "run": _text(path.name),
         "rule": _text(options.get("rule", options.get("rules"))),
         "data": _text(source(options)),
         "nodes": _text(options.get("nodes")),
@@ -64,5 +64,5 @@ def _last_row(path: Path) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Short, whatever a config says."""
-    return "-" if value is None else f"{value!s:.60}"
+    """Short, whatever a config says, and of characters that can be encoded."""
+    return "-" if value is None else f"{value!s:.60}".encode(errors="replace").decode()
