@@ -146,7 +146,7 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
     assert read.stdout.strip() == "['node-1.npz', 'test.npz']"
 
 
-@pytest.mark.parametrize(("engine", "target"), [pytest.param("mpi", "kind", marks=needs_mpi), ("torch", "age")])
+@pytest.mark.parametrize(("engine", "target"), [pytest.param("mpi", "kind", marks=needs_mpi), ("torch", "size")])
 def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, tmp_path):
     """Nodes with other sizes, means, categories and classes, and no common test rows; classes and a regression."""
     folder = write_shards(tmp_path / "shards", frames((8, 40, 15)))

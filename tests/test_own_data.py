@@ -230,6 +230,9 @@ def test_the_task_is_found_out(target, task):
 
 
 def test_many_whole_numbers_are_a_regression_and_may_be_declared_one():
+    rows = np.ones((600, 1)) * np.arange(600)[:, None]
+    assert data.from_arrays(rows, np.arange(600) % 200).task == "regression"
+    assert data.from_arrays(rows, np.arange(600) % 90).task == "classification"
     assert data.from_arrays(np.ones((1500, 1)) * np.arange(1500)[:, None], np.arange(1500)).task == "regression"
     assert encoding_of(data.from_arrays(X, Y, task="regression")).classes == ()
     assert data.from_arrays(X, Y * 0.37, task="classification").classes == CLASSES

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_CATEGORIES = 256  # of a text column
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
+RARE_CLASSES, RARE = 100, 5  # so are more values than this with fewer rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
 
 
@@ -194,9 +195,14 @@ def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | Non
     return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()))
 
 
-def are_real(different: np.ndarray) -> bool:
-    """Whether numbers are a regression's target by themselves: many values, or many with a fraction."""
-    return len(different) > (MOST_FRACTIONS if (different % 1 != 0).any() else MOST_CLASSES)
+def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
+    """Whether numbers are a regression's target by themselves: many values, or many with a fraction or few rows each.
+
+    A node by itself does not count rows: it may have few of each class.
+    """
+    if (different % 1 != 0).any():
+        return len(different) > MOST_FRACTIONS
+    return len(different) > (RARE_CLASSES if rows < RARE * len(different) else MOST_CLASSES)
 
 
 def _plain(value: float, boolean: bool) -> Any:
@@ -239,7 +245,8 @@ def _task(targets: Sequence[Target], task: str | None) -> str:
     if len(targets) > 1 and task not in (None, "multilabel"):
         raise InputError(f"A {task} has one target, not {len(targets)}: give one --target, or --task multilabel.")
     if len(targets) == 1 and task != "multilabel":
-        real = targets[0].values is None or (task is None and are_real(_numeric(targets[0].values)))
+        values, rows = targets[0].values, targets[0].moments.n
+        real = values is None or (task is None and are_real(_numeric(values), rows))
         return task or ("regression" if real else "classification")
     for target in targets:
         if target.values is None or not set(target.values) <= {0, 1}:
