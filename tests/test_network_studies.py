@@ -334,8 +334,8 @@ def test_a_wrong_column_or_task_is_refused(module, tmp_path):
 
 @pytest.fixture
 def small_compression(monkeypatch):
-    monkeypatch.setattr(compression, "TASKS", {"digits": Task("digits", steps=20, rows=1000), "mnist": Task("mnist")})
-    monkeypatch.setattr(compression, "RULES", compression.RULES | {"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
+    small = Task("digits", steps=20, rows=1000, etas={"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
+    monkeypatch.setattr(compression, "TASKS", {"digits": small, "mnist": Task("mnist")})
     monkeypatch.setattr(compression, "COMPRESSIONS", ("4bit", "randk:0.1"))
     monkeypatch.setattr(compression, "FACTORS", (0.5,))
     monkeypatch.setattr(compression, "SEEDS", 1)
@@ -353,6 +353,10 @@ def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     assert shown.gamma.tolist() == ["", "0.75", ""]
     assert report.tables["compression-digits-gamma"].gamma.tolist() == ["0.375"]
     monkeypatch.setattr(compression, "solve", None)  # nothing is run again
+    again = compression.run(folder=tmp_path, progress=False)
+    pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
+    monkeypatch.setattr(compression, "SEEDS", 2)  # a second seed is missing
+    monkeypatch.setattr(compression.Study, "run_task", lambda *_: None)
     again = compression.run(folder=tmp_path, progress=False)
     pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
 

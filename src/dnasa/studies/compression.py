@@ -30,8 +30,9 @@ from dnasa.studies.networks import averages, chosen
 from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
-ETAS = (0.03, 0.1, 0.3, 1.0, 3.0)
-RULES = {"dsgd": ETAS, "dsgt": ETAS, "dnasa": (nan,), "adanasa": (nan,)}
+ETAS = (0.1, 0.3, 1.0, 3.0)
+GRIDS = dict.fromkeys(("dsgd", "dsgt"), ETAS)
+RULES = (*GRIDS, "dnasa", "adanasa")
 PLAIN = "none"
 COMPRESSIONS = ("8bit", "4bit", "sign", "topk:0.1", "topk:0.01", "randk:0.1", "randk:0.01")
 FACTORS = (0.5, 2.0, 4.0)  # of the default gamma
@@ -39,9 +40,9 @@ VARIED = ("digits",)  # where other gammas are tried
 POINTS = 10  # evaluations
 SAVED = ("compress", "rule", "eta", "seed", "steps", "step", "bytes", "validation", "test")
 
-DIGITS, MNIST = (Task(name, different="by_label") for name in ("digits", "mnist"))
+DIGITS, MNIST = (Task(name, different="by_label", etas=GRIDS) for name in ("digits", "mnist"))
 TASKS = {"digits": DIGITS._replace(steps=400), "mnist": MNIST._replace(steps=600)}
-ON_GPU = {"cifar10": network_tasks.CIFAR10._replace(steps=1000)}
+ON_GPU = {"cifar10": network_tasks.CIFAR10._replace(steps=1000, etas=dict.fromkeys(GRIDS, (0.03, *ETAS)))}
 QUICK = {"digits": DIGITS._replace(steps=200), "mnist": MNIST._replace(steps=60, rows=10_000)}
 SEEDS = 3
 
@@ -88,9 +89,9 @@ class Study(NamedTuple):
         """The compressions, rules and stepsizes that have not been run; NaN for rules that need no stepsize."""
         saved, out = self.saved(name), []
         for how in self.entries(name):
-            for rule, etas in RULES.items():
+            for rule in RULES:
                 known = {"compress": how, "rule": rule, "steps": task.steps, "seed": seed}
-                todo = [eta for eta in etas if saved.find(eta=eta, **known).empty]
+                todo = [eta for eta in task.etas.get(rule, (nan,)) if saved.find(eta=eta, **known).empty]
                 if todo:
                     out.append((how, rule, todo))
         return out
