@@ -53,8 +53,9 @@ def draw(gains: np.ndarray, path: str) -> None:
     left, right = axes[0]
     k1, k2 = np.linspace(0, 5, 60), np.linspace(0, 5, 60)
     cost = average_cost(np.stack(np.meshgrid(k1, k2), axis=-1))
-    contours = left.contour(k1, k2, cost, levels=cost.min() * 1.1 ** np.arange(0.2, 12), cmap="Greys_r", linewidths=0.8)
-    left.clabel(contours, fontsize=7)
+    levels = cost.min() * 1.1 ** np.arange(0.2, 12)
+    contours = left.contour(k1, k2, cost, levels, colors="0.5", linewidths=0.8)
+    left.clabel(contours, levels[::3], fontsize=7, colors="0.2", fmt="%.2f")
     best = np.unravel_index(cost.argmin(), cost.shape)
     left.plot(k1[best[1]], k2[best[0]], "k*", ms=12, label="best gains on average")
     left.plot(*gains.T, ".-", color="#d62728", ms=4, label="D-NASA")
