@@ -1,6 +1,7 @@
 """`dnasa compare`: what it prints and writes, how it continues, and what it refuses."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -48,6 +49,13 @@ def test_a_wrong_comparison_gets_one_clear_line(words, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["rusn"], ["compare", "--rulez", "dsgd"], ["compare", "--steps", "many"]])
+def test_a_mistyped_command_gets_a_line_with_one_mark_at_the_end_of_a_sentence(words):
+    line = run(*words).stderr
+    assert " Try 'dnasa" in line
+    assert not re.search(r"[.?][.?]", line)
 
 
 def without_seconds(folder):

@@ -295,8 +295,26 @@ def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [10.0]
     assert cross.get_transform() != axis.transData
+    assert axis.get_xlabel() == "stepsize eta (x: a run diverged)"
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     np.testing.assert_array_equal(circle.get_xydata(), [[1.0, 0.4]])
+
+
+def test_the_axis_explains_crosses_only_where_there_are_some():
+    table = comparison.over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)]), "test_loss")
+    assert drawing.figure_of_stepsizes(table, "test_loss").axes[0].get_xlabel() == "stepsize eta"
+
+
+def test_stepsizes_are_printed_with_three_digits():
+    assert Variant("dsgd", "constant", 10 / 3).formula == "3.33"
+    assert tuning.eta_text(10 / 3) == "3.33"
+    assert plots.label("dsgd", eta=10 / 3) == "D-SGD, eta = 3.33"
+
+
+def test_the_table_names_metrics_as_the_line_below_does():
+    found = compare(RobustRegression(4), RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=5)
+    assert {"chosen by training loss", "training loss"} <= {*found.table()}
+    assert "the training loss of" in found.notes()[0]
 
 
 NUMBERS = st.one_of(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324]), st.floats(-10, 10))

@@ -152,7 +152,7 @@ def test_gt_hsgd_cannot_be_wrapped_in_push_sum():
 @pytest.mark.parametrize("make", [d2, edm])
 def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make):
     rule = make(constant(0.1))
-    with pytest.raises(InputError, match=r"above -0\.3333; the smallest of this ring is -0\.3333.*lazy"):
+    with pytest.raises(InputError, match="above -1/3; the smallest of this ring, -1/3, is not above. Use .*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
     topology.check_weights(rule, topology.ring(8), 2)
     topology.check_weights(rule, topology.ring(8, weights="lazy"), 1)
@@ -177,7 +177,7 @@ def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(make,
     rule = make(constant(2e-3))
     assert rule.needs.smallest_eigenvalue == pytest.approx(bound, abs=1e-3)
     assert distance(rule, two_nodes(bound + 0.02), 4000) < 0.03
-    with pytest.raises(InputError, match="above -0"):
+    with pytest.raises(InputError, match="above -"):
         distance(rule, two_nodes(bound - 0.02))
     with np.errstate(all="ignore"):
         assert not distance(rule._replace(needs=Needs()), two_nodes(bound - 0.02), 4000) < 1e3

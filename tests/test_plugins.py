@@ -85,6 +85,7 @@ def test_a_plugin_that_cannot_be_used_gets_one_clear_line(code, message, tmp_pat
     errors = refused(["train", "--problem", "spike", "--plugin", path], monkeypatch, capfd)
     assert message in errors
     assert "bad.py" in errors
+    assert not errors.rstrip().endswith("..")
 
 
 def test_installed_packages_register_rules_by_entry_points(tmp_path, monkeypatch):

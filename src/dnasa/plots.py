@@ -214,7 +214,7 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1) -> 
     if isinstance(schedule, str) and schedule not in (default, CUSTOM):
         name += f" ({schedule})"
     if isinstance(eta, float) and np.isfinite(eta):
-        name += f", eta = {eta:g}"
+        name += f", eta = {eta:.3g}"
     return name if number == 1 else f"{name}, no. {number}"
 
 

@@ -13,6 +13,11 @@ LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
+def metric_name(metric: str) -> str:
+    """As words: "training loss" for train_loss."""
+    return re.sub("^train ", "training ", metric.replace("_", " "))
+
+
 def number(metric: str, value: float, digits: int = 3) -> str:
     """Accuracies in percent."""
     if pd.isna(value):

@@ -55,7 +55,8 @@ def run_app(app: typer.Typer) -> None:
         if not error.format_message():  # the help was printed instead
             sys.exit(2)
         where = error.ctx.command_path if error.ctx else "dnasa"
-        fail(2, f"{error.format_message().rstrip('.')}. Try '{where} --help'.")
+        message = error.format_message()
+        fail(2, f"{message}{'' if message.endswith(('.', '?')) else '.'} Try '{where} --help'.")
     except Exception:
         if running.engine == "simulated":
             raise

@@ -46,6 +46,6 @@ def _register(name: str, plugin: Callable[[], object]) -> None:
     try:
         plugin()
     except (Exception, SystemExit) as error:
-        raise InputError(f"The plugin {name} {failure(name, error)}.") from error
+        raise InputError(f"The plugin {name} {failure(name, error).rstrip('.')}.") from error
     if before == (RULES, TOPOLOGIES):
         raise InputError(f"The plugin {name} registers no rule: it must call dnasa.rules.register(name, maker).")

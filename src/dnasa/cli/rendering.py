@@ -18,7 +18,7 @@ LONGEST = 40  # characters of a column that is not broken into several lines to 
 
 COLUMNS = {
     "step": "step",
-    "train_loss": "train loss",
+    "train_loss": "training loss",
     "test_loss": "test loss",
     "test_accuracy": "test accuracy",
     "test_label_accuracy": "test label accuracy",

@@ -171,7 +171,7 @@ class Variant(NamedTuple):
         """The stepsize at step t with its eta inserted; empty where it is not stated."""
         made = RULES[self.rule].schedules.get(self.schedule) if self.rule in RULES else None
         text = formula_of(made) if made else ""
-        return text.replace("eta", f"{self.eta:g}", 1) if isinstance(self.eta, float) else text
+        return text.replace("eta", f"{self.eta:.3g}", 1) if isinstance(self.eta, float) else text
 
     def label(self) -> dict[str, Any]:
         """As in tables: a function of t shows as its name, in the place of the schedule."""

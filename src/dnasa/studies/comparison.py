@@ -105,10 +105,10 @@ class Comparison:
             cells = {
                 "method": label(row.rule, row.schedule),
                 "stepsize": variant.formula or tuning.eta_text(row.eta),
-                f"chosen by {self.selection.metric.replace('_', ' ')}": self._choice_text(row),
+                f"chosen by {tables.metric_name(self.selection.metric)}": self._choice_text(row),
             }
             for name, some in summaries.items():
-                cells[name.replace("_", " ")] = tables.with_spread(name, some.iloc[i])
+                cells[tables.metric_name(name)] = tables.with_spread(name, some.iloc[i])
                 if name == self.metric:
                     cells["difference to the best"] = tables.with_interval(name, some.iloc[i])
             same = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
@@ -127,7 +127,7 @@ class Comparison:
         table = table.drop(columns=table.columns[2])
         if (table["diverged at"] == "none").all():
             table = table.drop(columns="diverged at")
-        bold = {(int(i), self.metric.replace("_", " ")) for i in best.index[best]}
+        bold = {(int(i), tables.metric_name(self.metric)) for i in best.index[best]}
         return tables.latex(table, caption or " ".join(self.notes()[:2]), bold, {"stepsize"})
 
     def notes(self) -> list[str]:
@@ -147,7 +147,7 @@ class Comparison:
         return self.choice[self.choice.edge != ""]
 
     def _edge_note(self, row: Any) -> str:
-        where = f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:g}, is the {row.edge} of its grid"
+        where = f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid"
         if self.extend:
             return f"{where} after {self.extensions} extensions, the limit: give a grid around it with --etas."
         return f"{where}, and the best may lie beyond: --extend continues the grid."

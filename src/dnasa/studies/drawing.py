@@ -75,7 +75,8 @@ def draw_stepsizes(
     if (drawable(table.eta.astype(float)) > 0).any():
         axis.set_xscale("log")
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
-    finish(axis, "stepsize eta (x: a run diverged)", name or name_of(metric), log)
+    crosses = " (x: a run diverged)" if table["mean"].isna().any() else ""
+    finish(axis, f"stepsize eta{crosses}", name or name_of(metric), log)
     _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
 
 

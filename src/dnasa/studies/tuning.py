@@ -10,6 +10,7 @@ from dnasa.problems.sharded import validation_name
 from dnasa.rules.registry import Variant
 from dnasa.runs.result import Result
 from dnasa.statistics import final, larger_is_better, over_seeds
+from dnasa.tables import metric_name
 
 LINE = ["rule", "schedule"]  # what has a stepsize of its own
 
@@ -22,7 +23,7 @@ class Selection(NamedTuple):
     reported: tuple[int, ...]
 
     def __str__(self) -> str:
-        name = self.metric.replace("_", " ").replace("train", "training")
+        name = metric_name(self.metric)
         if self.seeds == self.reported:
             return f"the {name} (on a tenth of the training rows, on which nobody trains)"
         which = ", ".join(map(str, self.seeds)) if len(self.seeds) < 6 else f"{self.seeds[0]} to {self.seeds[-1]}"
@@ -92,7 +93,7 @@ def extension(runs: pd.DataFrame, choice: pd.DataFrame) -> list[Variant]:
 
 
 def eta_text(eta: float) -> str:
-    return "none needed" if pd.isna(eta) else f"{eta:g}"
+    return "none needed" if pd.isna(eta) else f"{eta:.3g}"
 
 
 def eta_label(eta: float) -> str:
@@ -103,7 +104,7 @@ def eta_label(eta: float) -> str:
 def diverged_text(table: pd.DataFrame) -> str:
     """The stepsizes at which a run diverged."""
     diverged = table[table.diverged > 0]
-    return ", ".join("all" if pd.isna(eta) else f"{eta:g}" for eta in diverged.eta) or "none"
+    return ", ".join("all" if pd.isna(eta) else f"{eta:.3g}" for eta in diverged.eta) or "none"
 
 
 def rows_of(history: pd.DataFrame, variant: pd.Series) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Topologies from matrices, and the checks of W."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,7 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: 
         return
     if topology.directed:
         raise InputError(
-            f"{name} needs all eigenvalues of W real and above {needs.smallest_eigenvalue:.4g}, "
+            f"{name} needs all eigenvalues of W real and above {_short(needs.smallest_eigenvalue)}, "
             f"and {topology.name} is directed. Use an undirected graph or another rule."
         )
     if rounds % 2 == 0:
@@ -184,6 +185,12 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: 
     margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
     if topology.smallest_eigenvalue**rounds <= needs.smallest_eigenvalue + margin:
         raise InputError(
-            f"{name} needs all eigenvalues of W above {needs.smallest_eigenvalue:.4g}; the smallest of this {topology.name} "
-            f"is {topology.smallest_eigenvalue:.4g}. Use weights='lazy' (--weights lazy), or leave the rule out."
+            f"{name} needs all eigenvalues of W above {_short(needs.smallest_eigenvalue)}; the smallest of this "
+            f"{topology.name}, {_short(topology.smallest_eigenvalue)}, is not above. Use weights='lazy' (--weights lazy), or leave the rule out."
         )
+
+
+def _short(value: float) -> str:
+    """As a fraction, such as -1/3, where it is one of small numbers."""
+    near = Fraction(value).limit_denominator(9)
+    return str(near) if abs(near - value) < 1e-9 else f"{value:.4g}"
