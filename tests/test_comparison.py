@@ -267,6 +267,33 @@ def test_a_linear_axis_shows_the_differences_that_remain():
     assert 0.96 < high < 0.97
 
 
+def test_a_linear_axis_shows_the_whole_band_at_the_end():
+    rows = pd.DataFrame(
+        {"x": [0, 1, 2, 3], "mean": [0.1, 0.9, 0.93, 0.94], "low": 0.1, "high": [0.2, 0.97, 0.98, 0.99]}
+    )
+    table = rows.assign(low=[0.1, 0.85, 0.86, 0.88], rule="dsgd", schedule="fixed", eta=0.1, runs=2, diverged=0)
+    low, high = drawing.figure_of_curves(table, "step", "test_accuracy").axes[0].get_ylim()
+    assert 0.86 < low < 0.88
+    assert 0.99 < high < 1.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "results", "whole"),
+    [
+        ("test_loss", [0.72, 0.69, 0.46], True),
+        ("test_loss", [0.9, 0.2, 0.25], False),
+        ("test_accuracy", [0.9, 0.94, 0.95], True),
+        ("test_accuracy", [0.2, 0.94, 0.95], False),
+    ],
+)
+def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(metric, results, whole):
+    grid = [(10.0**k, 1.0, value) for k, value in enumerate(results)]
+    table = comparison.over_seeds(runs(dsgd=grid).rename(columns={"test_loss": metric}), metric)
+    low, high = drawing.figure_of_stepsizes(table, metric).axes[0].get_ylim()
+    assert all(low < value < high for value in results) == whole
+    assert all(low < value < high for value in results[1:])
+
+
 def test_curves_that_end_at_their_start_can_be_drawn():
     """On a logarithmic axis their only point would have no place."""
     rows = [

@@ -152,7 +152,7 @@ def test_gt_hsgd_cannot_be_wrapped_in_push_sum():
 @pytest.mark.parametrize("make", [d2, edm])
 def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make):
     rule = make(constant(0.1))
-    with pytest.raises(InputError, match="above -1/3; the smallest of this ring, -1/3, is not above. Use .*lazy"):
+    with pytest.raises(InputError, match=r"above -1/3; the smallest of this ring, -1/3, is not above\. Use .*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
     topology.check_weights(rule, topology.ring(8), 2)
     topology.check_weights(rule, topology.ring(8, weights="lazy"), 1)

@@ -18,6 +18,7 @@ AXES = {
     "seconds": "seconds of training, each method by itself",
 }
 NUMBERS = ["mean", "low", "high"]
+WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 
@@ -50,7 +51,8 @@ def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Lin
     finish(axis, AXES.get(x, x), name_of(metric), log)
     if axis.get_yscale() == "linear":
         later = table.x.astype(float) >= FIRST * drawable(table.x.astype(float)).max()
-        focus(axis, table["mean"][later].to_numpy())
+        ends = pd.concat([rows[["low", "high"]].dropna().tail(1) for _, rows in lines])
+        focus(axis, np.concatenate([table["mean"][later].to_numpy(), ends.to_numpy().ravel()]))
 
 
 def draw_stepsizes(
@@ -125,16 +127,19 @@ def focus(axis: Axes, values: np.ndarray) -> None:
 
 
 def _near(axis: Axes, best: pd.Series, values: np.ndarray, larger: bool) -> None:
-    """Limits around the best of every rule, three times as far on the worse side as these differ, not beyond the data."""
+    """Limits around the best of every rule, with results up to three times worse; of accuracies, the errors are compared.
+
+    At least three times as far on the worse side as the best differ, never beyond the data.
+    """
     known = values[np.isfinite(values)]
     if not len(best) or not len(known):
         return
     if axis.get_yscale() == "log":
         axis.set_ylim(known.min() / 1.2, 1.2 * min(known.max(), best.max() * max(10.0, best.max() / best.min())))
         return
-    span = 3 * max(best.max() - best.min(), 0.02 * abs(best.max()))
-    low = max(known.min(), best.min() - span) if larger else known.min()
-    high = known.max() if larger else min(known.max(), best.max() + span)
+    span = WORSE * max(best.max() - best.min(), 0.02 * abs(best.max()))
+    low = max(known.min(), min(best.min() - span, 1 - WORSE * (1 - best.min()))) if larger else known.min()
+    high = known.max() if larger else min(known.max(), max(best.max() + span, WORSE * best.max()))
     focus(axis, np.array([low, high]))
 
 

@@ -186,7 +186,8 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: 
     if topology.smallest_eigenvalue**rounds <= needs.smallest_eigenvalue + margin:
         raise InputError(
             f"{name} needs all eigenvalues of W above {_short(needs.smallest_eigenvalue)}; the smallest of this "
-            f"{topology.name}, {_short(topology.smallest_eigenvalue)}, is not above. Use weights='lazy' (--weights lazy), or leave the rule out."
+            f"{topology.name}, {_short(topology.smallest_eigenvalue)}, is not above. Use weights='lazy' "
+            "(--weights lazy), or leave the rule out."
         )
 
 
