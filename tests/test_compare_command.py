@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from test_resume import run
 
 from dnasa.core import Interrupted
 from dnasa.studies import comparison
+from dnasa.studies.sources import make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 
@@ -138,6 +140,14 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
     assert "validation_accuracy" in history
     assert run(*words, "--metric", "grad_norm", "--out", tmp_path / "b").returncode == 0
     assert "grad_norm" in pd.read_csv(tmp_path / "b" / "history.csv")
+
+
+@pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
+def test_a_comparison_on_a_synthetic_problem_has_50_points(problem):
+    options = {"problem": problem, "nodes": 4, "steps": 1000, "batch": None, "dtype": None, "evaluate": None}
+    assert len(make_source(SimpleNamespace(**options), range(4), validate=True).evaluate) == 51
+    assert make_source(SimpleNamespace(**options | {"evaluate": 7}), range(4), validate=True).evaluate == 7
+    assert make_source(SimpleNamespace(**options), range(4), validate=False).evaluate is None
 
 
 @pytest.mark.xdist_group("processes")

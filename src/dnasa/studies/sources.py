@@ -41,7 +41,8 @@ def make_source(
     if given.dtype not in (None, "float32", "float64"):
         raise InputError(f"Unknown dtype '{given.dtype}'. Choose from: float32, float64.")
     if given.problem is not None:
-        return Source(synthetic(given), given.evaluate)
+        steps = evenly(given.steps, CURVE_POINTS) if validate and given.evaluate is None else given.evaluate
+        return Source(synthetic(given), steps)
     from dnasa.studies import models, tasks
 
     options: Any = {
@@ -159,4 +160,8 @@ def curve_steps(given: SimpleNamespace, rows: "Dataset", batch: int) -> list[int
     if given.evaluate is not None or given.shard_dir is not None or by_training or few:
         return None
     count = max(5, min(CURVE_POINTS, 3 * samples // len(rows.test_labels)))  # a gradient costs three times as much
-    return sorted({round(i * given.steps / count) for i in range(count + 1)})
+    return evenly(given.steps, count)
+
+
+def evenly(steps: int, count: int) -> list[int]:
+    return sorted({round(i * steps / count) for i in range(count + 1)})
