@@ -267,6 +267,17 @@ def test_a_linear_axis_shows_the_differences_that_remain():
     assert 0.96 < high < 0.97
 
 
+def test_the_legend_lies_outside_of_the_axes():
+    table = comparison.over_seeds(
+        runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)], dnasa=[(np.nan, 1.0, 0.3)]), "test_loss"
+    )
+    figure = drawing.figure_of_stepsizes(table, "test_loss")
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["D-NASA, nothing tuned", "D-SGD"]
+    assert legend.get_window_extent().y1 < figure.axes[0].get_window_extent().y0
+
+
 def test_a_linear_axis_shows_the_whole_band_at_the_end():
     rows = pd.DataFrame(
         {"x": [0, 1, 2, 3], "mean": [0.1, 0.9, 0.93, 0.94], "low": 0.1, "high": [0.2, 0.97, 0.98, 0.99]}

@@ -1,5 +1,6 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dnasa.plots import LABELS, data_lines, draw_curve, drawable, finish, label, panels, shown, styles
+from dnasa.plots import LABELS, draw_curve, drawable, finish, label, panels, shown, styles
 from dnasa.statistics import VARIANT, larger_is_better
 
 AXES = {
@@ -98,14 +99,14 @@ def _draw_grid(axis: Axes, rows: pd.DataFrame, name: str, style: dict[str, Any],
 def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
     figure, axes = panels(1, width=6.4, height=4.2)
     draw_curves(axes[0, 0], table, x, metric)
-    _legend(axes[0, 0])
+    legend_below(figure, 2)
     return figure
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> Figure:
     figure, axes = panels(1, width=6.4, height=4.2)
     draw_stepsizes(axes[0, 0], table, metric)
-    _legend(axes[0, 0])
+    legend_below(figure, 2)
     return figure
 
 
@@ -143,6 +144,11 @@ def _near(axis: Axes, best: pd.Series, values: np.ndarray, larger: bool) -> None
     focus(axis, np.array([low, high]))
 
 
-def _legend(axis: Axes) -> None:
-    if any(not str(line.get_label()).startswith("_") for line in data_lines(axis)) or axis.containers:
-        axis.legend(fontsize=8)
+def legend_below(figure: Figure, columns: int) -> None:
+    """One legend for all panels, outside of them, where it hides no line."""
+    handles: dict[str, Any] = {}
+    for axis in figure.axes:
+        handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if handles:
+        figure.set_figheight(figure.get_figheight() + 0.17 * ceil(len(handles) / columns))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)

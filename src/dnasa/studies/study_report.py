@@ -115,7 +115,6 @@ class StudyReport:
         columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
         line_styles = drawing.line_styles(self.drawn())
-        handles: dict[str, Any] = {}
         for axis, (cell, comparison) in zip(axes.flat, self.found, strict=False):
             table = self._panel(comparison)
             if self.study.figure == "curves":
@@ -123,12 +122,9 @@ class StudyReport:
             else:
                 drawing.draw_stepsizes(axis, table, comparison.metric, given=line_styles)
             axis.set_title(cell.title, fontsize=10)
-            handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
         for axis in axes.flat[count:]:
             axis.set_visible(False)
-        across = min(4, max(2, columns))
-        figure.set_figheight(figure.get_figheight() + 0.17 * ceil(len(handles) / across))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=across, fontsize=8)
+        drawing.legend_below(figure, columns=min(4, max(2, columns)))
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
