@@ -113,9 +113,8 @@ def test_a_network_is_tuned_on_validation_rows_of_the_same_seeds():
         (SMALL, "test_loss"),
         (RobustRegression(4), "train_loss"),
         (Custom(lambda x, node, rng: x + rng.normal(size=2), np.ones(2), full_gradient=lambda x, node: x), "grad_norm"),
-        (Custom(lambda x, node, rng: x, np.ones(2)), "consensus"),
     ],
-    ids=["least squares", "robust regression", "custom", "custom without metrics"],
+    ids=["least squares", "robust regression", "custom"],
 )
 def test_streaming_problems_are_tuned_on_other_seeds(problem, metric):
     found = compare(problem, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[4, 6])
@@ -126,6 +125,18 @@ def test_streaming_problems_are_tuned_on_other_seeds(problem, metric):
     assert set(found.history.seed) == {4, 6, 7, 8}
     assert found.summary().runs.tolist() == [2, 2]
     assert "of other seeds (7, 8)" in found.notes()[0]
+
+
+def test_a_problem_without_a_loss_is_compared_only_by_a_metric_that_is_named():
+    """By consensus, a method that does not move would be the best."""
+    bare = Custom(lambda x, node, rng: x, np.ones(2))
+    measured = Custom(lambda x, node, rng: x, np.ones(2), evaluate=lambda x: {"distance": abs(x).max()})
+    for problem in (bare, measured):
+        with pytest.raises(InputError, match="no loss to compare by: give Custom a loss"):
+            compare(problem, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=5)
+    assert compare(bare, RING, ["dnasa"], steps=5, metric="consensus").metric == "consensus"
+    found = compare(measured, RING, ["dsgd:constant"], [0.001, 0.01], steps=5, metric="distance")
+    assert found.choice.eta.tolist() == [0.01]
 
 
 def test_nothing_is_run_for_a_choice_that_is_not_made():

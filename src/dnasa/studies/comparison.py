@@ -5,7 +5,7 @@ Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 MOST_EXTENSIONS = 8
 X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
-METRICS = (  # the first that is there is compared
+METRICS = (  # the first that is there is compared; never the consensus: where nothing moves, it is perfect
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
-    *("test_loss", "train_loss", "grad_norm", "consensus"),
+    *("test_loss", "train_loss", "grad_norm"),
 )
 RULES_COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")
 
@@ -198,7 +198,7 @@ def compare(
     others = _other_seeds(seeds) if _needs_other_seeds(problem, wanted, metric) else []
     runs = Runs(problem, topology, folder, {"steps": steps, **options})
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
-    compared = metric or next(name for name in METRICS if name in first.history)
+    compared = metric or _default_metric(first.history)
     selection = tuning.select(list(first.history), compared, seeds, others)
     histories, count = [with_eta(first.history)], 0
     while True:
@@ -232,12 +232,23 @@ def _other_seeds(seeds: Sequence[int]) -> list[int]:
     return list(range(max(seeds) + 1, max(seeds) + 1 + len(seeds)))
 
 
+def _default_metric(known: Container[str]) -> str:
+    for name in METRICS:
+        if name in known:
+            return name
+    raise InputError(
+        "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
+    )
+
+
 def _checked(metric: str | None, column: str, x: str) -> Any:
     """A callback that refuses a metric or an axis at the first evaluation, not at the end."""
 
     def check(evaluation: Evaluation) -> bool:
         row = evaluation.rows[0]
-        if metric is not None and not isinstance(row.get(metric), float):
+        if metric is None:
+            _default_metric(row)
+        elif not isinstance(row.get(metric), float):
             known = [name for name, value in row.items() if isinstance(value, float) and name not in (*X, "eta")]
             raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
         if column not in row:
