@@ -28,7 +28,11 @@ def cell(metric="test_loss", **values):
         ({"mean": 1234.56, "spread": 12.3}, "1235 ± 12"),
         ({"mean": 3.21e7, "spread": 2e6}, "3.21e+07 ± 2e+06"),
         ({"mean": 1.5e-9, "spread": 2e-10}, "1.5e-09 ± 2e-10"),
-        ({"mean": 0.0, "spread": 0.0}, "0.00 ± 0.00"),
+        ({"mean": 0.0, "spread": 0.0}, "0.00 ± 0"),
+        ({"mean": 0.5, "spread": 0.0}, "0.5000 ± 0"),
+        ({"mean": 0.5, "spread": 1e-17}, "0.5000 ± 0"),
+        ({"mean": 3.21e7, "spread": 0.0}, "3.21e+07 ± 0"),
+        ({"mean": 0.5, "spread": 0.0, "metric": "test_accuracy"}, "50.00 ± 0.00 %"),
         ({"diverged": 2}, "diverged (2 of 3)"),
         ({"mean": np.nan}, "-"),
     ],
@@ -41,6 +45,8 @@ def test_differences_have_their_interval():
     numbers = {"difference": -0.0123, "difference_low": -0.02, "difference_high": 0.001}
     assert cell("test_accuracy", **numbers)[1] == "-1.23 [-2.00, +0.10]"
     assert cell(**numbers)[1] == "-0.0123 [-0.02, +0.001]"
+    equal = {"difference": -0.0139, "difference_low": -0.0139 - 1e-17, "difference_high": -0.0139 + 1e-17}
+    assert cell("test_accuracy", **equal)[1] == "-1.39, the same for all seeds"
     assert cell(difference=0.5)[1] == "+0.5"
     assert cell(best=True)[1] == "best"
     assert cell(diverged=1)[1] == "-"

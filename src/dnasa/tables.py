@@ -9,6 +9,7 @@ import pandas as pd
 
 from dnasa.statistics import in_percent
 
+ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
@@ -32,9 +33,13 @@ def with_spread(metric: str, row: Any) -> str:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
     if isnan(mean):
         return "-"
-    scale, unit, digits = (100, " %", 2) if in_percent(metric) else (1, "", _digits(mean, spread))
+    if in_percent(metric):
+        return f"{100 * mean:.2f}" + ("" if isnan(spread) else f" ± {100 * spread:.2f}") + " %"
+    if abs(spread) <= ROUNDING * abs(mean):
+        spread = 0.0
+    digits = _digits(mean, spread)
     form = f".{max(0, digits)}f" if -2 <= digits <= 6 and abs(mean) < 1e6 else ".3g"
-    return f"{scale * mean:{form}}" + ("" if isnan(spread) else f" ± {scale * spread:{form}}") + unit
+    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}" if spread else " ± 0")
 
 
 def _digits(mean: float, spread: float) -> int:
@@ -53,6 +58,8 @@ def with_interval(metric: str, row: Any) -> str:
     numbers = [scale * float(value) + 0.0 for value in (row.difference, row.difference_low, row.difference_high)]
     form = "+.2f" if in_percent(metric) else "+.3g"
     middle, low, high = (f"{value:{form}}" for value in numbers)
+    if numbers[2] - numbers[1] <= ROUNDING * scale * abs(float(row["mean"])):
+        return f"{middle}, the same for all seeds"
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"
 
 
