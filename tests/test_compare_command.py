@@ -14,6 +14,7 @@ from test_resume import run
 
 from dnasa.core import Interrupted
 from dnasa.studies import comparison
+from dnasa.studies.run_table import experiment
 from dnasa.studies.sources import make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
@@ -29,7 +30,22 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert (tmp_path / "a" / "curves.pdf").read_bytes().startswith(b"%PDF")
     assert pd.read_csv(tmp_path / "a" / "stepsizes.csv").shape[0] == 3
     assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
-    assert r"\toprule" in (tmp_path / "a" / "table.tex").read_text()
+    table = (tmp_path / "a" / "table.tex").read_text()
+    assert r"\toprule" in table
+    assert r"\caption{least\_squares: 4 nodes, ring (rho = 0.333), 20 steps, 2 seeds. Stepsizes were" in table
+    assert r"\label{tab:a}" in table
+
+
+def test_the_title_names_everything_that_defines_the_experiment():
+    usual = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1, "rounds": 1}
+    usual |= {"compress": None, "message_dtype": None, "drop": 0.0, "away": 0.0, "stale": 0}
+    assert experiment(usual, "ring") == "digits: 8 nodes, ring, 1,000 steps, 1 seed"
+    other = {"partition": "by_label", "rounds": 2, "compress": "topk:0.01", "message_dtype": "bfloat16"}
+    other |= {"drop": 0.1, "away": 0.2, "stale": 1, "seeds": 2}
+    assert experiment(usual | other, "ring") == (
+        "digits, by_label: 8 nodes, ring, 1,000 steps, 2 seeds, 2 exchanges per step, messages compressed by topk:0.01, "
+        "messages in bfloat16, links fail with probability 0.1, nodes unreachable for 0.2 of the time, staleness up to 1"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Studies as files: every cell is a comparison, everything is saved and continued, and mistakes show before anything runs."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,12 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(w
     assert row.spread == pytest.approx(values.std())
     assert f"{100 * row['mean']:.2f} ± {100 * row.spread:.2f} %" in done.stdout
     assert (folder / "table.tex").read_text().count(r"\toprule") == 2
+    captions = re.findall(r"\\caption{(.*)}\n\\label{tab:(.*)}", (folder / "table.tex").read_text())
+    assert [name for _, name in captions] == ["tiny-least-squares", "tiny-digits"]
+    assert "other seeds" in captions[0][0]
+    assert "tenth of the training rows" not in captions[0][0]
+    assert "other seeds" not in captions[1][0]
+    assert "tenth of the training rows" in captions[1][0]
     assert (folder / "stepsizes.svg").stat().st_size > 20_000
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
 

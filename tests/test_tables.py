@@ -62,7 +62,7 @@ ODD = pd.DataFrame(
 
 
 def written(table=ODD):
-    return tables.latex(table, "100 % of it", {(0, "test accuracy")}, {"stepsize"})
+    return tables.latex(table, "100 % of it", "first_50%", {(0, "test accuracy")}, {"stepsize"})
 
 
 def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows():
@@ -77,6 +77,7 @@ def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows():
         assert len(re.findall(r"(?<!\\)&", row)) == ODD.shape[1] - 1
         assert len(re.findall(r"(?<!\\)\$", row)) % 2 == 0
     assert not re.search(r"(?<!\\)%", text)
+    assert r"\label{tab:first-50-}" in text
     assert r"\textbf{97.12 $\pm$ 0.31~\%}" in text
     assert r"$0.1 \sqrt{n/(t+1)}$" in text
     assert r"$n^{1/4}/t^{3/4}$" in text

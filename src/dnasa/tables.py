@@ -64,9 +64,16 @@ def with_interval(metric: str, row: Any) -> str:
 
 
 def latex(
-    table: pd.DataFrame, caption: str = "", bold: Container[tuple[int, str]] = (), formulas: Container[str] = ()
+    table: pd.DataFrame,
+    caption: str,
+    name: str,
+    bold: Container[tuple[int, str]] = (),
+    formulas: Container[str] = (),
 ) -> str:
-    """A booktabs table (\\usepackage{booktabs}) with these cells, by row and column, in bold type, and columns of formulas."""
+    """A booktabs table (\\usepackage{booktabs}) that is referred to as tab:name.
+
+    `bold` are the cells, by row and column, in bold type, `formulas` the columns of formulas.
+    """
     header = " & ".join(_latex_cell(str(name)) for name in table)
     rows = []
     for i, row in enumerate(table.astype(str).to_dict("records")):
@@ -75,7 +82,8 @@ def latex(
     lines = [
         r"\begin{table}",
         r"\centering",
-        *([rf"\caption{{{_latex_cell(caption)}}}"] if caption else []),
+        rf"\caption{{{_latex_cell(caption)}}}",
+        rf"\label{{tab:{re.sub('[^a-zA-Z0-9-]+', '-', name)}}}",
         rf"\begin{{tabular}}{{{'l' * table.shape[1]}}}",
         r"\toprule",
         rf"{header} \\",

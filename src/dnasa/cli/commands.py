@@ -84,7 +84,7 @@ def train(
 ) -> None:
     """Train one model on many nodes."""
     from dnasa.engine.loop import solve
-    from dnasa.studies.run_table import source
+    from dnasa.studies.run_table import experiment
 
     if config is not None:
         return configs.repeat(context, config)
@@ -102,7 +102,7 @@ def train(
     )
     console.quiet = result.rank != 0
     print_lost_nodes(result.settings)
-    title = f"{RULES[rule].title} on {source(context.params)}: {nodes} nodes, {describe(graph)}"
+    title = f"{RULES[rule].title} on {experiment(context.params, describe(graph))}"
     console.print(history_table(result.history, title))
     if local_accuracy:
         import torch
@@ -177,7 +177,7 @@ def compare(
     on other seeds; the results are those on the test rows.
     """
     from dnasa.studies.comparison import compare as run_comparison
-    from dnasa.studies.run_table import source
+    from dnasa.studies.run_table import experiment
 
     if config is not None:
         return configs.repeat(context, config)
@@ -187,13 +187,12 @@ def compare(
     comparison = run_comparison(made.problem, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
     console.quiet = comparison.rank != 0
     print_lost_nodes(comparison.settings)
-    seeds_text = f"{seeds} seed{'s' * (seeds > 1)}"
-    title = f"{source(context.params)}: {nodes} nodes, {describe(graph)}, {steps:,} steps, {seeds_text}"
+    title = experiment(context.params, describe(graph))
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():
         print_line(line)
     if out is not None and comparison.rank == 0:
-        pictures.save_comparison(out, comparison, format, latex)
+        pictures.save_comparison(out, comparison, format, latex, title)
         print_line(f"Saved {', '.join(pictures.names('compare', context.params))} and all runs in {out}.")
     if comparison.all_diverged:
         fail(1, "Every run diverged: try smaller --etas, or add dnasa, which needs none.")

@@ -34,7 +34,7 @@ def save_history(folder: Path, result: "Result") -> None:
     write(folder / "history.png", rendered(result.plot(), "png"))
 
 
-def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool) -> None:
+def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool, title: str) -> None:
     """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
@@ -43,7 +43,7 @@ def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bo
     write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
     write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
     if latex:
-        write(folder / "table.tex", comparison.latex().encode())
+        write(folder / "table.tex", comparison.latex(title, folder.resolve().name).encode())
     write(folder / "table.csv", comparison.summary().to_csv(index=False).encode())
 
 

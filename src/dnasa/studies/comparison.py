@@ -121,14 +121,18 @@ class Comparison:
         edge = f" ({row.edge} tried)" if row.edge else ""
         return tables.number(self.selection.metric, row.value, 4) + edge
 
-    def latex(self, caption: str = "") -> str:
-        """Without what only a reader of the whole run needs; the best result is bold."""
+    def latex(self, title: str = "", name: str = "comparison") -> str:
+        """Without what only a reader of the whole run needs; the best result is bold.
+
+        The caption begins with `title`; the table is referred to as tab:name.
+        """
         table, best = self.table(), self.summary().best
         table = table.drop(columns=table.columns[2])
         if (table["diverged at"] == "none").all():
             table = table.drop(columns="diverged at")
         bold = {(int(i), tables.metric_name(self.metric)) for i in best.index[best]}
-        return tables.latex(table, caption or " ".join(self.notes()[:2]), bold, {"stepsize"})
+        caption = " ".join([f"{title}."] * bool(title) + self.notes()[: 2 if len(self.selection.reported) > 1 else 1])
+        return tables.latex(table, caption, name, bold, {"stepsize"})
 
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""

@@ -12,6 +12,13 @@ from dnasa.runs.result import parse_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+CONDITIONS = {  # options that are off by default
+    "compress": "messages compressed by {}",
+    "message_dtype": "messages in {}",
+    "drop": "links fail with probability {:g}",
+    "away": "nodes unreachable for {:g} of the time",
+    "stale": "staleness up to {}",
+}
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
 
@@ -35,6 +42,18 @@ def source(options: dict[str, Any]) -> str:
         return Path(str(options["shard_dir"])).name
     data = str(options.get("data", "-"))
     return Path(data).name or data
+
+
+def experiment(options: dict[str, Any], graph: str) -> str:
+    """What defines a run besides its rules, for titles and captions."""
+    divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
+    where = f"{source(options)}, {options['partition']}" if divided else source(options)
+    parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps"]
+    seeds = options["seeds"]
+    parts += [f"{seeds} seed{'s' * (seeds > 1)}"]
+    parts += [f"{options['rounds']} exchanges per step"] * (options["rounds"] > 1)
+    parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options[name]]
+    return f"{where}: {', '.join(parts)}"
 
 
 def _row(path: Path) -> dict[str, Any]:

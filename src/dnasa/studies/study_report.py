@@ -90,20 +90,24 @@ class StudyReport:
     def latex(self) -> str:
         """One booktabs table for each problem; the best result of a column is bold."""
         titles, parts = self.titles(), []
-        notes = " ".join(self.notes()).replace("* the best", "bold the best")
         for problem, table in self.tables().items():
+            notes = " ".join(self.notes(problem)).replace("* the best", "bold the best")
             bold = {(i, name) for name in table for i, text in enumerate(table[name]) if text.endswith("*")}
             plain = table.apply(lambda column: column.str.removesuffix(" *"))
-            parts.append(tables.latex(plain, f"{titles[problem]}. {notes}", bold))
+            parts.append(
+                tables.latex(plain, f"{titles[problem]}. {notes}", f"{self.study.name}-{source_name(problem)}", bold)
+            )
         return "\n".join(parts)
 
-    def notes(self) -> list[str]:
-        """How stepsizes were chosen, and what the marks of the table mean."""
+    def notes(self, problem: str | None = None) -> list[str]:
+        """How stepsizes were chosen, and what the marks of the table mean: of one problem, or of all."""
+        found = [(cell, comparison) for cell, comparison in self.found if problem in (None, cell.problem)]
         chosen = dict.fromkeys(
-            str(comparison.selection) for _, comparison in self.found if comparison.choice.eta.notna().any()
+            str(comparison.selection) for _, comparison in found if comparison.choice.eta.notna().any()
         )
         lines = [f"Stepsizes were chosen by {' or '.join(chosen)}."] if chosen else ["Nothing was tuned."]
-        shown = " ".join(text for table in self.tables().values() for text in table.iloc[:, 1:].to_numpy().ravel())
+        parts = [table for name, table in self.tables().items() if problem in (None, name)]
+        shown = " ".join(text for table in parts for text in table.iloc[:, 1:].to_numpy().ravel())
         used = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in shown]
         return lines + [f"Marks: {'; '.join(used)}."] * bool(used)
 
