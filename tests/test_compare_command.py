@@ -52,7 +52,8 @@ def test_the_title_names_everything_that_defines_the_experiment():
     ("words", "message"),
     [
         ("--x miles", "Unknown x 'miles'"),
-        ("--format gif", "Unknown format 'gif'"),
+        ("--format pdf,gif", "Unknown format 'gif'"),
+        ("--format ,", "--format names no format"),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),
         ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
@@ -67,6 +68,23 @@ def test_a_wrong_comparison_gets_one_clear_line(words, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_the_same_comparison_again_draws_its_runs_in_other_formats(tmp_path, monkeypatch):
+    words = [*LEAST, "--out", tmp_path / "a"]
+    assert run(*words, "--extend").returncode == 0
+    before = (tmp_path / "a" / "history.csv").read_bytes()
+    monkeypatch.setattr(comparison, "solve", None)  # nothing is run
+    again = run(*words, "--extend", "--format", "pdf,svg", "--latex")
+    assert again.returncode == 0, again.stderr
+    assert "The runs are read from" in again.stdout
+    assert (tmp_path / "a" / "history.csv").read_bytes() == before
+    for name in ("curves.pdf", "curves.svg", "stepsizes.pdf", "stepsizes.svg", "table.tex"):
+        assert name in again.stdout
+        assert (tmp_path / "a" / name).exists()
+    other = run(*words, "--extend", "--seeds", 2)
+    assert other.returncode == 2
+    assert "holds a run already" in other.stderr
 
 
 @pytest.mark.parametrize("words", [["rusn"], ["compare", "--rulez", "dsgd"], ["compare", "--steps", "many"]])
@@ -161,7 +179,7 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
 def test_a_comparison_on_a_synthetic_problem_has_50_points(problem):
     options = {"problem": problem, "nodes": 4, "steps": 1000, "batch": None, "dtype": None, "evaluate": None}
-    assert len(make_source(SimpleNamespace(**options), range(4), validate=True).evaluate) == 51
+    assert make_source(SimpleNamespace(**options), range(4), validate=True).evaluate == [*range(0, 1001, 20)]
     assert make_source(SimpleNamespace(**options | {"evaluate": 7}), range(4), validate=True).evaluate == 7
     assert make_source(SimpleNamespace(**options), range(4), validate=False).evaluate is None
 

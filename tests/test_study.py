@@ -52,7 +52,7 @@ def whole(tmp_path_factory):
     """The study run once: what it printed, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "tiny.toml").write_text(TINY)
-    return run("study", folder / "tiny.toml", "--out", folder / "a", "--latex", "--format", "svg"), folder / "a"
+    return run("study", folder / "tiny.toml", "--out", folder / "a", "--latex", "--format", "svg,pdf"), folder / "a"
 
 
 # ---------------------------------------------------------------- a study, its table and its figure
@@ -82,6 +82,7 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(w
     assert "tenth of the training rows" not in captions[0][0]
     assert "other seeds" not in captions[1][0]
     assert "tenth of the training rows" in captions[1][0]
+    assert (folder / "stepsizes.pdf").read_bytes().startswith(b"%PDF")
     assert (folder / "stepsizes.svg").stat().st_size > 20_000
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
 

@@ -192,7 +192,7 @@ def compare(
     for line in comparison.notes():
         print_line(line)
     if out is not None and comparison.rank == 0:
-        pictures.save_comparison(out, comparison, format, latex, title)
+        pictures.save_comparison(out, comparison, pictures.formats(format), latex, title)
         print_line(f"Saved {', '.join(pictures.names('compare', context.params))} and all runs in {out}.")
     if comparison.all_diverged:
         fail(1, "Every run diverged: try smaller --etas, or add dnasa, which needs none.")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
+DRAWING = ("format", "latex")  # options of what is made of a finished run
 NOT_STORED = ("out", "force", "config", "trace")
 SOURCES = ("data", "problem", "shard_dir")
 OLD_NAMES = {"wire": "message_dtype"}
@@ -47,10 +48,32 @@ def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> "R
     if restarted or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
     options = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
-    folder = RunFolder(out, {"command": context.info_name, "options": without_unused(options)}, force=force)
+    config = {"command": context.info_name, "options": without_unused(options)}
+    if not force and context.info_name == "compare" and is_complete(out, config):
+        if networks.launched_rank() == 0:
+            print_line(f"The runs are read from {out}: they were made with the same options.")
+        return RunFolder(out, resume=True)
+    folder = RunFolder(out, config, force=force)
     if networks.launched_rank() == 0:
         folder.check()
     return folder
+
+
+def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether it holds the finished runs of this config, however they were drawn."""
+    from dnasa.runs.folder import RunFolder
+
+    if not (folder / "config.json").exists():
+        return False
+    run = RunFolder(folder, resume=True)
+    return run.state == "done" and _undrawn(run.config) == _undrawn(config)
+
+
+def _undrawn(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The command and its options, without those of the drawing."""
+    options = config.get("options")
+    known = options.items() if isinstance(options, dict) else ()
+    return config.get("command"), {name: value for name, value in known if name not in DRAWING}
 
 
 def stored(name: str, value: Any) -> Any:

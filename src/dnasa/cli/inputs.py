@@ -102,11 +102,11 @@ def make_channel(given: SimpleNamespace) -> "Channel | None":
 
 def check_comparison(context: typer.Context) -> None:
     """Refuse what would fail or have no effect at the end."""
-    from dnasa.cli.pictures import FORMATS
+    from dnasa.cli import pictures
     from dnasa.studies.comparison import X
 
     given = SimpleNamespace(**context.params)
-    choose("format", given.format, dict.fromkeys(FORMATS))
+    pictures.formats(given.format)
     choose("x", given.x, X)
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")

@@ -122,7 +122,9 @@ XAxis = Annotated[
         help="Curves against steps, epochs, bytes, messages or seconds (the chosen runs are then repeated, each by itself).",
     ),
 ]
-PictureFormat = Annotated[str, typer.Option("--format", help="Format of the figures: png, pdf or svg.")]
+PictureFormat = Annotated[
+    str, typer.Option("--format", help="Formats of the figures, separated by commas: png, pdf, svg.")
+]
 Latex = Annotated[bool, typer.Option("--latex", help="Also write the table as LaTeX (booktabs), table.tex in --out.")]
 Schedule = Annotated[
     str | None,

@@ -1,10 +1,10 @@
 """The pictures, their numbers and the table of a run, in its folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnasa.core import RunError
+from dnasa.core import InputError, RunError, choose
 from dnasa.files import write_durably
 
 if TYPE_CHECKING:
@@ -14,13 +14,23 @@ if TYPE_CHECKING:
 FORMATS = ("png", "pdf", "svg")
 
 
+def formats(text: str) -> list[str]:
+    """From the value of --format."""
+    kinds = [part.strip() for part in text.split(",") if part.strip()]
+    if not kinds:
+        raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")
+    for kind in kinds:
+        choose("format", kind, dict.fromkeys(FORMATS))
+    return list(dict.fromkeys(kinds))
+
+
 def names(command: str, options: Mapping[str, Any]) -> list[str]:
     """The files that a command with these options writes at its end."""
     if command == "train":
         return ["history.png", *([] if options.get("problem") else ["model.safetensors", "model.json"])]
-    kind = options.get("format") or FORMATS[0]
+    kinds = formats(options.get("format") or FORMATS[0])
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
-    return ["curves.csv", f"curves.{kind}", "stepsizes.csv", f"stepsizes.{kind}", *tables]
+    return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
 
 
 def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]:
@@ -34,12 +44,13 @@ def save_history(folder: Path, result: "Result") -> None:
     write(folder / "history.png", rendered(result.plot(), "png"))
 
 
-def save_comparison(folder: Path, comparison: "Comparison", kind: str, latex: bool, title: str) -> None:
+def save_comparison(folder: Path, comparison: "Comparison", kinds: Sequence[str], latex: bool, title: str) -> None:
     """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
-    write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
-    write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
+    for kind in kinds:
+        write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
+        write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
     write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
     write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
     if latex:

@@ -1,5 +1,6 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,9 +9,9 @@ import typer
 from dnasa import networks
 from dnasa.cli import inputs, options, plugins
 from dnasa.cli.exits import fail
-from dnasa.cli.pictures import FORMATS, write
+from dnasa.cli.pictures import formats, write
 from dnasa.cli.rendering import frame_table, print_line, print_wide
-from dnasa.core import InputError, choose
+from dnasa.core import InputError
 from dnasa.files import make_folder
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def study(
         return print_list(file)
     if networks.detect() != "simulated":
         raise InputError("A study runs in one process: start it without mpirun or torchrun.")
-    choose("format", format, dict.fromkeys(FORMATS))
+    kinds = formats(format)
     plugins.load(plugin or ())
     path = study_file.find(file)
     chosen = study_file.read(path, inputs.split(only or ""), quick)
@@ -54,7 +55,7 @@ def study(
     folder = make_folder(out or Path("studies") / chosen.name)
     report = StudyReport(chosen, *runner.run(chosen, folder, report=print_line))
     print_report(report)
-    save(report, folder, format, latex)
+    save(report, folder, kinds, latex)
     if report.numbers()["mean"].isna().all():
         fail(1, "Every run diverged: try smaller etas, or add dnasa, which needs none.")
 
@@ -76,15 +77,16 @@ def print_report(report: "StudyReport") -> None:
         print_line(line)
 
 
-def save(report: "StudyReport", folder: Path, kind: str, latex: bool) -> None:
+def save(report: "StudyReport", folder: Path, kinds: Sequence[str], latex: bool) -> None:
     """Each file is complete or absent."""
     from dnasa.plots import rendered
 
     figure = report.study.figure
-    write(folder / f"{figure}.{kind}", rendered(report.draw(), kind))
+    for kind in kinds:
+        write(folder / f"{figure}.{kind}", rendered(report.draw(), kind))
     write(folder / f"{figure}.csv", report.drawn().to_csv(index=False).encode())
     write(folder / "table.csv", report.numbers().to_csv(index=False).encode())
     if latex:
         write(folder / "table.tex", report.latex().encode())
-    names = [f"{figure}.{kind}", f"{figure}.csv", "table.csv", *["table.tex"] * latex]
+    names = [*(f"{figure}.{kind}" for kind in (*kinds, "csv")), "table.csv", *["table.tex"] * latex]
     print_line(f"Saved {', '.join(names)} and all runs in {folder}.")
