@@ -207,3 +207,30 @@ def test_mistakes_in_evaluate_get_one_line(evaluate, message):
     problem = Custom(batched_gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 1e-300], schedule="constant", steps=3)
+
+
+@pytest.mark.parametrize("start", [np.zeros(DIM), torch.zeros(DIM, dtype=torch.float64)], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ({"loss": lambda x, node: np.nan if node == 2 else 1.0}, "At step 0: The loss of node 2 is nan although x is"),
+        (
+            {"full_gradient": lambda x, node: x * (np.inf if node == 3 else 1) + x},
+            "At step 0: The full gradient of node 3 is not finite although x is",
+        ),
+    ],
+    ids=["loss", "full gradient"],
+)
+def test_what_is_measured_must_be_finite_where_x_is(function, message, start):
+    problem = Custom(lambda x, node, rng: x, start, **function)
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, GRAPH, steps=2)
+
+
+def test_a_diverging_run_may_have_a_loss_that_is_not_finite():
+    def gradient(x, node, rng):
+        return -(x**3)
+
+    problem = Custom(gradient, np.ones(DIM), loss=lambda x, node: (x**4).sum())
+    result = dnasa.solve(problem, GRAPH, "dsgd:constant", eta=10.0, steps=20, evaluate=1)
+    assert result.runs.diverged[0] > 0

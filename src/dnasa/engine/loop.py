@@ -2,8 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -223,7 +223,8 @@ class Run:
     def _evaluate(self, snapshots: list[Snapshot], t: int, session: Session, bar: Any) -> bool:
         """Measure and record; whether the run is to stop here."""
         began = now()
-        evaluation = self.recorder.evaluate(snapshots, t)
+        with naming_step(t):
+            evaluation = self.recorder.evaluate(snapshots, t)
         bar.show(t, evaluation.rows)
         session.record(self.recorder)
         self.timeline.add("evaluation", began, t)
@@ -281,6 +282,15 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
     for snapshot in snapshots:
         check_state(snapshot.state, snapshot.state.x)
     return snapshots
+
+
+@contextmanager
+def naming_step(t: int) -> Iterator[None]:
+    """Functions of the user's that are not given t: what is wrong with them is reported with the step."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"At step {t}: {error}") from error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

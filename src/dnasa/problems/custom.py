@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import copied, like, to_numpy
+from dnasa.arrays import copied, like, moderate, to_numpy
 from dnasa.core import Array, InputError, Prox, whole
 from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
@@ -51,7 +51,6 @@ class Custom(Problem):
         self.batched, self.metrics, self.prox = batched, evaluate, prox
         self.user_fingerprint = fingerprint
         self.generators: Generators | None = None
-        self.largest = _largest(self.point)
 
     @classmethod
     def from_loss(cls, loss: Callable[..., Array], start: Array, batched: bool = False, **options: Any) -> "Custom":
@@ -119,7 +118,7 @@ class Custom(Problem):
 
     def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
         """A gradient that is not finite although x is moderate is a mistake, and no sign of divergence."""
-        wrong = ~(abs(g) < np.inf).all(-1) & (abs(x) < self.largest).all(-1)
+        wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
         if wrong.any():
             node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
             raise InputError(
@@ -152,7 +151,7 @@ class Custom(Problem):
         except (AttributeError, TypeError, ValueError, RuntimeError):
             raise InputError("evaluate must return a dictionary of numbers, such as {'distance': 0.5}.") from None
         for name, value in numbers.items():
-            if not isfinite(value) and bool((abs(point) < self.largest).all()):
+            if not isfinite(value) and moderate(point):
                 raise InputError(
                     f"The metric '{name}' is {value} although x is finite: return a finite number, or give the metric to "
                     "solve(metrics=...), where it may be undefined."
@@ -161,16 +160,24 @@ class Custom(Problem):
 
     def _loss(self, x: Array, node: int) -> float:
         assert self.loss is not None
-        value = self.loss(x, node)
+        value = self.loss(copied(x), node)
         try:
-            return float(value)
+            number = float(value)
         except (TypeError, ValueError, RuntimeError):
             what = type(value).__name__
             raise InputError(f"The loss of node {node} is of type {what}: return a single number.") from None
+        if not isfinite(number) and moderate(x):
+            raise InputError(f"The loss of node {node} is {number} although x is finite: check the function loss.")
+        return number
 
     def _full_gradient(self, x: Array, node: int) -> Array:
         assert self.full_gradient is not None
-        return _like(self.full_gradient(copied(x), node), x, f"full gradient of node {node}")
+        g = _like(self.full_gradient(copied(x), node), x, f"full gradient of node {node}")
+        if not (abs(g) < np.inf).all() and moderate(x):
+            raise InputError(
+                f"The full gradient of node {node} is not finite although x is: check the function full_gradient."
+            )
+        return g
 
     @staticmethod
     def _average(
@@ -183,7 +190,7 @@ class Custom(Problem):
         out, factors = copied(out_like), [1.0] * len(nodes) if weights is None else weights
         for variant in range(mean.shape[0]):
             for s in range(mean.shape[1]):
-                values = [w * function(copied(mean[variant, s]), node) for node, w in zip(nodes, factors, strict=True)]
+                values = [w * function(mean[variant, s], node) for node, w in zip(nodes, factors, strict=True)]
                 out[variant, s] = sum(values) / len(nodes)
         return out
 
@@ -200,11 +207,6 @@ def _starting_point(start: Array) -> Array:
     if isinstance(start, np.ndarray):
         return start if start.dtype.kind == "f" else start.astype(np.float64)
     return start.detach() if start.is_floating_point() else start.double()
-
-
-def _largest(point: Array) -> float:
-    """1e51 or 1e6: while x is smaller, a gradient that is not finite is a mistake and no sign of divergence."""
-    return float(np.finfo(str(point.dtype).removeprefix("torch.")).max) ** (1 / 6)
 
 
 def _is_like(value: Any, point: Array) -> bool:
