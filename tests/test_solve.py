@@ -646,3 +646,13 @@ def test_node_weights_of_unknown_rows_are_refused():
 def test_an_unknown_option_is_named():
     with pytest.raises(InputError, match="no option 'step_size'"):
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=3, step_size=0.1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("where", ["problem", "nodes"])
+def test_a_start_that_is_not_finite_is_refused(where):
+    start = np.zeros((4, 3))
+    start[2, 1] = np.nan
+    problem = Custom(lambda x, node, rng: x, start[2] if where == "problem" else np.zeros(3))
+    message = "start is nan at coordinate 1" if where == "problem" else "start of node 2 is nan at coordinate 1"
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, topology.ring(4), steps=5, start=None if where == "problem" else start)

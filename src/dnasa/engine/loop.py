@@ -205,7 +205,8 @@ class Run:
         gradients = tuple([self._gradient(point, t) for point in stepper.points(t)])
         self.recorder.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
-        stepper.step(gradients, t)
+        with naming_step(t):
+            stepper.step(gradients, t)
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dnasa.arrays import concatenate, to_numpy
 from dnasa.core import Array, InputError, Network, Rule
+from dnasa.prox import checked
 from dnasa.rules.registry import Group, Variant
 from dnasa.runs import metrics
 from dnasa.runs.result import Result
@@ -151,7 +152,8 @@ class Recorder:
         }
         evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
         problem = self.problem
-        row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, problem.prox)
+        prox = None if problem.prox is None else checked(problem.prox)
+        row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, prox)
         row = problem.derived(row)
         return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
 
