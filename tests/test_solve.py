@@ -656,3 +656,18 @@ def test_a_start_that_is_not_finite_is_refused(where):
     message = "start is nan at coordinate 1" if where == "problem" else "start of node 2 is nan at coordinate 1"
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, topology.ring(4), steps=5, start=None if where == "problem" else start)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.1}, "no option 'lr'. Its options: steps, eta, schedule, seed, start, evaluate"),
+        ({"eta": "0.1"}, "eta must be a positive number, not '0.1'"),
+        ({"eta": -0.5}, r"eta must be a positive number, not -0\.5"),
+        ({"seed": "a"}, "A seed must be a whole number from 0 on, not 'a'"),
+    ],
+)
+def test_wrong_options_are_named_with_the_remedy(options, message):
+    problem = Custom(lambda x, node, rng: x, np.zeros(3))
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, topology.ring(4), "dsgd", steps=5, **options)

@@ -274,7 +274,7 @@ def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
         exact = False
     if not exact or not low <= number <= high:
         wanted = "a positive whole number" if low == 1 else f"a whole number from {low} on"
-        raise InputError(f"{name} must be {wanted}, not {value}.")
+        raise InputError(f"{name} must be {wanted}, not {_quoted(value)}.")
     return number
 
 
@@ -292,4 +292,9 @@ def positive(name: str, value: Any) -> None:
     except (TypeError, ValueError, OverflowError):
         good = False
     if not good:
-        raise InputError(f"{name} must be a positive number, not {value}.")
+        raise InputError(f"{name} must be a positive number, not {_quoted(value)}.")
+
+
+def _quoted(value: Any) -> Any:
+    """Text in quotation marks: '0.1' is no number."""
+    return repr(value) if isinstance(value, str) else value

@@ -111,7 +111,8 @@ def solve(
     """
     unknown = set(options) - set(DEFAULTS)
     if unknown:
-        raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(DEFAULTS)}.")
+        known = ["steps", "eta", "schedule", "seed", "start", *DEFAULTS]
+        raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(known)}.")
     chosen: Options = {**DEFAULTS, **options}
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, chosen)
     return Run(problem, plan, chosen).run()
