@@ -1,5 +1,6 @@
 """Gradients of one's own: batched, node by node, or differentiated by torch; metrics of one's own."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,38 @@ def test_mistakes_in_batched_gradients_get_one_line(returned, message):
     problem = Custom(lambda x, nodes, rngs: returned(x), np.ones(DIM), batched=True)
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, GRAPH, steps=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gradient": 3.0}, r"gradient must be a function gradient\(x, node, rng\), not float"),
+        (
+            {"gradient": lambda x: x},
+            r"gradient\(x, node, rng\); its arguments are \(x\): too many positional arguments",
+        ),
+        ({"gradient": lambda x, i, r, s: x, "batched": True}, r"gradient\(x, nodes, rngs\); .* missing .*'s'"),
+        ({"loss": lambda x: 0.0}, r"loss must be a function loss\(x, node\); its arguments are \(x\)"),
+        ({"full_gradient": np.zeros(3)}, r"full_gradient must be a function full_gradient\(x, node\), not ndarray"),
+        ({"evaluate": {"a": 1.0}}, r"evaluate must be a function evaluate\(x\), not dict"),
+        ({"prox": lambda x: x}, r"prox must be a function prox\(x, step\)"),
+    ],
+)
+def test_what_is_not_a_function_of_these_arguments_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        Custom(**{"gradient": node_gradient, "start": np.zeros(DIM)} | options)
+
+
+def test_a_function_without_a_signature_is_accepted():
+    class Compiled:
+        __signature__ = "unknown"
+
+        def __call__(self, x, node, rng):
+            return x - TARGETS[node]
+
+    with pytest.raises(TypeError, match="__signature__"):
+        inspect.signature(Compiled())
+    assert dnasa.solve(Custom(Compiled(), np.zeros(DIM)), GRAPH, steps=2).x.shape == (NODES, DIM)
 
 
 # ---------------------------------------------------------------- generators

@@ -1,5 +1,6 @@
 """A problem defined by a gradient function."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
@@ -45,6 +46,16 @@ class Custom(Problem):
         evaluate: Callable[[Array], Mapping[str, Any]] | None = None,
         prox: Prox | None = None,
     ):
+        _check_function("gradient", gradient, _arguments(batched))
+        optional: dict[str, tuple[Any, str]] = {
+            "loss": (loss, "x, node"),
+            "full_gradient": (full_gradient, "x, node"),
+            "evaluate": (evaluate, "x"),
+            "prox": (prox, "x, step"),
+        }
+        for name, (function, arguments) in optional.items():
+            if function is not None:
+                _check_function(name, function, arguments)
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
         self.gradient_function, self.loss, self.full_gradient = gradient, loss, full_gradient
@@ -60,6 +71,8 @@ class Custom(Problem):
         options are those of `Custom`.
         """
         import torch
+
+        _check_function("loss", loss, _arguments(batched))
 
         def gradient(x: Array, node: Any, rng: Any) -> Array:
             point = x.detach().requires_grad_()
@@ -193,6 +206,24 @@ class Custom(Problem):
                 values = [w * function(mean[variant, s], node) for node, w in zip(nodes, factors, strict=True)]
                 out[variant, s] = sum(values) / len(nodes)
         return out
+
+
+def _arguments(batched: bool) -> str:
+    return "x, nodes, rngs" if batched else "x, node, rng"
+
+
+def _check_function(name: str, function: Any, arguments: str) -> None:
+    wanted = f"{name} must be a function {name}({arguments})"
+    if not callable(function):
+        raise InputError(f"{wanted}, not {type(function).__name__}.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some compiled functions have none
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError as error:
+        raise InputError(f"{wanted}; its arguments are {signature}: {error}.") from None
 
 
 def _starting_point(start: Array) -> Array:
