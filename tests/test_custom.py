@@ -194,6 +194,11 @@ def test_from_loss_differentiates(loss, batched, start):
     np.testing.assert_allclose(result.x, by_hand.x, rtol=1e-12, atol=1e-14)
 
 
+def test_other_errors_of_a_loss_are_shown_as_they_are():
+    with pytest.raises(RuntimeError, match="must match the size"):
+        dnasa.solve(Custom.from_loss(lambda x, node, rng: (x - torch.zeros(2)).sum(), np.zeros(DIM)), GRAPH, steps=2)
+
+
 def test_another_loss_is_another_problem():
     one, other = (Custom.from_loss(loss, np.zeros(DIM)).node_fingerprint(0) for loss in (node_loss, batched_loss))
     assert one != other
@@ -205,6 +210,10 @@ def test_another_loss_is_another_problem():
         (lambda x, node, rng: x.detach().sum(), False, "loss of node 0 does not depend on x by torch"),
         (lambda x, node, rng: x, False, r"loss of node 0 has shape \(3,\): return a single number"),
         (lambda x, nodes, rngs: x.sum(), True, r"return one number for each row of x, \(1, 1, 5\)"),
+        (lambda x, node, rng: x.sum() * 1j, False, "loss of node 0 is complex: return a real number"),
+        (lambda x, node, rng: (x - TARGETS[node]).sum(), False, "loss of node 0 combines .* NumPy: .*torch.from_numpy"),
+        (lambda x, node, rng: (TARGETS[node] - x).sum(), False, "loss of node 0 combines .* NumPy"),
+        (lambda x, nodes, rngs: torch.dot(x[0, 0, 0], TARGETS[0]), True, "batched loss combines .* NumPy"),
     ],
 )
 def test_mistakes_in_a_loss_get_one_line(loss, batched, message):

@@ -1,7 +1,8 @@
 """A problem defined by a gradient function."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from math import isfinite
 from typing import Any
@@ -68,7 +69,7 @@ class Custom(Problem):
         """From `loss(x, node, rng)`, a number that torch differentiates: a stochastic loss of the node at the tensor x.
 
         With `batched=True`, `loss(x, nodes, rngs)` gives one number for each row of x: (variants, seeds, k). The other
-        options are those of `Custom`.
+        options are those of `Custom`; their functions are given tensors, also if `start` is a NumPy array.
         """
         import torch
 
@@ -76,8 +77,10 @@ class Custom(Problem):
 
         def gradient(x: Array, node: Any, rng: Any) -> Array:
             point = x.detach().requires_grad_()
-            value = loss(point, node, rng)
-            _check_loss(value, tuple(x.shape[:-1]), node)
+            whose = "batched loss" if batched else f"loss of node {node}"
+            with _explaining_numpy(whose):
+                value = loss(point, node, rng)
+            _check_loss(value, tuple(x.shape[:-1]), whose)
             return torch.autograd.grad(value.sum(), point)[0]
 
         return cls(gradient, torch.as_tensor(start), batched=batched, **options)
@@ -264,10 +267,24 @@ def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
     return like(array, point)
 
 
-def _check_loss(value: Any, shape: tuple[int, ...], node: Any) -> None:
-    whose = f"loss of node {node}" if not shape else "batched loss"
+@contextmanager
+def _explaining_numpy(whose: str) -> Iterator[None]:
+    """torch's and NumPy's errors for tensors with arrays name neither the node nor the remedy."""
+    try:
+        yield
+    except (TypeError, RuntimeError) as error:
+        if "numpy" not in str(error):
+            raise
+        raise InputError(
+            f"The {whose} combines the tensor x with NumPy: convert data with torch.from_numpy, use torch functions."
+        ) from error
+
+
+def _check_loss(value: Any, shape: tuple[int, ...], whose: str) -> None:
     if not getattr(value, "requires_grad", False):
         raise InputError(f"The {whose} does not depend on x by torch operations: compute it from the tensor x.")
+    if value.is_complex():
+        raise InputError(f"The {whose} is complex: return a real number, such as its real part or its absolute value.")
     if tuple(value.shape) != shape:
         wanted = f"one number for each row of x, {shape}" if shape else "a single number"
         raise InputError(f"The {whose} has shape {tuple(value.shape)}: return {wanted}.")
