@@ -105,6 +105,53 @@ def test_mistakes_in_batched_gradients_get_one_line(returned, message):
 
 
 @pytest.mark.parametrize(
+    ("gradient", "reason"),
+    [
+        (lambda x, nodes, rngs: x - TARGETS, "operands could not be broadcast"),
+        (lambda x, nodes, rngs: x - TARGETS[: x.shape[2]], "the result differs"),
+        (lambda x, nodes, rngs: (x - TARGETS[nodes]) / (1 + ((x - TARGETS[nodes]) ** 2).sum()), "the result differs"),
+        (lambda x, nodes, rngs: x - TARGETS[nodes] + rngs.standard_normal(DIM).mean(1), "the result differs"),
+    ],
+    ids=["nodes ignored", "first rows", "rows summed", "draws averaged"],
+)
+@pytest.mark.parametrize("rule", ["dnasa", "gt_hsgd"])
+def test_a_batched_gradient_that_is_not_row_by_row_is_refused(gradient, reason, rule):
+    options: Any = {} if rule == "dnasa" else {"eta": 0.1}
+    with pytest.raises(InputError, match=rf"for nodes \[1, 0\] alone, does not give their rows .*\({reason}"):
+        dnasa.solve(Custom(gradient, np.zeros(DIM), batched=True), GRAPH, rule, steps=2, **options)
+
+
+def test_a_batched_gradient_with_randomness_of_its_own_is_accepted():
+    own = np.random.default_rng(0)
+    problem = Custom(lambda x, nodes, rngs: x - TARGETS[nodes] + own.normal(size=x.shape), np.zeros(DIM), batched=True)
+    assert dnasa.solve(problem, GRAPH, steps=2).x.shape == (NODES, DIM)
+
+
+def test_a_batched_gradient_may_return_the_same_memory_again():
+    memory = np.empty((1, 1, NODES, DIM))
+
+    def gradient(x, nodes, rngs):
+        out = memory[:, :, : len(nodes)]
+        out[...] = batched_gradient(x, nodes, rngs)
+        return out
+
+    same, new = (Custom(function, np.zeros(DIM), batched=True) for function in (gradient, batched_gradient))
+    np.testing.assert_array_equal(dnasa.solve(same, GRAPH, steps=5).x, dnasa.solve(new, GRAPH, steps=5).x)
+
+
+def test_the_rows_of_a_batched_gradient_are_checked_once():
+    rows = []
+
+    def gradient(x, nodes, rngs):
+        rows.append(nodes.tolist())
+        return batched_gradient(x, nodes, rngs)
+
+    dnasa.solve(Custom(gradient, np.zeros(DIM), batched=True), GRAPH, steps=70, seed=[0, 1])
+    assert [nodes for nodes in rows if nodes != [0, 1, 2, 3, 4]] == [[1, 0]]
+    assert len(rows) == 71
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"gradient": 3.0}, r"gradient must be a function gradient\(x, node, rng\), not float"),

@@ -103,18 +103,39 @@ class Custom(Problem):
         return self.point
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        rngs, points = self._generators(seeds, nodes), copied(x)  # the function may change its argument
-        if self.batched:
-            value = self.gradient_function(points, np.asarray(nodes), rngs.at(t))
-            g = value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
-        else:
-            g = self._node_by_node(points, x, nodes, rngs, t)
+        known, rngs = self.generators, self._generators(seeds, nodes)
+        g = self._batched(x, rngs, t) if self.batched else self._node_by_node(x, nodes, rngs, t)
         if not isfinite(g.sum()):
             self._check_finite(g, x, nodes, t)
+        elif self.batched and rngs is not known and len(nodes) > 1:
+            g = copied(g)  # the function may use the same memory again
+            self._check_rows(g, x, rngs, t)
         return g
 
-    def _node_by_node(self, points: Array, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
-        g, function = copied(x), self.gradient_function
+    def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
+        value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
+        return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
+
+    def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:
+        """Once in a run: two nodes alone, in the other order, must have the rows they have among all nodes.
+
+        Where they have not, and a second call for all nodes gives other numbers as well, the function has randomness or
+        a memory of its own, and nothing can be compared.
+        """
+        pair = [rngs.nodes[1], rngs.nodes[0]]
+        try:
+            alone = self._batched(x[..., [1, 0], :], Generators("custom", rngs.seeds, pair), t)
+            good, reason = _close(alone, g[..., [1, 0], :]), "the result differs"
+        except Exception as error:
+            good, reason = False, str(error).partition("\n")[0].rstrip(".")
+        if not good and _close(self._batched(x, rngs, t), g):
+            raise InputError(
+                f"The batched gradient, called for nodes {pair} alone, does not give their rows of the call for all nodes "
+                f"({reason}): compute row k from x[..., k, :], nodes[k] and the draws of rngs for it only."
+            )
+
+    def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
+        g, points, function = copied(x), copied(x), self.gradient_function
         for v in range(len(x)):  # variants of a seed have the same samples
             rngs.at(t)
             for s, generators in enumerate(rngs.generators):
@@ -241,6 +262,12 @@ def _starting_point(start: Array) -> Array:
     if isinstance(start, np.ndarray):
         return start if start.dtype.kind == "f" else start.astype(np.float64)
     return start.detach() if start.is_floating_point() else start.double()
+
+
+def _close(a: Array, b: Array) -> bool:
+    """Equal to rounding: sums over other shapes may be taken in another order."""
+    tolerance = float(np.finfo(str(b.dtype).removeprefix("torch.")).eps) ** 0.5
+    return bool(abs(a - b).max() <= tolerance * abs(b).max())
 
 
 def _is_like(value: Any, point: Array) -> bool:
