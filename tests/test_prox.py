@@ -219,7 +219,7 @@ def test_a_prox_that_is_not_finite_is_refused_with_step_and_node(name):
         calls.append(step)
         return x if len(calls) < 4 else np.where(np.arange(NODES)[:, None] == 2, np.nan, x)
 
-    with pytest.raises(InputError, match="At step [123]: prox is not finite at node 2 although x is"):
+    with pytest.raises(InputError, match=r"At step [123]: prox is not finite at node 2 although x is"):
         dnasa.solve(quadratic(operator), GRAPH, name, steps=5, evaluate=[5], **stepsize(name))
 
 

@@ -17,6 +17,11 @@ Gradients = tuple[Array, ...]
 Schedule = Callable[[int], Any]
 Prox = Callable[[Array, Any], Array]  # (x, step) -> argmin_y h(y) + |y - x|^2 / (2 step), of each row of x
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the parts of x, in order
+# Columns of every history, which no metric may be named after.
+COLUMNS = (
+    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),
+    *("samples", "epochs", "messages", "bytes", "seconds"),
+)
 
 
 class InputError(ValueError):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import like, stack, to_numpy
-from dnasa.core import Array, InputError, Network, Prox, Rule, choose, positive, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
 from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Group, Variant
-from dnasa.runs.history import COLUMNS
 
 if TYPE_CHECKING:
     from dnasa.engine.loop import Options

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, to_numpy
-from dnasa.core import Array, InputError, Network, Rule
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule
 from dnasa.prox import checked
 from dnasa.rules.registry import Group, Variant
 from dnasa.runs import metrics
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from dnasa.problems import Problem
 
 MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
-# Columns of every history, which no metric may be named after.
-COLUMNS = (
-    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),
-    *("samples", "epochs", "messages", "bytes", "seconds"),
-)
 Metric = Callable[[Array], float]  # of the mean answer of a run, (d,)
 
 
