@@ -671,3 +671,15 @@ def test_wrong_options_are_named_with_the_remedy(options, message):
     problem = Custom(lambda x, node, rng: x, np.zeros(3))
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, topology.ring(4), "dsgd", steps=5, **options)
+
+
+@pytest.mark.parametrize("seeds", [1, 30])
+def test_a_result_is_printed_as_its_settings_and_last_values(seeds):
+    problem = Custom(lambda x, node, rng: x, np.ones(50), loss=lambda x, node: 1.25)
+    result = dnasa.solve(problem, topology.ring(4), steps=5, seed=range(seeds))
+    lines = repr(result).splitlines()
+    shape = (4, 50) if seeds == 1 else (30, 4, 50)
+    assert lines[0] == f"Runs: {seeds}, nodes 4, topology ring, steps 5, x {shape}"
+    assert "1.25" in repr(result)
+    assert ("... and 25 more runs" in lines) == (seeds == 30)
+    assert len(lines) < 20
