@@ -1,5 +1,6 @@
 """Gradients of one's own: batched, node by node, or differentiated by torch; metrics of one's own."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,85 @@ def test_mistakes_in_batched_gradients_get_one_line(returned, message):
         dnasa.solve(problem, GRAPH, steps=2)
 
 
+@pytest.mark.parametrize(
+    ("gradient", "reason"),
+    [
+        (lambda x, nodes, rngs: x - TARGETS, "operands could not be broadcast"),
+        (lambda x, nodes, rngs: x - TARGETS[: x.shape[2]], "the result differs"),
+        (lambda x, nodes, rngs: (x - TARGETS[nodes]) / (1 + ((x - TARGETS[nodes]) ** 2).sum()), "the result differs"),
+        (lambda x, nodes, rngs: x - TARGETS[nodes] + rngs.standard_normal(DIM).mean(1), "the result differs"),
+    ],
+    ids=["nodes ignored", "first rows", "rows summed", "draws averaged"],
+)
+@pytest.mark.parametrize("rule", ["dnasa", "gt_hsgd"])
+def test_a_batched_gradient_that_is_not_row_by_row_is_refused(gradient, reason, rule):
+    options: Any = {} if rule == "dnasa" else {"eta": 0.1}
+    with pytest.raises(InputError, match=rf"for nodes \[1, 0\] alone, does not give their rows .*\({reason}"):
+        dnasa.solve(Custom(gradient, np.zeros(DIM), batched=True), GRAPH, rule, steps=2, **options)
+
+
+def test_a_batched_gradient_with_randomness_of_its_own_is_accepted():
+    own = np.random.default_rng(0)
+    problem = Custom(lambda x, nodes, rngs: x - TARGETS[nodes] + own.normal(size=x.shape), np.zeros(DIM), batched=True)
+    assert dnasa.solve(problem, GRAPH, steps=2).x.shape == (NODES, DIM)
+
+
+def test_a_batched_gradient_may_return_the_same_memory_again():
+    memory = np.empty((1, 1, NODES, DIM))
+
+    def gradient(x, nodes, rngs):
+        out = memory[:, :, : len(nodes)]
+        out[...] = batched_gradient(x, nodes, rngs)
+        return out
+
+    same, new = (Custom(function, np.zeros(DIM), batched=True) for function in (gradient, batched_gradient))
+    np.testing.assert_array_equal(dnasa.solve(same, GRAPH, steps=5).x, dnasa.solve(new, GRAPH, steps=5).x)
+
+
+def test_the_rows_of_a_batched_gradient_are_checked_once():
+    rows = []
+
+    def gradient(x, nodes, rngs):
+        rows.append(nodes.tolist())
+        return batched_gradient(x, nodes, rngs)
+
+    dnasa.solve(Custom(gradient, np.zeros(DIM), batched=True), GRAPH, steps=70, seed=[0, 1])
+    assert [nodes for nodes in rows if nodes != [0, 1, 2, 3, 4]] == [[1, 0]]
+    assert len(rows) == 71
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gradient": 3.0}, r"gradient must be a function gradient\(x, node, rng\), not float"),
+        (
+            {"gradient": lambda x: x},
+            r"gradient\(x, node, rng\); its arguments are \(x\): too many positional arguments",
+        ),
+        ({"gradient": lambda x, i, r, s: x, "batched": True}, r"gradient\(x, nodes, rngs\); .* missing .*'s'"),
+        ({"loss": lambda x: 0.0}, r"loss must be a function loss\(x, node\); its arguments are \(x\)"),
+        ({"full_gradient": np.zeros(3)}, r"full_gradient must be a function full_gradient\(x, node\), not ndarray"),
+        ({"evaluate": {"a": 1.0}}, r"evaluate must be a function evaluate\(x\), not dict"),
+        ({"prox": lambda x: x}, r"prox must be a function prox\(x, step\)"),
+    ],
+)
+def test_what_is_not_a_function_of_these_arguments_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        Custom(**{"gradient": node_gradient, "start": np.zeros(DIM)} | options)
+
+
+def test_a_function_without_a_signature_is_accepted():
+    class Compiled:
+        __signature__ = "unknown"
+
+        def __call__(self, x, node, rng):
+            return x - TARGETS[node]
+
+    with pytest.raises(TypeError, match="__signature__"):
+        inspect.signature(Compiled())
+    assert dnasa.solve(Custom(Compiled(), np.zeros(DIM)), GRAPH, steps=2).x.shape == (NODES, DIM)
+
+
 # ---------------------------------------------------------------- generators
 
 
@@ -161,6 +241,11 @@ def test_from_loss_differentiates(loss, batched, start):
     np.testing.assert_allclose(result.x, by_hand.x, rtol=1e-12, atol=1e-14)
 
 
+def test_other_errors_of_a_loss_are_shown_as_they_are():
+    with pytest.raises(RuntimeError, match="must match the size"):
+        dnasa.solve(Custom.from_loss(lambda x, node, rng: (x - torch.zeros(2)).sum(), np.zeros(DIM)), GRAPH, steps=2)
+
+
 def test_another_loss_is_another_problem():
     one, other = (Custom.from_loss(loss, np.zeros(DIM)).node_fingerprint(0) for loss in (node_loss, batched_loss))
     assert one != other
@@ -172,6 +257,10 @@ def test_another_loss_is_another_problem():
         (lambda x, node, rng: x.detach().sum(), False, "loss of node 0 does not depend on x by torch"),
         (lambda x, node, rng: x, False, r"loss of node 0 has shape \(3,\): return a single number"),
         (lambda x, nodes, rngs: x.sum(), True, r"return one number for each row of x, \(1, 1, 5\)"),
+        (lambda x, node, rng: x.sum() * 1j, False, "loss of node 0 is complex: return a real number"),
+        (lambda x, node, rng: (x - TARGETS[node]).sum(), False, "loss of node 0 combines .* NumPy: .*torch.from_numpy"),
+        (lambda x, node, rng: (TARGETS[node] - x).sum(), False, "loss of node 0 combines .* NumPy"),
+        (lambda x, nodes, rngs: torch.dot(x[0, 0, 0], TARGETS[0]), True, "batched loss combines .* NumPy"),
     ],
 )
 def test_mistakes_in_a_loss_get_one_line(loss, batched, message):
@@ -207,3 +296,30 @@ def test_mistakes_in_evaluate_get_one_line(evaluate, message):
     problem = Custom(batched_gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 1e-300], schedule="constant", steps=3)
+
+
+@pytest.mark.parametrize("start", [np.zeros(DIM), torch.zeros(DIM, dtype=torch.float64)], ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ({"loss": lambda x, node: np.nan if node == 2 else 1.0}, "At step 0: The loss of node 2 is nan although x is"),
+        (
+            {"full_gradient": lambda x, node: x * (np.inf if node == 3 else 1) + x},
+            "At step 0: The full gradient of node 3 is not finite although x is",
+        ),
+    ],
+    ids=["loss", "full gradient"],
+)
+def test_what_is_measured_must_be_finite_where_x_is(function, message, start):
+    problem = Custom(lambda x, node, rng: x, start, **function)
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, GRAPH, steps=2)
+
+
+def test_a_diverging_run_may_have_a_loss_that_is_not_finite():
+    def gradient(x, node, rng):
+        return -(x**3)
+
+    problem = Custom(gradient, np.ones(DIM), loss=lambda x, node: (x**4).sum())
+    result = dnasa.solve(problem, GRAPH, "dsgd:constant", eta=10.0, steps=20, evaluate=1)
+    assert result.runs.diverged[0] > 0

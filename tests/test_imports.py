@@ -87,6 +87,7 @@ def test_public_names_are_there():
         assert callable(getattr(dnasa.topology, name))
     for name in "dsgd dmsgd dadam d2 dsgt dasagt dnasa qg_dsgdm mt gt_nsgdm edm extra gt_adam".split():
         assert callable(getattr(dnasa.rules, name))
-    assert callable(dnasa.solve)
+    for name in "solve connect load on_shards".split():
+        assert callable(getattr(dnasa, name))
     assert callable(dnasa.topology.from_networkx)
     assert callable(dnasa.topology.from_matrix)

@@ -72,6 +72,20 @@ def test_a_logarithmic_axis_needs_something_positive():
     assert zero.get_yscale() == "linear"
 
 
+def test_own_metrics_have_panels_of_their_own(tmp_path):
+    table = history([3.0, 2.0]).assign(distance=[1.0, 0.5], balance=[-1.0, 1.0], seconds=[0.0, 1.0])
+    figure = draw(table, tmp_path / "history.png")
+    *_, distance, balance = figure.axes
+    assert [axis.get_ylabel() for axis in figure.axes[3:]] == ["consensus error", "distance", "balance"]
+    assert (distance.get_yscale(), balance.get_yscale()) == ("log", "linear")
+    np.testing.assert_array_equal(distance.get_lines()[0].get_ydata(), [1.0, 0.5])
+
+
+def test_a_figure_has_at_most_eight_panels():
+    many = {f"metric {i}": [2.0, 1.0] for i in range(20)}
+    assert len(plots.draw_history(history([3.0, 2.0]).assign(**many)).axes) == plots.MAX_PANELS == 8
+
+
 def test_repeated_rows_are_drawn_once(tmp_path):
     once = history([3.0, 2.0], seeds=2)
     lines = draw(pd.concat([once, once]), tmp_path / "history.png").axes[2].get_lines()

@@ -209,3 +209,28 @@ def test_rules_without_a_proximal_step_are_refused_by_name():
 def test_a_prox_that_returns_something_else_gets_one_line(operator, got):
     with pytest.raises(InputError, match=f"prox must return an array like x.*{got}"):
         dnasa.solve(quadratic(operator), GRAPH, steps=5)
+
+
+@pytest.mark.parametrize("name", PROXIMAL)
+def test_a_prox_that_is_not_finite_is_refused_with_step_and_node(name):
+    calls = []
+
+    def operator(x, step):
+        calls.append(step)
+        return x if len(calls) < 4 else np.where(np.arange(NODES)[:, None] == 2, np.nan, x)
+
+    with pytest.raises(InputError, match=r"At step [123]: prox is not finite at node 2 although x is"):
+        dnasa.solve(quadratic(operator), GRAPH, name, steps=5, evaluate=[5], **stepsize(name))
+
+
+def test_a_prox_that_is_not_finite_at_the_mean_is_refused():
+    problem = quadratic(lambda x, step: x if x.ndim == 4 else x * np.nan, full_gradient=lambda x, node: x)
+    with pytest.raises(InputError, match="At step 0: prox is not finite at the mean iterate"):
+        dnasa.solve(problem, GRAPH, steps=5)
+
+
+@pytest.mark.parametrize("operator", [prox.l1([1, 2]), prox.box([0], 1), prox.box(0, np.ones(5))])
+def test_an_operator_for_another_number_of_coordinates_is_refused_before_the_first_step(operator):
+    problem = Custom(lambda x, node, rng: pytest.fail("a step was taken"), np.ones(DIM), prox=operator)
+    with pytest.raises(InputError, match=r"has \d numbers and x has 4: give one number, or one for each coordinate"):
+        dnasa.solve(problem, GRAPH, steps=5)

@@ -646,3 +646,40 @@ def test_node_weights_of_unknown_rows_are_refused():
 def test_an_unknown_option_is_named():
     with pytest.raises(InputError, match="no option 'step_size'"):
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=3, step_size=0.1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("where", ["problem", "nodes"])
+def test_a_start_that_is_not_finite_is_refused(where):
+    start = np.zeros((4, 3))
+    start[2, 1] = np.nan
+    problem = Custom(lambda x, node, rng: x, start[2] if where == "problem" else np.zeros(3))
+    message = "start is nan at coordinate 1" if where == "problem" else "start of node 2 is nan at coordinate 1"
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, topology.ring(4), steps=5, start=None if where == "problem" else start)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.1}, "no option 'lr'. Its options: steps, eta, schedule, seed, start, evaluate"),
+        ({"eta": "0.1"}, "eta must be a positive number, not '0.1'"),
+        ({"eta": -0.5}, r"eta must be a positive number, not -0\.5"),
+        ({"seed": "a"}, "A seed must be a whole number from 0 on, not 'a'"),
+    ],
+)
+def test_wrong_options_are_named_with_the_remedy(options, message):
+    problem = Custom(lambda x, node, rng: x, np.zeros(3))
+    with pytest.raises(InputError, match=message):
+        dnasa.solve(problem, topology.ring(4), "dsgd", steps=5, **options)
+
+
+@pytest.mark.parametrize("seeds", [1, 30])
+def test_a_result_is_printed_as_its_settings_and_last_values(seeds):
+    problem = Custom(lambda x, node, rng: x, np.ones(50), loss=lambda x, node: 1.25)
+    result = dnasa.solve(problem, topology.ring(4), steps=5, seed=range(seeds))
+    lines = repr(result).splitlines()
+    shape = (4, 50) if seeds == 1 else (30, 4, 50)
+    assert lines[0] == f"Runs: {seeds}, nodes 4, topology ring, steps 5, x {shape}"
+    assert "1.25" in repr(result)
+    assert ("... and 25 more runs" in lines) == (seeds == 30)
+    assert len(lines) < 20

@@ -13,6 +13,7 @@ from dnasa.runs.result import Result
 if TYPE_CHECKING:
     from dnasa import channels, data, networks, optim, plots, problems, sklearn, studies, topology, trained
     from dnasa.networks import connect
+    from dnasa.studies.tasks import on_shards
     from dnasa.trained import load
 
 __version__ = "0.2.0"
@@ -28,6 +29,7 @@ __all__ = [
     "data",
     "load",
     "networks",
+    "on_shards",
     "optim",
     "plots",
     "problems",
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 LAZY = ("channels", "data", "networks", "optim", "plots", "problems", "sklearn", "studies", "topology", "trained")
-FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained"}
+FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": "dnasa.studies.tasks"}
 
 
 def __getattr__(name: str) -> Any:

@@ -104,6 +104,12 @@ def _largest(z: Array) -> Array:
     return z.abs().amax(-1, keepdim=True)
 
 
+def moderate(x: Array) -> Array:
+    """Whether each row is far from overflow, below 1e51 (float32: 1e6): a function of it that is not finite is a mistake."""
+    limit = float(np.finfo(str(x.dtype).removeprefix("torch.")).max) ** (1 / 6)
+    return (abs(x) < limit).all(-1)
+
+
 def to_numpy(a: Array) -> np.ndarray:
     return a if isinstance(a, np.ndarray) else a.detach().cpu().numpy()
 

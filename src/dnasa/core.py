@@ -17,6 +17,11 @@ Gradients = tuple[Array, ...]
 Schedule = Callable[[int], Any]
 Prox = Callable[[Array, Any], Array]  # (x, step) -> argmin_y h(y) + |y - x|^2 / (2 step), of each row of x
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the parts of x, in order
+# Columns of every history, which no metric may be named after.
+COLUMNS = (
+    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),
+    *("samples", "epochs", "messages", "bytes", "seconds"),
+)
 
 
 class InputError(ValueError):
@@ -274,7 +279,7 @@ def whole(name: str, value: Any, low: int = 1, high: int = 2**62) -> int:
         exact = False
     if not exact or not low <= number <= high:
         wanted = "a positive whole number" if low == 1 else f"a whole number from {low} on"
-        raise InputError(f"{name} must be {wanted}, not {value}.")
+        raise InputError(f"{name} must be {wanted}, not {_quoted(value)}.")
     return number
 
 
@@ -292,4 +297,9 @@ def positive(name: str, value: Any) -> None:
     except (TypeError, ValueError, OverflowError):
         good = False
     if not good:
-        raise InputError(f"{name} must be a positive number, not {value}.")
+        raise InputError(f"{name} must be a positive number, not {_quoted(value)}.")
+
+
+def _quoted(value: Any) -> Any:
+    """Text in quotation marks: '0.1' is no number."""
+    return repr(value) if isinstance(value, str) else value

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dnasa import statistics
-from dnasa.core import InputError
+from dnasa.core import COLUMNS, InputError
 from dnasa.files import make_folder, write_durably
 from dnasa.rules.registry import CUSTOM, RULES
 
@@ -40,6 +40,7 @@ LABELS = {
 }
 LINEAR = {"test_accuracy", "validation_accuracy", "test_label_accuracy", "test_r2"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
+MAX_PANELS = 8  # of a history, in at most two rows
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 MARKED = 8  # points of a line that have a marker
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
@@ -178,13 +179,16 @@ def data_lines(axis: Axes) -> list[Any]:
 
 
 def draw_history(history: "pd.DataFrame") -> Figure:
-    """Loss, accuracy, gradient norm and consensus of every variant against steps, mean and range over the seeds."""
+    """Loss, accuracy, gradient norm, consensus and own metrics against steps: mean and range over the seeds of a variant."""
     rows = _numbered(history)
     keys = [*statistics.VARIANT, "number"]
     variants = rows[keys].drop_duplicates() if len(rows) else rows
     groups = _metrics(history, len(variants))
-    figure, axes = panels(max(1, len(groups)))
-    for axis, metrics in zip(axes[0], groups, strict=False):
+    down = 1 if len(groups) <= MAX_PANELS // 2 else 2
+    figure, axes = panels(max(1, -(-len(groups) // down)), down)
+    for axis in axes.flat[max(1, len(groups)) :]:
+        axis.remove()
+    for axis, metrics in zip(axes.flat, groups, strict=False):
         for metric in metrics:
             some = rows[rows.step > 0] if metric == "consensus" else rows
             lines = list(shown(statistics.curves(some, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
@@ -193,7 +197,8 @@ def draw_history(history: "pd.DataFrame") -> Figure:
                 name = f"{label(*variant)}: {LABELS[metric]}" if len(metrics) > 1 else label(*variant)
                 few = len(lines) <= MAX_LEGEND
                 draw_curve(axis, points, name, band=few, **(style | dash | ({} if few else {"marker": ""})))
-        finish(axis, "step", LABELS[metrics[0]] if len(metrics) == 1 else "loss", log=metrics[0] not in LINEAR)
+        name = metrics[0]
+        finish(axis, "step", LABELS.get(name, name) if len(metrics) == 1 else "loss", log=_logarithmic(rows, name))
     if 0 < len(data_lines(axes[0, 0])) <= MAX_LEGEND:
         axes[0, 0].legend(fontsize=8)
     return figure
@@ -225,7 +230,13 @@ def _metrics(history: "pd.DataFrame", variants: int) -> list[list[str]]:
         losses = ["test_loss"]
     groups = [losses, ["test_accuracy"], ["test_label_accuracy"], ["test_rmse"], ["grad_norm"], ["consensus"]]
     present = [[metric for metric in group if metric in history] for group in groups]
-    return [group for group in present if group]
+    own = [[name] for name in history if name not in LABELS and name not in COLUMNS and history[name].dtype.kind == "f"]
+    return [group for group in present if group] + own[: MAX_PANELS - sum(map(bool, present))]
+
+
+def _logarithmic(rows: "pd.DataFrame", metric: str) -> bool:
+    """Own metrics only where they are positive: the others are never negative, or in LINEAR."""
+    return metric not in LINEAR if metric in LABELS else not (rows[metric] <= 0).any()
 
 
 # ---------------------------------------------------------------- graphs

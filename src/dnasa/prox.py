@@ -3,11 +3,13 @@
 `x` has shape (..., d); `step` is a number, or an array that broadcasts with x. A projection does not depend on the step.
 """
 
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import like, maximum, minimum, nonzero, norm
+from dnasa.arrays import like, maximum, minimum, moderate, nonzero, norm, to_numpy
 from dnasa.core import Array, InputError, Prox, positive
 
 
@@ -18,6 +20,7 @@ def l1(weight: Any) -> Prox:
         raise InputError("The weight of l1 must not be negative.")
 
     def prox(x: Array, step: Any) -> Array:
+        _check_length("The weight of l1", weights, x)
         bound = step * like(weights, x)
         return x - maximum(minimum(x, bound), -bound)
 
@@ -31,6 +34,8 @@ def box(low: Any, high: Any) -> Prox:
         raise InputError("The box is empty: low must not be above high.")
 
     def project(x: Array, step: Any) -> Array:
+        _check_length("low", lower, x)
+        _check_length("high", upper, x)
         return minimum(maximum(x, like(lower, x)), like(upper, x))
 
     return project
@@ -47,17 +52,36 @@ def ball(radius: float) -> Prox:
     return project
 
 
-def checked(prox: Prox) -> Prox:
-    """With an error message where it does not return an array like x."""
+def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
+    """With an error message where it does not return an array like x, or one that is not finite although x is.
+
+    The rows of x belong to these nodes; without them, x is a mean iterate.
+    """
 
     def applied(x: Array, step: Any) -> Array:
         y = prox(x, step)
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
             raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")
+        if not isfinite(y.sum()):
+            _check_finite(y, x, step, nodes)
         return y
 
     return applied
+
+
+def _check_finite(y: Array, x: Array, step: Any, nodes: Sequence[int] | None) -> None:
+    wrong = to_numpy(~(abs(y) < np.inf).all(-1) & moderate(x) & (abs(step + 0 * x) < np.inf).all(-1))
+    if wrong.any():
+        where = "the mean iterate" if nodes is None else f"node {nodes[int(np.argwhere(wrong)[0, -1])]}"
+        raise InputError(f"prox is not finite at {where} although x is: check the function prox.")
+
+
+def _check_length(name: str, numbers: np.ndarray, x: Array) -> None:
+    if numbers.ndim and len(numbers) != x.shape[-1]:
+        raise InputError(
+            f"{name} has {len(numbers)} numbers and x has {x.shape[-1]}: give one number, or one for each coordinate."
+        )
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -111,7 +111,8 @@ def solve(
     """
     unknown = set(options) - set(DEFAULTS)
     if unknown:
-        raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(DEFAULTS)}.")
+        known = ["steps", "eta", "schedule", "seed", "start", *DEFAULTS]
+        raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(known)}.")
     chosen: Options = {**DEFAULTS, **options}
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, chosen)
     return Run(problem, plan, chosen).run()
@@ -205,7 +206,8 @@ class Run:
         gradients = tuple([self._gradient(point, t) for point in stepper.points(t)])
         self.recorder.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
-        stepper.step(gradients, t)
+        with naming_step(t):
+            stepper.step(gradients, t)
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:
@@ -223,7 +225,8 @@ class Run:
     def _evaluate(self, snapshots: list[Snapshot], t: int, session: Session, bar: Any) -> bool:
         """Measure and record; whether the run is to stop here."""
         began = now()
-        evaluation = self.recorder.evaluate(snapshots, t)
+        with naming_step(t):
+            evaluation = self.recorder.evaluate(snapshots, t)
         bar.show(t, evaluation.rows)
         session.record(self.recorder)
         self.timeline.add("evaluation", began, t)
@@ -281,6 +284,15 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
     for snapshot in snapshots:
         check_state(snapshot.state, snapshot.state.x)
     return snapshots
+
+
+@contextmanager
+def naming_step(t: int) -> Iterator[None]:
+    """Functions of the user's that are not given t: what is wrong with them is reported with the step."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"At step {t}: {error}") from error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

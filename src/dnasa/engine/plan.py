@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import like, stack, to_numpy
-from dnasa.core import Array, InputError, Network, Rule, choose, positive, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
 from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Group, Variant
-from dnasa.runs.history import COLUMNS
 
 if TYPE_CHECKING:
     from dnasa.engine.loop import Options
@@ -61,7 +60,7 @@ def make_plan(
     points = _points(problem, topology, seeds, start)
     first = _local_rows(points, network)
     runs = _runs(rule, eta, schedule)
-    prox = None if problem.prox is None else checked(problem.prox)
+    prox = _prox(problem, first, network)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox)
     for group in groups:
         name = group.variants[0].rule
@@ -125,6 +124,15 @@ def distinct(kind: str, values: list[Any]) -> list[Any]:
     if kind == "seed" and not values:
         raise InputError("No seed given: give one, or several as a list.")
     return values
+
+
+def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
+    """The problem's, checked at every call; a call at the starting point finds mistakes before the first step."""
+    if problem.prox is None:
+        return None
+    prox = checked(problem.prox, network.local_nodes)
+    prox(first, 1.0)
+    return prox
 
 
 # ---------------------------------------------------------------- network and nodes
@@ -273,7 +281,19 @@ def _points(
             f"start has shape {tuple(points[0].shape)}; it must be {tuple(own[0].shape)} or one row per node, "
             f"{(topology.nodes, *own[0].shape)}."
         )
+    for point in points:
+        _check_start(to_numpy(point))
     return points
+
+
+def _check_start(point: np.ndarray) -> None:
+    wrong = np.argwhere(~np.isfinite(point))
+    if len(wrong):
+        *node, coordinate = wrong[0]
+        whose = f" of node {node[0]}" if node else ""
+        raise InputError(
+            f"start{whose} is {point[tuple(wrong[0])]} at coordinate {coordinate}: give finite numbers to start from."
+        )
 
 
 def _as_start(start: Any, own: Array) -> Array:

@@ -1,13 +1,15 @@
 """A problem defined by a gradient function."""
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import copied, like, to_numpy
+from dnasa.arrays import copied, like, moderate, to_numpy
 from dnasa.core import Array, InputError, Prox, whole
 from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
@@ -45,27 +47,40 @@ class Custom(Problem):
         evaluate: Callable[[Array], Mapping[str, Any]] | None = None,
         prox: Prox | None = None,
     ):
+        _check_function("gradient", gradient, _arguments(batched))
+        optional: dict[str, tuple[Any, str]] = {
+            "loss": (loss, "x, node"),
+            "full_gradient": (full_gradient, "x, node"),
+            "evaluate": (evaluate, "x"),
+            "prox": (prox, "x, step"),
+        }
+        for name, (function, arguments) in optional.items():
+            if function is not None:
+                _check_function(name, function, arguments)
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
         self.gradient_function, self.loss, self.full_gradient = gradient, loss, full_gradient
         self.batched, self.metrics, self.prox = batched, evaluate, prox
         self.user_fingerprint = fingerprint
         self.generators: Generators | None = None
-        self.largest = _largest(self.point)
 
     @classmethod
     def from_loss(cls, loss: Callable[..., Array], start: Array, batched: bool = False, **options: Any) -> "Custom":
         """From `loss(x, node, rng)`, a number that torch differentiates: a stochastic loss of the node at the tensor x.
 
         With `batched=True`, `loss(x, nodes, rngs)` gives one number for each row of x: (variants, seeds, k). The other
-        options are those of `Custom`.
+        options are those of `Custom`; their functions are given tensors, also if `start` is a NumPy array.
         """
         import torch
 
+        _check_function("loss", loss, _arguments(batched))
+
         def gradient(x: Array, node: Any, rng: Any) -> Array:
             point = x.detach().requires_grad_()
-            value = loss(point, node, rng)
-            _check_loss(value, tuple(x.shape[:-1]), node)
+            whose = "batched loss" if batched else f"loss of node {node}"
+            with _explaining_numpy(whose):
+                value = loss(point, node, rng)
+            _check_loss(value, tuple(x.shape[:-1]), whose)
             return torch.autograd.grad(value.sum(), point)[0]
 
         return cls(gradient, torch.as_tensor(start), batched=batched, **options)
@@ -88,18 +103,39 @@ class Custom(Problem):
         return self.point
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        rngs, points = self._generators(seeds, nodes), copied(x)  # the function may change its argument
-        if self.batched:
-            value = self.gradient_function(points, np.asarray(nodes), rngs.at(t))
-            g = value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
-        else:
-            g = self._node_by_node(points, x, nodes, rngs, t)
+        known, rngs = self.generators, self._generators(seeds, nodes)
+        g = self._batched(x, rngs, t) if self.batched else self._node_by_node(x, nodes, rngs, t)
         if not isfinite(g.sum()):
             self._check_finite(g, x, nodes, t)
+        elif self.batched and rngs is not known and len(nodes) > 1:
+            g = copied(g)  # the function may use the same memory again
+            self._check_rows(g, x, rngs, t)
         return g
 
-    def _node_by_node(self, points: Array, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
-        g, function = copied(x), self.gradient_function
+    def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
+        value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
+        return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
+
+    def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:
+        """Once in a run: two nodes alone, in the other order, must have the rows they have among all nodes.
+
+        Where they have not, and a second call for all nodes gives other numbers as well, the function has randomness or
+        a memory of its own, and nothing can be compared.
+        """
+        pair = [rngs.nodes[1], rngs.nodes[0]]
+        try:
+            alone = self._batched(x[..., [1, 0], :], Generators("custom", rngs.seeds, pair), t)
+            good, reason = _close(alone, g[..., [1, 0], :]), "the result differs"
+        except Exception as error:
+            good, reason = False, str(error).partition("\n")[0].rstrip(".")
+        if not good and _close(self._batched(x, rngs, t), g):
+            raise InputError(
+                f"The batched gradient, called for nodes {pair} alone, does not give their rows of the call for all nodes "
+                f"({reason}): compute row k from x[..., k, :], nodes[k] and the draws of rngs for it only."
+            )
+
+    def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
+        g, points, function = copied(x), copied(x), self.gradient_function
         for v in range(len(x)):  # variants of a seed have the same samples
             rngs.at(t)
             for s, generators in enumerate(rngs.generators):
@@ -119,7 +155,7 @@ class Custom(Problem):
 
     def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
         """A gradient that is not finite although x is moderate is a mistake, and no sign of divergence."""
-        wrong = ~(abs(g) < np.inf).all(-1) & (abs(x) < self.largest).all(-1)
+        wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
         if wrong.any():
             node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
             raise InputError(
@@ -152,7 +188,7 @@ class Custom(Problem):
         except (AttributeError, TypeError, ValueError, RuntimeError):
             raise InputError("evaluate must return a dictionary of numbers, such as {'distance': 0.5}.") from None
         for name, value in numbers.items():
-            if not isfinite(value) and bool((abs(point) < self.largest).all()):
+            if not isfinite(value) and moderate(point):
                 raise InputError(
                     f"The metric '{name}' is {value} although x is finite: return a finite number, or give the metric to "
                     "solve(metrics=...), where it may be undefined."
@@ -161,16 +197,24 @@ class Custom(Problem):
 
     def _loss(self, x: Array, node: int) -> float:
         assert self.loss is not None
-        value = self.loss(x, node)
+        value = self.loss(copied(x), node)
         try:
-            return float(value)
+            number = float(value)
         except (TypeError, ValueError, RuntimeError):
             what = type(value).__name__
             raise InputError(f"The loss of node {node} is of type {what}: return a single number.") from None
+        if not isfinite(number) and moderate(x):
+            raise InputError(f"The loss of node {node} is {number} although x is finite: check the function loss.")
+        return number
 
     def _full_gradient(self, x: Array, node: int) -> Array:
         assert self.full_gradient is not None
-        return _like(self.full_gradient(copied(x), node), x, f"full gradient of node {node}")
+        g = _like(self.full_gradient(copied(x), node), x, f"full gradient of node {node}")
+        if not (abs(g) < np.inf).all() and moderate(x):
+            raise InputError(
+                f"The full gradient of node {node} is not finite although x is: check the function full_gradient."
+            )
+        return g
 
     @staticmethod
     def _average(
@@ -183,9 +227,27 @@ class Custom(Problem):
         out, factors = copied(out_like), [1.0] * len(nodes) if weights is None else weights
         for variant in range(mean.shape[0]):
             for s in range(mean.shape[1]):
-                values = [w * function(copied(mean[variant, s]), node) for node, w in zip(nodes, factors, strict=True)]
+                values = [w * function(mean[variant, s], node) for node, w in zip(nodes, factors, strict=True)]
                 out[variant, s] = sum(values) / len(nodes)
         return out
+
+
+def _arguments(batched: bool) -> str:
+    return "x, nodes, rngs" if batched else "x, node, rng"
+
+
+def _check_function(name: str, function: Any, arguments: str) -> None:
+    wanted = f"{name} must be a function {name}({arguments})"
+    if not callable(function):
+        raise InputError(f"{wanted}, not {type(function).__name__}.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some compiled functions have none
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError as error:
+        raise InputError(f"{wanted}; its arguments are {signature}: {error}.") from None
 
 
 def _starting_point(start: Array) -> Array:
@@ -202,9 +264,10 @@ def _starting_point(start: Array) -> Array:
     return start.detach() if start.is_floating_point() else start.double()
 
 
-def _largest(point: Array) -> float:
-    """1e51 or 1e6: while x is smaller, a gradient that is not finite is a mistake and no sign of divergence."""
-    return float(np.finfo(str(point.dtype).removeprefix("torch.")).max) ** (1 / 6)
+def _close(a: Array, b: Array) -> bool:
+    """Equal to rounding: sums over other shapes may be taken in another order."""
+    tolerance = float(np.finfo(str(b.dtype).removeprefix("torch.")).eps) ** 0.5
+    return bool(abs(a - b).max() <= tolerance * abs(b).max())
 
 
 def _is_like(value: Any, point: Array) -> bool:
@@ -231,10 +294,24 @@ def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
     return like(array, point)
 
 
-def _check_loss(value: Any, shape: tuple[int, ...], node: Any) -> None:
-    whose = f"loss of node {node}" if not shape else "batched loss"
+@contextmanager
+def _explaining_numpy(whose: str) -> Iterator[None]:
+    """torch's and NumPy's errors for tensors with arrays name neither the node nor the remedy."""
+    try:
+        yield
+    except (TypeError, RuntimeError) as error:
+        if "numpy" not in str(error):
+            raise
+        raise InputError(
+            f"The {whose} combines the tensor x with NumPy: convert data with torch.from_numpy, use torch functions."
+        ) from error
+
+
+def _check_loss(value: Any, shape: tuple[int, ...], whose: str) -> None:
     if not getattr(value, "requires_grad", False):
         raise InputError(f"The {whose} does not depend on x by torch operations: compute it from the tensor x.")
+    if value.is_complex():
+        raise InputError(f"The {whose} is complex: return a real number, such as its real part or its absolute value.")
     if tuple(value.shape) != shape:
         wanted = f"one number for each row of x, {shape}" if shape else "a single number"
         raise InputError(f"The {whose} has shape {tuple(value.shape)}: return {wanted}.")

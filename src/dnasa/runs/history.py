@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, to_numpy
-from dnasa.core import Array, InputError, Network, Rule
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule
+from dnasa.prox import checked
 from dnasa.rules.registry import Group, Variant
 from dnasa.runs import metrics
 from dnasa.runs.result import Result
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from dnasa.problems import Problem
 
 MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
-# Columns of every history, which no metric may be named after.
-COLUMNS = (
-    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),
-    *("samples", "epochs", "messages", "bytes", "seconds"),
-)
 Metric = Callable[[Array], float]  # of the mean answer of a run, (d,)
 
 
@@ -151,7 +147,8 @@ class Recorder:
         }
         evaluated = {name: value if name == "gradient" else value[..., 0] for name, value in evaluated.items()}
         problem = self.problem
-        row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, problem.prox)
+        prox = None if problem.prox is None else checked(problem.prox)
+        row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, prox)
         row = problem.derived(row)
         return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
 

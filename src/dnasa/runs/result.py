@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+SHOWN = 5  # runs in the text of a result
+
 
 @dataclass(frozen=True)
 class Result:
@@ -53,13 +55,23 @@ class Result:
             save_figure(figure, path)
         return figure
 
+    def __repr__(self) -> str:
+        """The settings, the shape of x and the last evaluation of the first runs."""
+        last = self.final().dropna(axis="columns", how="all")
+        more = f"\n... and {len(last) - SHOWN} more runs" if len(last) > SHOWN else ""
+        table = last.head(SHOWN).to_string(float_format="{:.4g}".format, line_width=120)
+        return f"{self._title}, x {tuple(self.x.shape)}\n{table}{more}"
+
     def _repr_html_(self) -> str:
         """For notebooks: the last evaluation of every run."""
         from dnasa import tables
 
+        return tables.html(self.final().reset_index(), self._title)
+
+    @property
+    def _title(self) -> str:
         settings = [f"{name} {self.settings.get(name)}" for name in ("nodes", "topology", "steps")]
-        title = f"Runs: {len(self.runs)}, {', '.join(settings)}"
-        return tables.html(self.final().reset_index(), title)
+        return f"Runs: {len(self.runs)}, {', '.join(settings)}"
 
     def save(self, path: str | Path) -> Path:
         """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""

@@ -31,7 +31,7 @@ from dnasa.studies.report import Report
 from dnasa.studies.saved import Saved
 
 ETAS = (0.1, 0.3, 1.0, 3.0)
-GRIDS = dict.fromkeys(("dsgd", "dsgt"), ETAS)
+GRIDS: network_tasks.Etas = dict.fromkeys(("dsgd", "dsgt"), ETAS)
 RULES = (*GRIDS, "dnasa", "adanasa")
 PLAIN = "none"
 COMPRESSIONS = ("8bit", "4bit", "sign", "topk:0.1", "topk:0.01", "randk:0.1", "randk:0.01")

@@ -46,7 +46,7 @@ def on_shards(
     augment: Augment | None = None,
     validation: Sequence[np.ndarray] = (),
 ) -> Sharded:
-    """The same for rows that are already divided, with a model by its name.
+    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i.
 
     `validation` are rows of each node on which nobody trains. `Supervised` models get no train metrics: a pass over all
     images or windows would take longer than the training; only they take `augment`, and on a GPU they compute in mixed
