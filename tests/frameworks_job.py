@@ -1,6 +1,7 @@
 """What the processes of `test_frameworks.py` do: a function below, such as `accelerate`. Not a test."""
 
 import sys
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dnasa
 
 STEPS, ROWS = 12, 4
-RULES = {"dnasa": {}, "adanasa": {"steps": STEPS}}
+RULES: dict[str, Any] = {"dnasa": {}, "adanasa": {"steps": STEPS}}
 
 
 def model():
@@ -64,10 +65,10 @@ def accelerate():
 
 
 def lightning():
-    import lightning as L
+    import lightning
     from lightning.pytorch.strategies import DDPStrategy
 
-    class Module(L.LightningModule):
+    class Module(lightning.LightningModule):
         def __init__(self, rule):
             super().__init__()
             self.net, self.rule = model(), rule
@@ -94,7 +95,7 @@ def lightning():
             assert torch.equal(*self.network.gather(means).split(1))
 
     for rule in RULES:
-        trainer = L.Trainer(
+        trainer = lightning.Trainer(
             accelerator="cpu",
             devices=2,
             strategy=DDPStrategy(process_group_backend="gloo"),

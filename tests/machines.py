@@ -74,6 +74,12 @@ class Machines:
         """Machine i can no longer reach the others, and nobody is told so."""
         ip("-n", self.switch, "link", "set", f"port{i}", "down")
 
+    def limit_ports(self, ports):
+        """Sockets that ask for any port get one of these."""
+        for i in range(len(self.names)):
+            words = f"echo {ports.start} {ports.stop - 1} > /proc/sys/net/ipv4/ip_local_port_range"
+            subprocess.run(self.on(i, "sh", "-c", words), check=True)
+
     def on(self, i, *words):
         """The command line that runs these words on machine i."""
         inner = 'hostname "$0"; exec ip netns exec "$0" "$@"'

@@ -28,7 +28,8 @@ def test_accelerate_prepares_model_optimizer_and_loader():
     assert iterates_that_are_the_same(launch("torch", 2, JOB, "accelerate")) == SAME
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("itself", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["torchrun", "itself"])
 def test_lightning_trains_with_processes_of_torchrun_and_with_its_own(launcher):
     """The iterates are those of a plain loop."""
     pytest.importorskip("lightning", reason="needs lightning: pip install 'dnasa[frameworks]'")

@@ -59,13 +59,30 @@ def test_mpi_across_machines_equals_the_simulator(count, tmp_path):
         check_equal_to_the_simulator(made, [process])
 
 
+def torchrun(made, steps):
+    where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{made.names[0]}:{RENDEZVOUS}"]
+    words = ["--nnodes", len(made.names), "--nproc-per-node", 1, *where, *train(made, steps)]
+    return [start(made, i, sys.executable, "-m", "torch.distributed.run", *words) for i in range(len(made.names))]
+
+
 @pytest.mark.parametrize("count", COUNTS)
 def test_torch_across_machines_equals_the_simulator(count, tmp_path):
     with machines(count, tmp_path) as made:
-        where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{made.names[0]}:{RENDEZVOUS}"]
-        words = ["--nnodes", count, "--nproc-per-node", 1, *where, *train(made, 60)]
-        words = [sys.executable, "-m", "torch.distributed.run", *words]
-        check_equal_to_the_simulator(made, [start(made, i, *words) for i in range(count)])
+        check_equal_to_the_simulator(made, torchrun(made, 60))
+
+
+@LONG
+def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path):
+    """Only the rendezvous and the store of the process group, on one machine each, listen on all addresses."""
+    with machines(2, tmp_path) as made:
+        made.limit_ports(PORTS)
+        processes = torchrun(made, 10**6)
+        wait_until(lambda: evaluations(made.disk / "run") > 2, processes[0])
+        sockets = [made.listening(i) for i in range(2)]
+        for i, found in enumerate(sockets):
+            assert f"10.77.0.{i + 1}" in [address for address, _ in found]
+        assert {int(port) for found in sockets for _, port in found} <= {*PORTS, RENDEZVOUS}
+        assert sum(address == "*" for found in sockets for address, _ in found) <= 2
 
 
 @LONG

@@ -33,5 +33,5 @@ def test_the_example_of_sites_learns():
 def test_a_site_needs_torch_distributed():
     with pytest.raises(InputError, match="start the processes with torchrun"):
         dnasa.connect("ring", site=object())  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="call torch.distributed.init_process_group"):
+    with pytest.raises(InputError, match=r"call torch\.distributed\.init_process_group"):
         dnasa.connect("ring", "torch", site=object())  # type: ignore[arg-type]
