@@ -38,8 +38,9 @@ def train(made, steps, *options):
 
 
 def start(made, i, *words):
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(made.on(i, *words), env=ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "eth0"}, **streams)
+    environment = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "eth0"}
+    command = made.on(i, *words)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def check_equal_to_the_simulator(made, processes):
