@@ -1,7 +1,7 @@
 """Your own model, trained by several processes that never see each other's data.
 
     torchrun --nproc-per-node 4 examples/own_model.py
-    mpirun -n 4 python examples/own_model.py
+    mpirun -n 4 python examples/own_model.py              # as root: --allow-run-as-root; few cores: --oversubscribe
     python examples/own_model.py                          # one process: a network of one node
 
 An ordinary PyTorch loop. The two lines that make it decentralised are marked.

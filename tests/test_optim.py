@@ -806,6 +806,32 @@ def test_parameters_changed_or_replaced_behind_its_back_are_noticed():
         opt.step()
 
 
+@pytest.mark.parametrize("when", ["before the gradient", "after the gradient"])
+def test_a_model_moved_before_the_first_step_trains_as_if_it_had_stayed(when):
+    """As `model.to(device)` moves it."""
+
+    def move(net):
+        for p in net.parameters():
+            p.data = p.data.clone()
+            p.grad = None if p.grad is None else p.grad.clone()
+
+    expected, _ = train(alone(), 3, net=model(), rule="dnasa")
+    net = model()
+    opt = Decentralized(net.parameters(), alone(), "dnasa")
+    for t in range(3):
+        if t == 0 and when == "before the gradient":
+            move(net)
+        opt.zero_grad()
+        backward(net, 0, t)
+        if t == 0 and when == "after the gradient":
+            move(net)
+        opt.step()
+    for a, b in zip(net.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(a, b)
+    with opt.averaged():
+        assert torch.equal(net[0].weight, expected[0].weight)
+
+
 # ---------------------------------------------------------------- rules of one's own
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dnasa.core import Channel, InputError, Network, choose
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from dnasa.channels import Codec
     from dnasa.topology import Changing, Topology
 
@@ -17,10 +19,17 @@ MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
 def detect() -> str:
-    """How this process was started: by mpirun, by torchrun, or by itself."""
-    if "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+    """How this process was started: by mpirun, by torchrun or a framework that uses torch.distributed, or by itself."""
+    torchrun = "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    if torchrun or _torch_started():
         return "torch"
     return "mpi" if any(name in os.environ for name in MPI_RANK) else "simulated"
+
+
+def _torch_started() -> bool:
+    """Lightning, for one, starts processes and their group without the variables of torchrun."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def can_survive() -> bool:
@@ -44,6 +53,7 @@ def connect(
     channel: Channel | None = None,
     survive: bool = False,
     compress: "str | Codec | None" = None,
+    site: "ProcessGroup | None" = None,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
@@ -52,6 +62,7 @@ def connect(
     "randk:0.01", "8bit", "4bit", "sign", or a `Codec`), or through a `channel` from `dnasa.channels`.
     `device` is where the arrays will be: by default on GPUs if every process has one. A process that does not answer for
     `timeout` seconds counts as lost. With `survive` (MPI), a run continues without processes that die.
+    `site` is the process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
     """
     engine = engine or detect()
     choose("engine", engine, dict.fromkeys(ENGINES))
@@ -59,6 +70,8 @@ def connect(
         raise InputError(
             f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
         )
+    if site is not None and engine != "torch":
+        raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
     channel = choose_channel(message_dtype, channel, compress)
     if engine == "mpi":
         from dnasa.networks import mpi
@@ -70,6 +83,13 @@ def connect(
         raise InputError(
             "Only MPI can continue without lost processes; with torchrun, use --max-restarts and checkpoints."
         )
+    if site is not None:
+        from dnasa.networks import sites
+
+        members = sites.find_sites(site)
+        network = sites.connect(_graph(topology, lambda: len(members)), members, rounds, channel)
+        _exit_together(engine)
+        return network
     if engine == "torch":
         from dnasa.networks import torchdist
 

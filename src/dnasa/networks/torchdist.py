@@ -74,10 +74,13 @@ TAGS = itertools.count(1)  # one for each transport: all processes make theirs i
 
 
 class Transport:
+    """Messages travel between the processes `ranks`, by default all; sums and texts are those of all processes."""
+
     survives = False  # torchrun restarts all processes instead
 
-    def __init__(self, shares: Sequence[range]):
+    def __init__(self, shares: Sequence[range], ranks: Sequence[int] | None = None):
         self.shares, self.tag = shares, next(TAGS)
+        self.ranks = ranks or range(dist.get_world_size())
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         backends = str(dist.get_backend_config())
         if "gloo" not in backends:
@@ -86,7 +89,7 @@ class Transport:
                 "or leave that to dnasa.connect."
             )
         self.carries_cuda = "nccl" in backends
-        self.group = dist.new_group() if self.carries_cuda else None  # NCCL has no tags
+        self.group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
         calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]
@@ -94,10 +97,10 @@ class Transport:
         try:
             if calls and calls[0][2].is_cuda:
                 works = dist.batch_isend_irecv(
-                    [dist.P2POp(call, tensor, peer, self.group) for peer, call, tensor in calls]
+                    [dist.P2POp(call, tensor, self.ranks[peer], self.group) for peer, call, tensor in calls]
                 )
                 return [(-1, work) for work in works]
-            return [(peer, call(tensor, peer, tag=self.tag)) for peer, call, tensor in calls]
+            return [(peer, call(tensor, self.ranks[peer], tag=self.tag)) for peer, call, tensor in calls]
         except RuntimeError as error:
             raise missing([peer for peer, _, _ in calls], self.shares, first_line(error)) from error
 

@@ -88,7 +88,7 @@ class Decentralized(torch.optim.Optimizer):
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.rounds)
         self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
-        self.fuse = bool(self.flat.is_cuda and self.flat.numel() >= MIN_PARAMETERS and self.made.compiles)
+        self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self._check_agreement()
         start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers.tensors])
@@ -104,13 +104,17 @@ class Decentralized(torch.optim.Optimizer):
         self.group_slices = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         check_parameters(self.trained)
         self.buffers = MixedBuffers(buffers, self.network)
+        self._join_parameters()
+
+    def _join_parameters(self) -> None:
+        """The parameters become views of one vector, their gradients of another."""
         self.flat = torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
         self.gradient = torch.zeros_like(self.flat)
         self.values = views(self.flat, self.trained)
         self.gradients = views(self.gradient, self.trained)
         for p, value in zip(self.trained, self.values, strict=True):
             p.data = value
-        self.zero_grad()
+        self._clear_gradients()
 
     def _check_agreement(self) -> None:
         if self.network.nodes == 1:
@@ -193,6 +197,10 @@ class Decentralized(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The gradients stay in one flat vector, so they become zero rather than None."""
+        self._follow_parameters()
+        self._clear_gradients()
+
+    def _clear_gradients(self) -> None:
         self.gradient.zero_()
         for p, view in zip(self.trained, self.gradients, strict=True):
             p.grad = view
@@ -314,12 +322,29 @@ class Decentralized(torch.optim.Optimizer):
 
     # ------------------------------------------------------------ steps
 
+    def _follow_parameters(self) -> None:
+        """A model may be moved to its device after the optimizer was made, as `accelerator.prepare` does, but not later."""
+        if self.stepper is None and self.t == 0 and not self.buffers.tensors and self._moved():
+            gradients = [p.grad for p in self.trained]
+            check_parameters(self.trained)
+            self._join_parameters()
+            for p, gradient in zip(self.trained, gradients, strict=True):
+                p.grad = gradient
+            self.fuse = self._fuses()
+            self.snapshot = self._initial()
+
+    def _moved(self) -> bool:
+        return any(p.data_ptr() != value.data_ptr() for p, value in zip(self.trained, self.values, strict=True))
+
+    def _fuses(self) -> bool:
+        return bool(self.flat.is_cuda and self.flat.numel() >= MIN_PARAMETERS and self.made.compiles)
+
     def _begin(self, has_closure: bool) -> None:
         """At the first step, so that model and optimizer may be loaded in any order before it."""
         if self.network.nodes > 1:
             agree(self.network, {"the step": self.t})
-        self.versions = self._versions()
         snapshot = self._unstarted()
+        self.versions = self._versions()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
         if self.fuse and self.network.nodes == 1:
             self.stepper = InPlace(self.made, _cloned(snapshot, keep=self.flat))
@@ -348,6 +373,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def _unstarted(self) -> Snapshot:
         """The state before the first step: at the start the parameters may still change."""
+        self._follow_parameters()
         return self._initial() if self.t == 0 else self._with_parameters(self.snapshot)
 
     def _with_parameters(self, snapshot: Snapshot) -> Snapshot:
@@ -385,11 +411,11 @@ class Decentralized(torch.optim.Optimizer):
 
     def _collect_gradients(self) -> None:
         """Into the flat vector; a parameter without a gradient has gradient zero."""
-        for p, value, view in zip(self.trained, self.values, self.gradients, strict=True):
-            if p.data_ptr() != value.data_ptr():
-                raise InputError(
-                    "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."
-                )
+        if self._moved():
+            raise InputError(
+                "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."
+            )
+        for p, view in zip(self.trained, self.gradients, strict=True):
             if p.grad is None:
                 view.zero_()
             elif p.grad.is_sparse:

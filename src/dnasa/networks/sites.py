@@ -1,0 +1,108 @@
+"""Sites of several processes that hold one node together, over torch.distributed.
+
+DistributedDataParallel gives the processes of a site the same gradient. The first process of each site exchanges messages with
+the other sites and broadcasts what it receives inside its own. So a message crosses the link between two sites only once, and
+all processes of a site take the same step.
+"""
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dnasa.core import Array, Channel, InputError, Network, RunError
+from dnasa.networks.processes import Message, ProcessExchange, blocks
+from dnasa.networks.torchdist import Transport, as_tensor, first_line
+from dnasa.topology import Changing, Topology
+
+CHECKED = 2  # exchanges; the first gradient is in one of them
+DIFFERENT = (
+    "The processes of a site have different gradients: wrap the model in "
+    "DistributedDataParallel(model, process_group=site), with the group that dnasa.connect(site=...) has."
+)
+
+
+def find_sites(site: Any) -> list[list[int]]:
+    """The ranks of all sites, where `site` is the process group of this process' own."""
+    if not dist.is_initialized():
+        raise InputError(
+            "site is a process group: call torch.distributed.init_process_group, then "
+            "site, _ = torch.distributed.new_subgroups(group_size=...)."
+        )
+    own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
+    everyone = [json.loads(text) for text in Transport(()).allgather_text(json.dumps(own))]
+    if any(rank not in ranks or everyone[ranks[0]] != ranks for rank, ranks in enumerate(everyone)):
+        raise InputError(f"Every process must be in one site, the same for all of its processes; they gave {everyone}.")
+    return sorted({ranks[0]: ranks for ranks in everyone}.values())
+
+
+def connect(
+    topology: Topology | Changing, sites: list[list[int]], rounds: int = 1, channel: Channel | None = None
+) -> Network:
+    """The network of these sites; its `rank` is the number of this process' site."""
+    transport = SiteTransport(sites, blocks(topology.nodes, len(sites)))
+    return ProcessExchange(topology, transport, rounds, channel).network()
+
+
+class SiteTransport:
+    survives = False
+
+    def __init__(self, sites: list[list[int]], shares: Sequence[range]):
+        self.sites, self.shares, self.unchecked = sites, shares, CHECKED
+        self.rank = next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)
+        self.size, self.first = len(sites), sites[self.rank][0]
+        self.is_first = dist.get_rank() == self.first
+        self.across = Transport(shares, [ranks[0] for ranks in sites])
+        self.within, _ = dist.new_subgroups_by_enumeration(sites)  # of our own: DDP may be using the user's meanwhile
+        self.carries_cuda = self.across.carries_cuda
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
+        if self.unchecked:
+            self._check_equal(sends)
+            self.unchecked -= 1
+        return receives, self.across.start(receives, sends) if self.is_first else None
+
+    def finish(self, pending: Any) -> None:
+        receives, messages = pending
+        if self.is_first:
+            self.across.finish(messages)
+        with self._losses():
+            for _, buffer in receives:
+                dist.broadcast(as_tensor(buffer), self.first, self.within)
+
+    def sum(self, buffer: Array) -> Array:
+        if not self.is_first:
+            as_tensor(buffer).zero_()
+        return self.across.sum(buffer)
+
+    def allgather_text(self, text: str) -> list[str]:
+        """The texts of all processes of all sites."""
+        return self.across.allgather_text(text)
+
+    def duplicate(self) -> "SiteTransport":
+        return SiteTransport(self.sites, self.shares)
+
+    def shrink(self) -> "tuple[list[int], SiteTransport]":
+        raise NotImplementedError
+
+    def _check_equal(self, sends: Sequence[Message]) -> None:
+        own = 0
+        for _, buffer in sends:
+            own = zlib.crc32(as_tensor(buffer).cpu().numpy().tobytes(), own)
+        checksums = [torch.zeros(1, dtype=torch.int64) for _ in self.sites[self.rank]]
+        with self._losses():
+            dist.all_gather(checksums, torch.tensor([own]), self.within)
+        if len(set(map(int, checksums))) > 1:
+            raise InputError(DIFFERENT)
+
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            site = ", ".join(map(str, self.sites[self.rank]))
+            raise RunError(f"No answer inside the site of ranks {site}: {first_line(error)}.") from error

@@ -1,0 +1,15 @@
+"""Models that a framework has wrapped."""
+
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+
+def local_gradients(model: Module) -> None:
+    """Every node keeps its own gradients and buffers, although a framework wrapped the model in DistributedDataParallel.
+
+    Call it before the first backward pass. A model that is not wrapped stays as it is.
+    """
+    if isinstance(model, DistributedDataParallel):
+        model.register_comm_hook(None, noop_hook)
+        model.broadcast_buffers = False

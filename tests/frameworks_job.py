@@ -1,0 +1,113 @@
+"""What the processes of `test_frameworks.py` do: a function below, such as `accelerate`. Not a test."""
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dnasa
+
+STEPS, ROWS = 12, 4
+RULES: dict[str, Any] = {"dnasa": {}, "adanasa": {"steps": STEPS}}
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def dataset(node):
+    x = torch.randn(STEPS * ROWS, 5, generator=torch.Generator().manual_seed(node))
+    return TensorDataset(x, x[:, :3].argmax(1))
+
+
+def plain(network, rule, batches):
+    """The loop of docs/own-model.md."""
+    net = model()
+    optimizer = dnasa.optim.Decentralized(net.parameters(), network, rule, **RULES[rule])
+    for x, y in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def compare(network, rule, net, expected):
+    for (name, a), b in zip(net.state_dict().items(), expected.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    weights = torch.cat([p.detach().reshape(-1) for p in net.parameters()])[None]
+    assert not torch.equal(*network.gather(weights).split(1))  # the nodes have gradients of their own
+    print(f"same {rule} at {network.rank}", flush=True)
+
+
+def accelerate():
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=1)
+    network = dnasa.connect("ring")
+    assert network.nodes == 2
+    common = TensorDataset(*(torch.cat(parts) for parts in zip(*(dataset(i).tensors for i in range(2)), strict=True)))
+    for rule, options in RULES.items():
+        net = model()
+        optimizer = dnasa.optim.Decentralized(net.parameters(), network, rule, **options)
+        loader = DataLoader(common, batch_size=ROWS)
+        wrapped, prepared, loader = accelerator.prepare(net, optimizer, loader)
+        dnasa.optim.local_gradients(wrapped)
+        for x, y in loader:
+            prepared.zero_grad()
+            accelerator.backward(nn.functional.cross_entropy(wrapped(x), y))
+            prepared.step()
+        assert optimizer.t == STEPS
+        batches = list(DataLoader(common, batch_size=ROWS))[network.rank :: 2]
+        compare(network, rule, net, plain(network, rule, batches)[0])
+
+
+def lightning():
+    import lightning
+    from lightning.pytorch.strategies import DDPStrategy
+
+    class Module(lightning.LightningModule):
+        def __init__(self, rule):
+            super().__init__()
+            self.net, self.rule = model(), rule
+
+        def configure_optimizers(self):
+            self.network = dnasa.connect("ring")
+            return dnasa.optim.Decentralized(self.net.parameters(), self.network, self.rule, **RULES[self.rule])
+
+        def on_fit_start(self):
+            dnasa.optim.local_gradients(self.trainer.model)
+
+        def training_step(self, batch, index):
+            x, y = batch
+            return nn.functional.cross_entropy(self.net(x), y)
+
+        def train_dataloader(self):
+            return DataLoader(dataset(self.global_rank), batch_size=ROWS)
+
+        def on_train_end(self):
+            expected, _ = plain(self.network, self.rule, DataLoader(dataset(self.global_rank), batch_size=ROWS))
+            compare(self.network, self.rule, self.net, expected)
+            with self.optimizers().optimizer.averaged():
+                means = torch.cat([p.detach().reshape(-1) for p in self.net.parameters()])[None]
+            assert torch.equal(*self.network.gather(means).split(1))
+
+    for rule in RULES:
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=2,
+            strategy=DDPStrategy(process_group_backend="gloo"),
+            use_distributed_sampler=False,
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(Module(rule))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,101 @@
+"""Network namespaces that stand for machines: each has a name, an address and an interface `eth0`, joined by a switch."""
+
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def permitted():
+    """Containers may forbid namespaces to root."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "ss", "unshare"))):
+        return False
+    probe = ["unshare", "--net", "--mount", "--uts", "true"]
+    return subprocess.run(probe, capture_output=True).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(
+    not permitted(), reason="network namespaces need root, iproute2 (ip, ss) and util-linux (unshare)"
+)
+
+
+# stands for ssh: the first word is the machine, the rest a command for its shell; the folder `disk` is the machine's own
+SHELL = """#!/bin/sh
+machine=$1; shift
+exec unshare --uts sh -c 'hostname "$0"; exec ip netns exec "$0" sh -c "mount -t tmpfs none {disk}; $1"' "$machine" "$*"
+"""
+
+
+class Machines:
+    def __init__(self, count, folder):
+        prefix = f"m{os.getpid() % 100000}"
+        self.names = [f"{prefix}-{i + 1}" for i in range(count)]
+        self.switch = f"{prefix}-switch"
+        self.disk, self.hostfile, self.shell = folder / "disk", folder / "hosts", folder / "shell"
+        self.disk.mkdir()
+        self.hostfile.write_text("".join(f"{name} slots=1\n" for name in self.names))
+        self.shell.write_text(SHELL.format(disk=self.disk))
+        self.shell.chmod(0o755)
+
+    def start(self):
+        ip("netns", "add", self.switch)
+        ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "bridge", "up")
+        hosts = "".join(f"10.77.0.{i + 1} {name}\n" for i, name in enumerate(self.names))
+        for i, name in enumerate(self.names):
+            ip("netns", "add", name)
+            ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
+            ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                ip("-n", name, "link", "set", device, "up")
+            etc = Path("/etc/netns") / name  # `ip netns exec` shows its files in /etc
+            etc.mkdir(parents=True)
+            (etc / "hosts").write_text("127.0.0.1 localhost\n" + hosts)
+
+    def stop(self):
+        for name in (*self.names, self.switch):
+            pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
+            for pid in map(int, pids):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+
+    def cut(self, i):
+        """Machine i can no longer reach the others, and nobody is told so."""
+        ip("-n", self.switch, "link", "set", f"port{i}", "down")
+
+    def limit_ports(self, ports):
+        """Sockets that ask for any port get one of these."""
+        for i in range(len(self.names)):
+            words = f"echo {ports.start} {ports.stop - 1} > /proc/sys/net/ipv4/ip_local_port_range"
+            subprocess.run(self.on(i, "sh", "-c", words), check=True)
+
+    def on(self, i, *words):
+        """The command line that runs these words on machine i."""
+        inner = 'hostname "$0"; exec ip netns exec "$0" "$@"'
+        return ["unshare", "--uts", "sh", "-c", inner, self.names[i], *map(str, words)]
+
+    def listening(self, i):
+        """(address, port) of every TCP socket that listens on machine i."""
+        out = subprocess.run(self.on(i, "ss", "-Hltn"), capture_output=True, text=True, check=True).stdout
+        return [tuple(line.split()[3].rsplit(":", 1)) for line in out.splitlines()]
+
+
+@contextmanager
+def machines(count, folder):
+    made = Machines(count, folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
