@@ -1,5 +1,6 @@
 """Any rule as a `torch.optim.Optimizer`: two changed lines make an ordinary training loop a decentralised one."""
 
 from dnasa.optim.decentralized import Decentralized
+from dnasa.optim.join import Join
 
-__all__ = ["Decentralized"]
+__all__ = ["Decentralized", "Join"]

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,17 @@ def check_parameters(trained: Sequence[Tensor]) -> None:
         raise InputError(
             f"Parameters of {trained[0].dtype} are too coarse for small steps: store them in float32 and use torch.autocast."
         )
+
+
+def parameter_names(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Of the trained parameters: those of `named_parameters()`, or else their numbers and shapes."""
+    names = [name for group in groups for name in group.get("param_names", [None] * len(group["params"]))]
+    parameters = [p for group in groups for p in group["params"]]
+    return [
+        f"parameter {i} of shape {tuple(p.shape)}" if name is None else f"'{name}'"
+        for i, (name, p) in enumerate(zip(names, parameters, strict=True))
+        if p.requires_grad
+    ]
 
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
