@@ -200,6 +200,100 @@ def test_an_error_inside_join_is_not_replaced():
         Join([torch.optim.SGD(model().parameters())])  # type: ignore[list-item]
 
 
+# ---------------------------------------------------------------- what is not trained
+
+
+class Based(torch.nn.Module):
+    """A frozen base, different at every node, a trained head, and buffers of several kinds."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.base, self.head = torch.nn.Linear(5, 4).requires_grad_(False), torch.nn.Linear(4, 3)
+        torch.nn.init.constant_(self.base.weight, 1.0 + rank)
+        torch.nn.init.zeros_(self.base.bias)
+        self.register_buffer("mask", torch.tensor([rank % 2 == 0, True]))
+        self.register_buffer("count", torch.tensor(7 - rank))
+        self.register_buffer("scale", torch.full((2, 2), 0.5 * rank, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return self.head(self.base(x))
+
+
+def train_based(network, given, steps=2):
+    net = Based(network.rank)
+    opt = Decentralized(given(net), network)
+    for t in range(steps):
+        opt.zero_grad()
+        backward(net, network.rank, t)
+        opt.step()
+    return net
+
+
+def test_a_model_that_is_given_starts_equal_with_frozen_parameters_and_buffers():
+    for net in run_threads(RING, lambda network: train_based(network, given=lambda model: model)):
+        assert (net.base.weight == 1).all()
+        assert net.mask.tolist() == [True, True]
+        assert net.count == 7
+        assert (net.scale == 0).all()
+
+
+@pytest.mark.parametrize("given", [lambda net: [p for p in net.parameters() if p.requires_grad], Based.parameters])
+def test_frozen_parameters_or_buffers_that_differ_are_reported(given):
+    with pytest.warns(
+        UserWarning, match=r"buffers of the model differ between rank 0 and rank 1\. .*\(model, network\)"
+    ):
+        run_threads(RING, lambda network: train_based(network, given))
+
+
+def test_frozen_parameters_that_are_equal_are_not_reported(recwarn):
+    def work(network):
+        net = Based(0)
+        opt = Decentralized([p for p in net.parameters() if p.requires_grad], network)
+        for t in range(2):
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+
+    run_threads(RING, work)
+    assert not [w for w in recwarn if "differ" in str(w.message)]
+
+
+def test_models_of_equal_shapes_with_other_modules_are_noticed():
+    def work(network):
+        net = model()
+        net[1] = torch.nn.ReLU() if network.rank == 3 else net[1]
+        Decentralized(net, network)
+
+    with pytest.raises(InputError, match=r"different models: \(1\): Tanh\(\) at rank 0 and \(1\): ReLU\(\) at rank 3"):
+        run_threads(RING, work)
+
+
+def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused():
+    net = model()
+    opt = Decentralized(net, alone())
+    with pytest.raises(InputError, match="has no learning rate"):
+        opt.param_groups[0]["lr"] = 0.1
+    batches(opt, net, 0, range(2))
+    net[0].weight.requires_grad_(False)
+    with pytest.raises(InputError, match="frozen now: make a new optimizer"):
+        batches(opt, net, 0, range(1))
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_change_through_data_is_refused(rule):
+    def work(network):
+        net = model()
+        opt = Decentralized(net, network, rule)
+        batches(opt, net, network.rank, range(3))
+        net[0].weight.data.clamp_(-0.1, 0.1)
+        with pytest.raises(InputError, match="changed by hand between two steps"):
+            batches(opt, net, network.rank, range(1))
+        opt.load_state_dict(opt.state_dict())
+        batches(opt, net, network.rank, range(3))
+
+    run_threads(RING, work)
+
+
 # ---------------------------------------------------------------- slow and dead processes
 
 
@@ -215,14 +309,14 @@ class Silent:
 
 def test_a_silent_process_is_late_and_a_slow_one_is_not():
     board = Silent()
-    monitor = Monitor(board, 0, 2, interval=0.01)
-    began = time.monotonic()
-    time.sleep(0.3)
-    with pytest.warns(UserWarning, match=r"waited 0.2 s; the others are running: rank 1 was last in step 4"):
-        assert monitor.check(began, 0.2) == []
-    board.alive = False
-    time.sleep(0.3)
-    assert monitor.check(began, 0.2) == [1]
+    monitor = Monitor(board, 0, 2, interval=1000)
+    began = time.monotonic() - 100
+    monitor._beat()
+    with pytest.warns(UserWarning, match=r"waited 50 s; the others are running: rank 1 was last in step 4"):
+        assert monitor.check(began, 50) == []
+    board.alive, monitor.heard[1] = False, began
+    monitor._beat()
+    assert monitor.check(began, 50) == [1]
     monitor.close()
 
 

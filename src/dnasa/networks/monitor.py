@@ -36,7 +36,7 @@ class Monitor:
         self.reports = [""] * size
         self.heard = [time.monotonic()] * size
         self.warned = False
-        self.lock, self.stop = threading.RLock(), threading.Event()
+        self.lock, self.sharing, self.stop = threading.Lock(), threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._run, name="monitor", daemon=True)
         self.thread.start()
 
@@ -91,33 +91,34 @@ class Monitor:
             self._beat()
 
     def _beat(self) -> None:
-        with self.lock:
+        with self.sharing:
             self.beats += 1
-            report = {"beats": self.beats, "calls": self.calls, "failure": self.failure, "ended": self.ended}
+            with self.lock:
+                calls = dict(self.calls)
+            report = {"beats": self.beats, "calls": calls, "failure": self.failure, "ended": self.ended}
             try:
                 reports = self.board.share(json.dumps(report))
             except Exception as error:
                 self.problem = self.problem or RunError(f"Rank {self.rank} lost the connection to the others: {error}.")
                 self.stop.set()
                 return
-        for rank, text in enumerate(reports):
-            if rank != self.rank and text != self.reports[rank]:
-                self.heard[rank], self.reports[rank] = time.monotonic(), text
-                self._read(rank, json.loads(text))
+            for rank, text in enumerate(reports):
+                if rank == self.rank or not text:
+                    continue
+                if text != self.reports[rank]:
+                    self.heard[rank], self.reports[rank] = time.monotonic(), text
+                self.problem = self.problem or self._difference(calls, rank, json.loads(text))
 
-    def _read(self, rank: int, report: dict) -> None:
-        if self.problem is not None:
-            return
+    def _difference(self, calls: dict[str, str], rank: int, report: dict) -> Exception | None:
         if report["failure"]:
-            self.problem = RunError(report["failure"])
-            return
-        for key in self.calls.keys() & report["calls"].keys():
-            if self.calls[key] != report["calls"][key]:
-                pair = sorted([(self.rank, self.calls[key]), (rank, report["calls"][key])])
-                (first, mine), (second, theirs) = pair
-                self.problem = InputError(
-                    f"The processes call different things: rank {first} is in {mine}, rank {second} in {theirs}. {REMEDY}"
+            return RunError(report["failure"])
+        for key in calls.keys() & report["calls"].keys():
+            if calls[key] != report["calls"][key]:
+                (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report["calls"][key])])
+                return InputError(
+                    f"The processes call different things: rank {first} is in {one}, rank {second} in {other}. {REMEDY}"
                 )
+        return None
 
     def _has_ended(self, rank: int) -> bool:
         return bool(self.reports[rank]) and json.loads(self.reports[rank])["ended"]

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from dnasa.core import (
@@ -30,7 +30,14 @@ from dnasa.networks.processes import agree
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.compiled import MIN_PARAMETERS, InPlace, fused, make_rule
 from dnasa.optim.finite import describe, finite
-from dnasa.optim.parameters import check_parameters, parameter_names, start_at_the_same_point, views
+from dnasa.optim.parameters import (
+    check_parameters,
+    check_same_modules,
+    parameter_names,
+    start_at_the_same_point,
+    views,
+)
+from dnasa.optim.untrained import Untrained
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
@@ -51,14 +58,20 @@ class Group(dict):
     def __missing__(self, key: str) -> Any:
         raise InputError(NO_LEARNING_RATE) if key == "lr" else KeyError(key)
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "lr":
+            raise InputError(NO_LEARNING_RATE)
+        super().__setitem__(key, value)
+
 
 class Decentralized(torch.optim.Optimizer):
     """Trains with the neighbours, without a stepsize.
 
-    `params` as for any optimizer; parameter groups may differ in `weight_decay` (an L2 term in the loss) and in nothing else,
-    because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is a name (those
-    that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`, such as
-    `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed; by
+    `params` as for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start, and
+    its modules are compared between the processes. Parameter groups may differ in `weight_decay` (an L2 term in the loss) and
+    in nothing else, because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is
+    a name (those that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`,
+    such as `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed; by
     default wherever the rule can and there are neighbours. The iterates are the same either way.
     A gradient that is not finite stops all processes, before it is mixed in, with an error that names rank, step and parameter
     (give `model.named_parameters()` for their names); with `nonfinite="skip"` all skip that step together.
@@ -98,7 +111,8 @@ class Decentralized(torch.optim.Optimizer):
                 "graph has nodes, or use dnasa.connect('ring')."
             )
         choose("reaction to a gradient that is not finite", nonfinite, dict.fromkeys(("raise", "skip")))
-        super().__init__(params, {"weight_decay": weight_decay})
+        model = params if isinstance(params, nn.Module) else None
+        super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         self.nonfinite, self.joined = nonfinite, False
         self.network, self.t = network.duplicate() if network.duplicate else network, 0
         self._flatten(buffers)
@@ -111,7 +125,11 @@ class Decentralized(torch.optim.Optimizer):
         self.fuse = bool(self.flat.is_cuda and self.flat.numel() >= MIN_PARAMETERS and self.made.compiles)
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self._check_agreement()
-        start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers.tensors])
+        if model is not None and network.nodes > 1:
+            check_same_modules(network, model)
+        others = self.buffers.tensors if model is None else list(model.buffers())
+        start_at_the_same_point(network, [self.flat, *self.frozen, *others])
+        self.untrained = Untrained(self.trained, [*self.frozen, *others]) if network.nodes > 1 and not model else None
         self.stepper: Any = None
         self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
 
@@ -357,6 +375,8 @@ class Decentralized(torch.optim.Optimizer):
         """At the first step, so that model and optimizer may be loaded in any order before it."""
         if self.network.nodes > 1:
             agree(self.network, {"the step": self.t})
+        if self.untrained is not None and self.t == 0:
+            self.untrained.compare(self.network)
         self.versions = self._versions()
         snapshot = self._unstarted()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
@@ -416,11 +436,18 @@ class Decentralized(torch.optim.Optimizer):
 
     def _check_unchanged(self) -> None:
         """The next iterate may have been sent already: a change by hand would be lost silently."""
-        if self._versions() != self.versions:
+        if self._versions() != self.versions or self._edited():
             raise InputError(
                 "The parameters were changed by hand between two steps: every node must instead save and load, "
                 "opt.load_state_dict(opt.state_dict()), after such a change."
             )
+
+    def _edited(self) -> bool:
+        """Changes through `p.data` leave no version. Comparing would wait for a GPU, so a node alone there is not checked."""
+        point = self.stepper.points(self.t)[0]
+        if point is self.flat or (self.flat.is_cuda and self.network.nodes == 1) or torch.equal(point, self.flat):
+            return False
+        return not torch.allclose(point, self.flat, rtol=0, atol=0, equal_nan=True)
 
     def _collect_gradients(self) -> None:
         """Into the flat vector; a parameter without a gradient has gradient zero."""
@@ -429,6 +456,8 @@ class Decentralized(torch.optim.Optimizer):
                 raise InputError(
                     "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."
                 )
+            if not p.requires_grad:
+                raise InputError("A parameter that was trained is frozen now: make a new optimizer after freezing.")
             if p.grad is None:
                 view.zero_()
             elif p.grad.is_sparse:
