@@ -50,8 +50,9 @@ def connect(
     `topology` is a graph, or the name of one with a node for every process: alone, that is a network of one node.
     Messages travel as they are, in 16 bits (`message_dtype="bfloat16"`), compressed with memory (`compress="topk:0.01"`,
     "randk:0.01", "8bit", "4bit", "sign", or a `Codec`), or through a `channel` from `dnasa.channels`.
-    `device` is where the arrays will be: by default on GPUs if every process has one. A process that does not answer for
-    `timeout` seconds counts as lost. With `survive` (MPI), a run continues without processes that die.
+    `device` is where the arrays will be: by default on GPUs if every process has one. A process that is silent for
+    `timeout` seconds counts as lost; a thread of each reports that it is there, so slow processes are waited for. With
+    `survive` (MPI), a run continues without processes that die.
     """
     engine = engine or detect()
     choose("engine", engine, dict.fromkeys(ENGINES))

@@ -206,10 +206,14 @@ class Transport:
         except RuntimeError as error:
             raise RunError(f"A neighbour of rank {self.rank} is gone: {first_line(error)}.") from error
 
-    def _collective(self, start: Callable[[], Any], what: str) -> None:
+    def _collective(self, start: Callable[[], Any], what: str, on_gpu: bool = False) -> None:
         began = time.monotonic()
         try:
-            wait_for(start(), lambda: self._check(began))
+            work = start()
+            if on_gpu:  # a wait of NCCL that is given up ends the process group
+                work.wait()
+            else:
+                wait_for(work, lambda: self._check(began))
         except RunError:
             raise
         except RuntimeError as error:
@@ -226,7 +230,8 @@ class Transport:
             self.monitor.diagnose()
 
     def sum(self, buffer: Array) -> Array:
-        self._collective(lambda: dist.all_reduce(as_tensor(buffer), async_op=True), "average with")
+        tensor = as_tensor(buffer)
+        self._collective(lambda: dist.all_reduce(tensor, async_op=True), "average with", on_gpu=tensor.is_cuda)
         return buffer
 
     def duplicate(self) -> "Transport":

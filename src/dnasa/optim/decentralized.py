@@ -71,8 +71,8 @@ class Decentralized(torch.optim.Optimizer):
     its modules are compared between the processes. Parameter groups may differ in `weight_decay` (an L2 term in the loss) and
     in nothing else, because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is
     a name (those that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`,
-    such as `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed; by
-    default wherever the rule can and there are neighbours. The iterates are the same either way.
+    such as `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed;
+    by default wherever the rule can and there are neighbours. The iterates are the same either way.
     A gradient that is not finite stops all processes, before it is mixed in, with an error that names rank, step and parameter
     (give `model.named_parameters()` for their names); with `nonfinite="skip"` all skip that step together.
 
