@@ -1,5 +1,6 @@
 """What the processes of the distributed tests do: a function below, such as `same`, then the engine. Not a test."""
 
+import ctypes
 import json
 import os
 import signal
@@ -183,7 +184,7 @@ def trip(engine):
 
 
 def wait(engine, what):
-    """Rank 2 is killed, stops answering, or raises, in the middle of a run."""
+    """Rank 2 is killed, hangs, or raises, in the middle of a run."""
     graph = topology.ring(8)
     net = connect(graph, engine, timeout=20 if what == "hang" else 300)
 
@@ -192,7 +193,7 @@ def wait(engine, what):
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "hang":
-                time.sleep(600)
+                ctypes.PyDLL(None).sleep(600)  # no other thread of this process can run meanwhile
             if what == "raise":
                 return x * np.nan
         return x - node

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dnasa.core import ProcessLost
+from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import ProcessExchange, blocks
 
 TIMEOUT = 120  # seconds; only a deadlock takes so long
@@ -21,8 +22,9 @@ class ThreadTransport:
 
     carries_cuda = False
 
-    def __init__(self, rank, size, hub, tag=0, survives=False):
+    def __init__(self, rank, size, hub, tag=0, survives=False, monitor=None):
         self.rank, self.size, self.hub, self.tag, self.survives = rank, size, hub, tag, survives
+        self.monitor = monitor
 
     def start(self, receives, sends):
         for peer, buffer in sends:
@@ -31,7 +33,7 @@ class ThreadTransport:
 
     def finish(self, pending):
         for peer, buffer in pending:
-            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank))
+            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank, self.monitor))
 
     def sum(self, buffer):
         total = sum(self.hub.allgather(self.rank, np.asarray(buffer)))
@@ -39,7 +41,7 @@ class ThreadTransport:
 
     def duplicate(self):
         self.duplicates = getattr(self, "duplicates", 0) + 1
-        return ThreadTransport(self.rank, self.size, self.hub, (self.tag, self.duplicates), self.survives)
+        return ThreadTransport(self.rank, self.size, self.hub, (self.tag, self.duplicates), self.survives, self.monitor)
 
     def shrink(self):
         alive, hub = self.hub.shrink(self.rank)
@@ -58,16 +60,19 @@ class Hub:
         self.slots = [None] * size
         self.barrier = threading.Barrier(size, timeout=TIMEOUT)
         self.lost, self.next = set(), None
+        self.reports = [""] * size
 
     def queue(self, *address):
         with self.lock:
             return self.queues[address]
 
-    def receive(self, *address):
+    def receive(self, tag, sender, receiver, monitor):
         waited = time.monotonic()
         while True:
             with contextlib.suppress(queue.Empty):
-                return self.queue(*address).get(timeout=0.02)
+                return self.queue(tag, sender, receiver).get(timeout=0.02)
+            if monitor is not None:
+                assert not monitor.check(waited, TIMEOUT)
             if self.lost:
                 raise ProcessLost("a thread has exited")
             assert time.monotonic() < waited + TIMEOUT, "deadlock"
@@ -98,10 +103,20 @@ class Hub:
         return [other for other in range(len(self.slots)) if other not in self.lost], self.next
 
 
-def run_threads(topology, work, processes=None, channel=None, survive=False):
+class HubBoard:
+    def __init__(self, hub, rank):
+        self.hub, self.rank = hub, rank
+
+    def share(self, report):
+        self.hub.reports[self.rank] = report
+        return list(self.hub.reports)
+
+
+def run_threads(topology, work, processes=None, channel=None, survive=False, monitored=False):
     """Call `work(network)` in a thread for every process; the list of what each returned.
 
-    With `survive`, one thread may raise SystemExit: it counts as a lost process and returns None.
+    With `survive`, one thread may raise SystemExit: it counts as a lost process and returns None. With `monitored`, every
+    process has a monitor, which is told when it ends.
     """
     size = processes or topology.nodes
     hub = Hub(size)
@@ -109,8 +124,13 @@ def run_threads(topology, work, processes=None, channel=None, survive=False):
 
     def one(rank):
         try:
-            transport = ThreadTransport(rank, size, hub, survives=survive)
-            return work(ProcessExchange(topology, transport, channel=channel).network())
+            monitor = Monitor(HubBoard(hub, rank), rank, size, interval=0.02) if monitored else None
+            transport = ThreadTransport(rank, size, hub, survives=survive, monitor=monitor)
+            done = work(ProcessExchange(topology, transport, channel=channel).network())
+            if monitor is not None:
+                monitor.end()
+                monitor.close()
+            return done
         except SystemExit:
             return hub.lose(rank)
         except BaseException:

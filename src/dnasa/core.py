@@ -208,7 +208,8 @@ class Network:
     changes. Between real processes, `local_nodes` are the nodes of this one and `rank` its number; `allgather_text` gives
     everyone's text, `gather` everyone's rows; `traffic` counts what was sent; `duplicate` makes a further network of the
     same processes whose messages stay separate. When a process is lost, an exchange raises `ProcessLost`, and `survivors`
-    gives the network of the remaining ones, whose nodes' original numbers are `node_ids`.
+    gives the network of the remaining ones, whose nodes' original numbers are `node_ids`. `note(call)` names the call that all
+    processes do next, `fail(reason)` tells the others why this one stops.
     """
 
     nodes: int
@@ -227,6 +228,8 @@ class Network:
     node_ids: Sequence[int] = None  # type: ignore[assignment]
     survivors: "Callable[[], Network] | None" = None
     fixed_weights: Any = None
+    note: Callable[[str], None] = lambda call: None
+    fail: Callable[[str], None] = lambda reason: None
 
     def __post_init__(self) -> None:
         for name in ("local_nodes", "node_ids"):

@@ -60,8 +60,9 @@ def connect(
     `topology` is a graph, or the name of one with a node for every process: alone, that is a network of one node.
     Messages travel as they are, in 16 bits (`message_dtype="bfloat16"`), compressed with memory (`compress="topk:0.01"`,
     "randk:0.01", "8bit", "4bit", "sign", or a `Codec`), or through a `channel` from `dnasa.channels`.
-    `device` is where the arrays will be: by default on GPUs if every process has one. A process that does not answer for
-    `timeout` seconds counts as lost. With `survive` (MPI), a run continues without processes that die.
+    `device` is where the arrays will be: by default on GPUs if every process has one. A process that is silent for
+    `timeout` seconds counts as lost; a thread of each reports that it is there, so slow processes are waited for. With
+    `survive` (MPI), a run continues without processes that die.
     `site` is the process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
     """
     engine = engine or detect()
@@ -86,8 +87,8 @@ def connect(
     if site is not None:
         from dnasa.networks import sites
 
-        members = sites.find_sites(site)
-        network = sites.connect(_graph(topology, lambda: len(members)), members, rounds, channel)
+        members = sites.find_sites(site, timeout)
+        network = sites.connect(_graph(topology, lambda: len(members)), members, timeout, rounds, channel)
         _exit_together(engine)
         return network
     if engine == "torch":

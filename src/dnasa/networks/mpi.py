@@ -15,6 +15,7 @@ import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
 from dnasa.networks import can_survive
+from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing, named
 from dnasa.topology import Changing, Topology
 
@@ -40,13 +41,15 @@ def connect(
 ) -> Network:
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
-    A process that does not answer for `timeout` seconds, or that died, ends the run with an error that names it; with
-    `survive`, the others continue without those that died.
+    A process that died, or whose monitor is silent for `timeout` seconds, ends the run with an error that names it; with
+    `survive`, the others continue without those that died, and one that does not answer in an exchange ends the run.
     """
     if survive and not can_survive():
         raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
     comm = comm or MPI.COMM_WORLD
     transport = Transport(comm, timeout, blocks(topology.nodes, comm.size), survive)
+    if comm.size > 1 and not survive:
+        transport.monitor = monitor_of(comm)
     return ProcessExchange(topology, transport, rounds, channel).network()
 
 
@@ -62,6 +65,40 @@ class Posted(NamedTuple):
     buffers: Any
 
 
+class Board:
+    """Reports as small messages on a communicator of their own."""
+
+    def __init__(self, comm: Any):
+        self.comm = comm.Dup()
+        self.reports = [""] * comm.size
+        self.sends: dict[int, tuple[Any, Any]] = {}  # the last report to each process, and its buffer
+
+    def share(self, report: str) -> list[str]:
+        raw = np.frombuffer(report.encode(), np.uint8)
+        for peer in range(self.comm.size):
+            taken = peer not in self.sends or self.sends[peer][0].Test()
+            if peer != self.comm.rank and taken:
+                self.sends[peer] = self.comm.Isend(raw, peer), raw
+        status = MPI.Status()
+        while self.comm.Iprobe(status=status):
+            incoming = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self.comm.Recv(incoming, status.source)
+            self.reports[status.source] = incoming.tobytes().decode()
+        return self.reports
+
+
+MONITORS: dict[int, Monitor] = {}  # by the handle of the communicator
+
+
+def monitor_of(comm: Any) -> Monitor:
+    """One for all networks of these processes."""
+    if comm.handle not in MONITORS:
+        monitor = MONITORS[comm.handle] = Monitor(Board(comm), comm.rank, comm.size)
+        atexit.register(monitor.close)
+        atexit.register(monitor.end)
+    return MONITORS[comm.handle]
+
+
 class Transport:
     carries_cuda = False
 
@@ -69,6 +106,7 @@ class Transport:
         self.comm, self.timeout, self.shares, self.survives = comm, timeout, shares, survives
         self.tag = next(TAGS)
         self.rank, self.size = comm.rank, comm.size
+        self.monitor: Monitor | None = None
         self.posted: dict[tuple[int, int], Posted] = {}
         self.where = [text.rsplit(" ", 1) for text in self.allgather_text(f"{MPI.Get_processor_name()} {os.getpid()}")]
         if threading.current_thread() is threading.main_thread():
@@ -98,24 +136,33 @@ class Transport:
 
     def finish(self, pending: "Posted") -> None:
         requests = pending.requests
-        deadline = time.monotonic() + self.timeout
+        began = time.monotonic()
         while not self._all_done(requests):
             os.sched_yield()
-            if time.monotonic() > deadline:
+            if self.monitor is not None:
+                self._check(began)
+            elif time.monotonic() > began + self.timeout:
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+
+    def _check(self, began: float) -> None:
+        late = self.monitor.check(began, self.timeout)  # type: ignore[union-attr]
+        if late:
+            raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
 
     def _all_done(self, requests: list[Any]) -> bool:
         with self._losses():
             return MPI.Request.Testall(requests)
 
     def _wait(self, start: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + self.timeout
+        began = time.monotonic()
         with self._losses():
             request = start()
         while not self._all_done([request]):
             os.sched_yield()
-            if time.monotonic() > deadline:
+            if self.monitor is not None:
+                self._check(began)
+            elif time.monotonic() > began + self.timeout:
                 gone = self.dead()
                 if gone:
                     raise missing(gone, self.shares, "the process is gone")
@@ -137,7 +184,9 @@ class Transport:
         return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
 
     def duplicate(self) -> "Transport":
-        return Transport(self.comm, self.timeout, self.shares, self.survives)
+        again = Transport(self.comm, self.timeout, self.shares, self.survives)
+        again.monitor = self.monitor
+        return again
 
     def shrink(self) -> "tuple[list[int], Transport]":
         """All remaining processes agree on who they are: their ranks here, and a transport between them."""

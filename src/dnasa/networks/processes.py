@@ -8,12 +8,14 @@ while messages travel, and there are no barriers.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Messages, Network, RunError
 from dnasa.networks.buffers import Buffers, make_buffers
+from dnasa.networks.monitor import Monitor
 from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
 from dnasa.topology import Changing, Topology, without
 
@@ -27,6 +29,8 @@ class Transport(Protocol):
     size: int
     carries_cuda: bool
     survives: bool
+    tag: Any  # which of the networks of these processes this is
+    monitor: Monitor | None
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any: ...
 
@@ -135,7 +139,12 @@ class ProcessExchange:
             duplicate=self.duplicate,
             node_ids=self.node_ids,  # type: ignore[arg-type]
             survivors=self.survivors if self.transport.survives else None,
+            **self._reports(),
         )
+
+    def _reports(self) -> dict[str, Any]:
+        monitor = self.transport.monitor
+        return {} if monitor is None else {"note": partial(monitor.note, str(self.transport.tag)), "fail": monitor.fail}
 
     def at(self, t: int) -> "Multiplier":
         key = t % self.topology.period if isinstance(self.topology, Changing) else 0

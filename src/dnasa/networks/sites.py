@@ -26,7 +26,7 @@ DIFFERENT = (
 )
 
 
-def find_sites(site: Any) -> list[list[int]]:
+def find_sites(site: Any, timeout: float) -> list[list[int]]:
     """The ranks of all sites, where `site` is the process group of this process' own."""
     if not dist.is_initialized():
         raise InputError(
@@ -34,29 +34,34 @@ def find_sites(site: Any) -> list[list[int]]:
             "site, _ = torch.distributed.new_subgroups(group_size=...)."
         )
     own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
-    everyone = [json.loads(text) for text in Transport(()).allgather_text(json.dumps(own))]
+    everyone = [json.loads(text) for text in Transport((), timeout).allgather_text(json.dumps(own))]
     if any(rank not in ranks or everyone[ranks[0]] != ranks for rank, ranks in enumerate(everyone)):
         raise InputError(f"Every process must be in one site, the same for all of its processes; they gave {everyone}.")
     return sorted({ranks[0]: ranks for ranks in everyone}.values())
 
 
 def connect(
-    topology: Topology | Changing, sites: list[list[int]], rounds: int = 1, channel: Channel | None = None
+    topology: Topology | Changing,
+    sites: list[list[int]],
+    timeout: float,
+    rounds: int = 1,
+    channel: Channel | None = None,
 ) -> Network:
     """The network of these sites; its `rank` is the number of this process' site."""
-    transport = SiteTransport(sites, blocks(topology.nodes, len(sites)))
+    transport = SiteTransport(sites, blocks(topology.nodes, len(sites)), timeout)
     return ProcessExchange(topology, transport, rounds, channel).network()
 
 
 class SiteTransport:
     survives = False
 
-    def __init__(self, sites: list[list[int]], shares: Sequence[range]):
+    def __init__(self, sites: list[list[int]], shares: Sequence[range], timeout: float):
         self.sites, self.shares, self.unchecked = sites, shares, CHECKED
         self.rank = next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)
         self.size, self.first = len(sites), sites[self.rank][0]
         self.is_first = dist.get_rank() == self.first
-        self.across = Transport(shares, [ranks[0] for ranks in sites])
+        self.across = Transport(shares, timeout, [ranks[0] for ranks in sites])
+        self.tag, self.monitor = self.across.tag, self.across.monitor
         self.within, _ = dist.new_subgroups_by_enumeration(sites)  # of our own: DDP may be using the user's meanwhile
         self.carries_cuda = self.across.carries_cuda
 
@@ -84,7 +89,7 @@ class SiteTransport:
         return self.across.allgather_text(text)
 
     def duplicate(self) -> "SiteTransport":
-        return SiteTransport(self.sites, self.shares)
+        return SiteTransport(self.sites, self.shares, self.across.timeout)
 
     def shrink(self) -> "tuple[list[int], SiteTransport]":
         raise NotImplementedError

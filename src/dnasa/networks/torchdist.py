@@ -5,7 +5,12 @@ import contextlib
 import datetime
 import itertools
 import os
-from collections.abc import Sequence
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,8 +18,13 @@ import torch
 import torch.distributed as dist
 
 from dnasa.core import Array, Channel, InputError, Network, RunError
+from dnasa.networks.monitor import INTERVAL, Monitor
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
 from dnasa.topology import Changing, Topology
+
+UNLIMITED = datetime.timedelta(days=365)  # how long gloo waits: the monitor decides when a process is lost
+POLL = datetime.timedelta(seconds=INTERVAL / 2)
+LONGEST_EXIT = 30.0  # seconds of silence after which a process exits without the others
 
 
 def processes(timeout: float, device: str | None) -> int:
@@ -31,7 +41,7 @@ def connect(
     channel: Channel | None = None,
 ) -> Network:
     """The network of all processes that `torchrun` started; each holds a block of the nodes."""
-    transport = Transport(blocks(topology.nodes, processes(timeout, device)))
+    transport = Transport(blocks(topology.nodes, processes(timeout, device)), timeout)
     return ProcessExchange(topology, transport, rounds, channel).network()
 
 
@@ -53,17 +63,92 @@ def start_group(timeout: float, device: str) -> None:
     store, rank, size = next(dist.rendezvous("env://", timeout=wait))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store still has the addresses of the last attempt
     store = dist.PrefixStore(f"attempt {attempt}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
+    limit = wait if device == "cuda" else UNLIMITED
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     atexit.register(end_group)
 
 
 def end_group() -> None:
-    """Exit together: to processes still communicating, one that exits first looks like a lost one."""
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+
+class Board:
+    """Reports in the store of the process group."""
+
+    def __init__(self) -> None:
+        self.store = dist.PrefixStore("dnasa reports", dist.distributed_c10d._get_default_store())
+        self.rank, self.names = str(dist.get_rank()), [str(rank) for rank in range(dist.get_world_size())]
+        self.store.set(self.rank, "")
+
+    def share(self, report: str) -> list[str]:
+        self.store.set(self.rank, report)
+        return [text.decode() for text in self.store.multi_get(self.names)]
+
+
+@cache
+def monitor() -> Monitor:
+    """One for all networks of this process."""
+    board = Board()
+    dist.all_reduce(torch.zeros(1))  # everyone has a report now
+    made = Monitor(board, dist.get_rank(), dist.get_world_size())
+    atexit.register(made.close)
+    atexit.register(exit_together, made)
+    return made
+
+
+def exit_together(made: Monitor) -> None:
+    """To processes still communicating, one that exits first looks like a lost one."""
+    made.end()
     if not dist.is_initialized():
         return
-    with contextlib.suppress(RuntimeError):
-        dist.barrier()
-        dist.destroy_process_group()
+    began = time.monotonic()
+
+    def check() -> None:
+        if made.check(began, LONGEST_EXIT):
+            raise RunError("The others do not exit")
+
+    try:
+        wait_for(dist.all_reduce(torch.zeros(1), async_op=True), check)
+    except (InputError, RuntimeError) as error:
+        print(f"Error: {first_line(error)}.", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def wait_for(work: Any, check: Callable[[], None]) -> None:
+    """Until a collective is done; `check` is called from time to time, and may raise."""
+    while not work.is_completed():
+        with contextlib.suppress(RuntimeError):  # it is not done yet, or has an error, which is raised below
+            work.wait(POLL)
+        check()
+    work.wait()
+
+
+class Waiter:
+    """Waits in a thread of its own, since a wait of gloo that is given up breaks the connection."""
+
+    def __init__(self) -> None:
+        self.works: queue.SimpleQueue = queue.SimpleQueue()
+        self.results: queue.SimpleQueue = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="waiter", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.works.get().wait()
+                self.results.put(None)
+            except RuntimeError as error:
+                self.results.put(error)
+
+    def wait(self, work: Any, check: Callable[[], None]) -> RuntimeError | None:
+        """The error of a message once it is done; `check` is called from time to time, and may raise."""
+        self.works.put(work)
+        while True:
+            try:
+                return self.results.get(timeout=POLL.total_seconds())
+            except queue.Empty:
+                check()
 
 
 def as_tensor(buffer: Array) -> torch.Tensor:
@@ -78,8 +163,8 @@ class Transport:
 
     survives = False  # torchrun restarts all processes instead
 
-    def __init__(self, shares: Sequence[range], ranks: Sequence[int] | None = None):
-        self.shares, self.tag = shares, next(TAGS)
+    def __init__(self, shares: Sequence[range], timeout: float, ranks: Sequence[int] | None = None):
+        self.shares, self.timeout, self.tag = shares, timeout, next(TAGS)
         self.ranks = ranks or range(dist.get_world_size())
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         backends = str(dist.get_backend_config())
@@ -90,6 +175,8 @@ class Transport:
             )
         self.carries_cuda = "nccl" in backends
         self.group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
+        self.monitor = monitor() if self.size > 1 else None
+        self.waiter = Waiter()
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
         calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]
@@ -102,26 +189,58 @@ class Transport:
                 return [(-1, work) for work in works]
             return [(peer, call(tensor, self.ranks[peer], tag=self.tag)) for peer, call, tensor in calls]
         except RuntimeError as error:
+            self._diagnose()
             raise missing([peer for peer, _, _ in calls], self.shares, first_line(error)) from error
 
     def finish(self, pending: list[tuple[int, Any]]) -> None:
+        began = time.monotonic()
         for peer, work in pending:
-            try:
-                work.wait()
-            except RuntimeError as error:
-                if peer < 0:
-                    raise RunError(f"A neighbour of rank {self.rank} is gone: {first_line(error)}.") from error
+            if peer < 0:
+                self._wait_for_gpu(work)
+                continue
+            error = self.waiter.wait(work, lambda: self._check(began))
+            if error is not None:
+                self._diagnose()
                 raise missing([peer], self.shares, first_line(error)) from error
 
-    def sum(self, buffer: Array) -> Array:
+    def _wait_for_gpu(self, work: Any) -> None:
         try:
-            dist.all_reduce(as_tensor(buffer))
+            work.wait()
         except RuntimeError as error:
-            raise RunError(f"Rank {self.rank} could not average with the others: {first_line(error)}.") from error
+            raise RunError(f"A neighbour of rank {self.rank} is gone: {first_line(error)}.") from error
+
+    def _collective(self, start: Callable[[], Any], what: str, on_gpu: bool = False) -> None:
+        began = time.monotonic()
+        try:
+            work = start()
+            if on_gpu:  # a wait of NCCL that is given up ends the process group
+                work.wait()
+            else:
+                wait_for(work, lambda: self._check(began))
+        except RunError:
+            raise
+        except RuntimeError as error:
+            self._diagnose()
+            raise RunError(f"Rank {self.rank} could not {what} the others: {first_line(error)}.") from error
+
+    def _check(self, began: float) -> None:
+        late = self.monitor.check(began, self.timeout) if self.monitor else []
+        if late:
+            why = f"nothing came for {self.timeout:g} s"
+            peers = [self.ranks.index(rank) for rank in late if rank in self.ranks]
+            raise missing(peers, self.shares, why) if peers else RunError(f"No answer from rank {late[0]}: {why}.")
+
+    def _diagnose(self) -> None:
+        if self.monitor:
+            self.monitor.diagnose()
+
+    def sum(self, buffer: Array) -> Array:
+        tensor = as_tensor(buffer)
+        self._collective(lambda: dist.all_reduce(tensor, async_op=True), "average with", on_gpu=tensor.is_cuda)
         return buffer
 
     def duplicate(self) -> "Transport":
-        return Transport(self.shares)
+        return Transport(self.shares, self.timeout)
 
     def shrink(self) -> "tuple[list[int], Transport]":
         raise NotImplementedError
@@ -129,16 +248,12 @@ class Transport:
     def allgather_text(self, text: str) -> list[str]:
         raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
         size = torch.tensor([raw.numel()])
-        try:
-            sizes = [torch.empty_like(size) for _ in range(self.size)]
-            dist.all_gather(sizes, size)
-            longest = int(max(sizes).item())
-            padded = torch.zeros(longest, dtype=torch.uint8)
-            padded[: raw.numel()] = raw
-            everyone = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(everyone, padded)
-        except RuntimeError as error:
-            raise RunError(f"Rank {self.rank} could not reach the others: {first_line(error)}.") from error
+        sizes = [torch.empty_like(size) for _ in range(self.size)]
+        self._collective(lambda: dist.all_gather(sizes, size, async_op=True), "reach")
+        padded = torch.zeros(int(max(sizes).item()), dtype=torch.uint8)
+        padded[: raw.numel()] = raw
+        everyone = [torch.empty_like(padded) for _ in range(self.size)]
+        self._collective(lambda: dist.all_gather(everyone, padded, async_op=True), "reach")
         return [bytes(part[: int(n)].tolist()).decode() for part, n in zip(everyone, sizes, strict=True)]
 
 

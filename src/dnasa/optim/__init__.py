@@ -2,5 +2,6 @@
 
 from dnasa.optim.decentralized import Decentralized
 from dnasa.optim.frameworks import local_gradients
+from dnasa.optim.join import Join
 
-__all__ = ["Decentralized", "local_gradients"]
+__all__ = ["Decentralized", "Join", "local_gradients"]

@@ -7,16 +7,37 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
-from dnasa.core import InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, leaves, only_x, positive, rebuilt
+from dnasa.core import (
+    InputError,
+    Network,
+    Rule,
+    RunError,
+    Schedule,
+    Sent,
+    Snapshot,
+    choose,
+    leaves,
+    only_x,
+    positive,
+    rebuilt,
+)
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state
 from dnasa.networks.processes import agree
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.compiled import MIN_PARAMETERS, InPlace, fused, make_rule
-from dnasa.optim.parameters import check_parameters, start_at_the_same_point, views
+from dnasa.optim.finite import describe, finite
+from dnasa.optim.parameters import (
+    check_parameters,
+    check_same_modules,
+    parameter_names,
+    start_at_the_same_point,
+    views,
+)
+from dnasa.optim.untrained import Untrained
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
@@ -37,19 +58,28 @@ class Group(dict):
     def __missing__(self, key: str) -> Any:
         raise InputError(NO_LEARNING_RATE) if key == "lr" else KeyError(key)
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key == "lr":
+            raise InputError(NO_LEARNING_RATE)
+        super().__setitem__(key, value)
+
 
 class Decentralized(torch.optim.Optimizer):
     """Trains with the neighbours, without a stepsize.
 
-    `params` as for any optimizer; parameter groups may differ in `weight_decay` (an L2 term in the loss) and in nothing else,
-    because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is a name (those
-    that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`, such as
-    `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed; by
-    default wherever the rule can and there are neighbours. The iterates are the same either way.
+    `params` as for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start, and
+    its modules are compared between the processes. Parameter groups may differ in `weight_decay` (an L2 term in the loss) and
+    in nothing else, because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is
+    a name (those that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`,
+    such as `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed;
+    by default wherever the rule can and there are neighbours. The iterates are the same either way.
+    A gradient that is not finite stops all processes, before it is mixed in, with an error that names rank, step and parameter
+    (give `model.named_parameters()` for their names); with `nonfinite="skip"` all skip that step together.
 
     The model's parameters are where the rule takes its next gradient; inside `averaged()` they are the answer, averaged over
     all nodes. Rules that want gradients at several points need `step(closure)`.
-    Everything here is done by all nodes together: each must call `step`, `averaged` and `consensus` equally often.
+    Everything here is done by all nodes together: each must call `step`, `averaged` and `consensus` equally often, or, with
+    different numbers of batches, train inside `Join`.
     """
 
     _step_supports_amp_scaling = (
@@ -68,6 +98,7 @@ class Decentralized(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         buffers: Iterable[Tensor] = (),
         overlap: bool | None = None,
+        nonfinite: str = "raise",
         lr: None = None,
     ):
         if lr is not None:
@@ -79,7 +110,10 @@ class Decentralized(torch.optim.Optimizer):
                 f"This process holds {len(network.local_nodes)} nodes, an optimizer is one: start as many processes as the "
                 "graph has nodes, or use dnasa.connect('ring')."
             )
-        super().__init__(params, {"weight_decay": weight_decay})
+        choose("reaction to a gradient that is not finite", nonfinite, dict.fromkeys(("raise", "skip")))
+        model = params if isinstance(params, nn.Module) else None
+        super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
+        self.nonfinite, self.joined = nonfinite, False
         self.network, self.t = network.duplicate() if network.duplicate else network, 0
         self._flatten(buffers)
         layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.trained))
@@ -91,7 +125,11 @@ class Decentralized(torch.optim.Optimizer):
         self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self._check_agreement()
-        start_at_the_same_point(network, [self.flat, *self.frozen, *self.buffers.tensors])
+        if model is not None and network.nodes > 1:
+            check_same_modules(network, model)
+        others = self.buffers.tensors if model is None else list(model.buffers())
+        start_at_the_same_point(network, [self.flat, *self.frozen, *others])
+        self.untrained = Untrained(self.trained, [*self.frozen, *others]) if network.nodes > 1 and not model else None
         self.stepper: Any = None
         self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
 
@@ -99,6 +137,7 @@ class Decentralized(torch.optim.Optimizer):
         everyone = [p for group in self.param_groups for p in group["params"]]
         self.trained = [p for p in everyone if p.requires_grad]
         self.frozen = [p for p in everyone if not p.requires_grad]
+        self.names = parameter_names(self.param_groups)
         sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in self.param_groups]
         ends = accumulate(sizes)
         self.group_slices = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
@@ -120,7 +159,7 @@ class Decentralized(torch.optim.Optimizer):
         if self.network.nodes == 1:
             return
         agree(self.network, {"the rule": self.made.name})
-        agree(self.network, {"overlap": self.overlap})
+        agree(self.network, {"overlap": self.overlap, "nonfinite": self.nonfinite})
         agree(self.network, {"the weight decay": [group["weight_decay"] for group in self.param_groups]})
         kinds = {"parameters": self.trained, "frozen parameters": self.frozen, "buffers": self.buffers.tensors}
         for name, tensors in kinds.items():
@@ -143,6 +182,7 @@ class Decentralized(torch.optim.Optimizer):
         loss = None
         if self.stepper is None:
             self._begin(closure is not None)
+        self.network.note(f"step {self.t + 1}")
         if self.t == self.made.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=2)
         if closure is not None:
@@ -159,12 +199,28 @@ class Decentralized(torch.optim.Optimizer):
     def _advance(self, closure: Callable[[], Any] | None) -> None:
         self._check_unchanged()
         self._collect_gradients()
-        if self._all_skip():
-            return
-        self.stepper.step(self._all_gradients(closure), self.t)
+        self._unscale()
+        gradients = self._all_gradients(closure)
+        if not self._all_skip(gradients):
+            self._take_step(gradients)
+
+    def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
+        self.stepper.step(gradients, self.t)
         self.t += 1
         self._show_point()
         self.buffers.send(self.stepper.submit, self.flat.dtype, self.t)
+
+    @torch.no_grad()
+    def shadow_step(self) -> bool:
+        """For `Join`: take part in a step of the others with gradient zero; whether there was anyone to take it."""
+        if self.stepper is None:
+            self._begin(True)
+        self.network.note(f"step {self.t + 1}")
+        active, skip = self._vote(False, False)
+        if active and not skip:
+            self.zero_grad()
+            self._take_step(self._all_gradients(self.zero_grad))
+        return active
 
     def _all_gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """At every point of the rule; the parameters are at the first of them already."""
@@ -180,11 +236,10 @@ class Decentralized(torch.optim.Optimizer):
             try:
                 with torch.enable_grad():
                     closure()
-            except BaseException:
+                self._collect_gradients()
+                gradients.append(self._decayed_gradient())
+            finally:
                 self.flat.copy_(first)
-                raise
-            self._collect_gradients()
-            gradients.append(self._decayed_gradient())
         return tuple(gradients)
 
     def _show_point(self) -> None:
@@ -298,6 +353,7 @@ class Decentralized(torch.optim.Optimizer):
     @torch.no_grad()
     def averaged(self) -> Iterator[None]:
         """Inside, the model holds the mean of all nodes' answers (of the buffers, too): for evaluation and saving."""
+        self.network.note(f"averaged() after {self.t} steps")
         answer = self.rule.answer(self._waited_snapshot().state)
         tensors = [self.flat, *self.buffers.tensors]
         sources = [answer, *self.buffers.tensors]
@@ -317,6 +373,7 @@ class Decentralized(torch.optim.Optimizer):
     @torch.no_grad()
     def consensus(self) -> float:
         """(1/n) sum |x_i - xbar|^2 of the answers: how far the nodes are apart."""
+        self.network.note(f"consensus() after {self.t} steps")
         answer = self.rule.answer(self._waited_snapshot().state)
         return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
@@ -343,6 +400,8 @@ class Decentralized(torch.optim.Optimizer):
         """At the first step, so that model and optimizer may be loaded in any order before it."""
         if self.network.nodes > 1:
             agree(self.network, {"the step": self.t})
+        if self.untrained is not None and self.t == 0:
+            self.untrained.compare(self.network)
         snapshot = self._unstarted()
         self.versions = self._versions()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
@@ -403,11 +462,18 @@ class Decentralized(torch.optim.Optimizer):
 
     def _check_unchanged(self) -> None:
         """The next iterate may have been sent already: a change by hand would be lost silently."""
-        if self._versions() != self.versions:
+        if self._versions() != self.versions or self._edited():
             raise InputError(
                 "The parameters were changed by hand between two steps: every node must instead save and load, "
                 "opt.load_state_dict(opt.state_dict()), after such a change."
             )
+
+    def _edited(self) -> bool:
+        """Changes through `p.data` leave no version. Comparing would wait for a GPU, so a node alone there is not checked."""
+        point = self.stepper.points(self.t)[0]
+        if point is self.flat or (self.flat.is_cuda and self.network.nodes == 1) or torch.equal(point, self.flat):
+            return False
+        return not torch.allclose(point, self.flat, rtol=0, atol=0, equal_nan=True)
 
     def _collect_gradients(self) -> None:
         """Into the flat vector; a parameter without a gradient has gradient zero."""
@@ -416,6 +482,8 @@ class Decentralized(torch.optim.Optimizer):
                 "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."
             )
         for p, view in zip(self.trained, self.gradients, strict=True):
+            if not p.requires_grad:
+                raise InputError("A parameter that was trained is frozen now: make a new optimizer after freezing.")
             if p.grad is None:
                 view.zero_()
             elif p.grad.is_sparse:
@@ -425,16 +493,39 @@ class Decentralized(torch.optim.Optimizer):
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
 
-    def _all_skip(self) -> bool:
-        """With a GradScaler: undo the scale, and skip the step if any node's gradient has overflowed."""
-        found = getattr(self, "found_inf", None)
-        if found is None:
-            return False
+    def _unscale(self) -> None:
+        """With a GradScaler: undo the scale."""
         scale = getattr(self, "grad_scale", None)
         if scale is not None:
             self.gradient.div_(scale)
+
+    def _all_skip(self, gradients: tuple[Tensor, ...]) -> bool:
+        """Whether all skip this step, since a node's gradient has overflowed or is not finite."""
+        found = getattr(self, "found_inf", None)
+        unusable = not self._usable(gradients) if found is None else bool(found)
+        if found is None and self.nonfinite == "raise" and not self.joined:
+            return False
+        return self._vote(True, unusable)[1]
+
+    def _usable(self, gradients: tuple[Tensor, ...]) -> bool:
+        """Whether they are finite. A node alone on a GPU is not checked: it would wait for the GPU, and nothing is mixed."""
+        if (self.flat.is_cuda and self.network.nodes == 1) or all(map(finite, gradients)):
+            return True
+        worst = next(g for g in gradients if not finite(g))
+        reason = describe(views(worst, self.trained), self.values, self.names)
+        reason = f"Rank {self.network.rank}, step {self.t + 1}: {reason}."
+        if self.nonfinite == "skip":
+            warnings.warn(f"{reason} All skip this step.", stacklevel=4)
+            return False
+        reason += " Check this process' batch and loss, or let all skip such steps: nonfinite='skip'."
+        self.network.fail(reason)
+        raise RunError(reason)
+
+    def _vote(self, active: bool, unusable: bool) -> tuple[bool, bool]:
+        """Whether any node has a batch, and whether any node cannot use its gradient."""
         self._waited_snapshot()
-        return bool(self.network.mean(found.reshape(1, 1)) > 0)
+        has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
+        return has_batch > 0, skip > 0
 
     def _decayed_gradient(self) -> Tensor:
         """The gradient with the weight decay added; steppers copy what they need of it."""

@@ -1,10 +1,13 @@
 """All parameters of a model as one flat vector, the same at all nodes in the beginning."""
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dnasa.core import InputError, Network
 from dnasa.networks.processes import agree
@@ -24,6 +27,17 @@ def check_parameters(trained: Sequence[Tensor]) -> None:
         )
 
 
+def parameter_names(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """Of the trained parameters: those of `named_parameters()`, or else their numbers and shapes."""
+    names = [name for group in groups for name in group.get("param_names", [None] * len(group["params"]))]
+    parameters = [p for group in groups for p in group["params"]]
+    return [
+        f"parameter {i} of shape {tuple(p.shape)}" if name is None else f"'{name}'"
+        for i, (name, p) in enumerate(zip(names, parameters, strict=True))
+        if p.requires_grad
+    ]
+
+
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The parts of a flat vector in the shapes of these tensors."""
     parts = flat.view(-1).split([p.numel() for p in like])
@@ -35,11 +49,29 @@ def start_at_the_same_point(network: Network, arrays: Sequence[Tensor]) -> None:
     """Node 0's values are sent to all, a chunk at a time, and everyone checks that they arrived."""
     if network.nodes == 1:
         return
-    checksum = 0
-    for a in arrays:
+    for a in (a for a in arrays if a.numel()):
         row = a.detach().reshape(1, -1)
-        for piece in row.split(CHUNK, dim=1):
+        sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)  # not all numbers can be added
+        for piece in sent.split(CHUNK, dim=1):
             piece.copy_(network.gather(piece)[:1])
-        a.copy_(row.view_as(a))
-        checksum = zlib.crc32(row.contiguous().view(torch.uint8).cpu().numpy().tobytes(), checksum)
-    agree(network, {"the starting point": checksum})
+        a.copy_(sent.view(row.dtype).view_as(a))
+    agree(network, {"the starting point": checksum(arrays)})
+
+
+def checksum(arrays: Iterable[Tensor]) -> int:
+    total = 0
+    for a in arrays:
+        total = zlib.crc32(a.detach().reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes(), total)
+    return total
+
+
+def check_same_modules(network: Network, model: nn.Module) -> None:
+    """Models of equal shapes may still differ, in an activation or in the order of two layers."""
+    texts = [re.sub("0x[0-9a-f]+", "", text) for text in network.allgather_text(repr(model))]
+    for rank, text in enumerate(texts):
+        for mine, theirs in zip_longest(texts[0].splitlines(), text.splitlines(), fillvalue="nothing"):
+            if mine != theirs:
+                raise InputError(
+                    f"The processes have different models: {mine.strip()} at rank 0 and {theirs.strip()} at rank {rank}. "
+                    "Make the same model in all."
+                )

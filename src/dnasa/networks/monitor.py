@@ -1,0 +1,128 @@
+"""What every process is doing: a thread of each reports twice a second, so that slow processes differ from dead ones."""
+
+import json
+import threading
+import time
+import warnings
+from typing import Protocol
+
+from dnasa.core import InputError, RunError
+
+INTERVAL = 0.5  # seconds between two reports
+RECENT = 16  # calls that a report names; neighbours are never that many calls apart
+END = "the end of its script"
+REMEDY = (
+    "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
+    "batches, or train inside dnasa.optim.Join."
+)
+
+
+class Board(Protocol):
+    """Where the processes show their reports."""
+
+    def share(self, report: str) -> list[str]:
+        """Show this report; the latest one of every process, empty where none has come yet."""
+
+
+class Monitor:
+    """`problem` is set as soon as a process has failed, or calls something else than this one."""
+
+    def __init__(self, board: Board, rank: int, size: int, interval: float = INTERVAL):
+        self.board, self.rank, self.interval = board, rank, interval
+        self.counts: dict[str, int] = {}  # calls of each network
+        self.calls: dict[str, str] = {}  # the recent ones, by network and number
+        self.beats, self.failure, self.ended = 0, "", False
+        self.problem: Exception | None = None
+        self.reports = [""] * size
+        self.heard = [time.monotonic()] * size
+        self.warned = False
+        self.lock, self.sharing, self.stop = threading.Lock(), threading.Lock(), threading.Event()
+        self.thread = threading.Thread(target=self._run, name="monitor", daemon=True)
+        self.thread.start()
+
+    def note(self, network: str, call: str) -> None:
+        """This process now does the next call of that network; all processes must do the same one."""
+        with self.lock:
+            number = self.counts[network] = self.counts.get(network, 0) + 1
+            self.calls[f"{network} {number}"] = call
+            if len(self.calls) > RECENT:
+                del self.calls[next(iter(self.calls))]
+
+    def fail(self, reason: str) -> None:
+        """Tell the others why this process stops."""
+        self.failure = reason
+        self._beat()
+
+    def end(self) -> None:
+        """The script has ended: a further call of another process will not be answered."""
+        for network in self.counts:
+            self.note(network, END)
+        self.ended = True
+        self._beat()
+
+    def close(self) -> None:
+        self.stop.set()
+        self.thread.join(timeout=10 * self.interval)
+
+    def check(self, began: float, timeout: float) -> list[int]:
+        """While waiting since then: raise the problem there is, or give the processes that were silent for the timeout."""
+        if self.problem is not None:
+            raise type(self.problem)(*self.problem.args)
+        now = time.monotonic()
+        if now - began <= timeout:
+            return []
+        others = [rank for rank in range(len(self.heard)) if rank != self.rank and not self._has_ended(rank)]
+        late = [rank for rank in others if now - max(began, self.heard[rank]) > timeout]
+        if not late and not self.warned:
+            self.warned = True
+            doing = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others)
+            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; the others are running: {doing}.", stacklevel=2)
+        return late
+
+    def diagnose(self) -> None:
+        """After an error of a transport: raise the reason, if another process gives one."""
+        for _ in range(2):
+            self._beat()
+            self.check(time.monotonic(), 1.0)
+            time.sleep(self.interval)
+
+    def _run(self) -> None:
+        while not self.stop.wait(self.interval):
+            self._beat()
+
+    def _beat(self) -> None:
+        with self.sharing:
+            self.beats += 1
+            with self.lock:
+                calls = dict(self.calls)
+            report = {"beats": self.beats, "calls": calls, "failure": self.failure, "ended": self.ended}
+            try:
+                reports = self.board.share(json.dumps(report))
+            except Exception as error:
+                self.problem = self.problem or RunError(f"Rank {self.rank} lost the connection to the others: {error}.")
+                self.stop.set()
+                return
+            for rank, text in enumerate(reports):
+                if rank == self.rank or not text:
+                    continue
+                if text != self.reports[rank]:
+                    self.heard[rank], self.reports[rank] = time.monotonic(), text
+                self.problem = self.problem or self._difference(calls, rank, json.loads(text))
+
+    def _difference(self, calls: dict[str, str], rank: int, report: dict) -> Exception | None:
+        if report["failure"]:
+            return RunError(report["failure"])
+        for key in calls.keys() & report["calls"].keys():
+            if calls[key] != report["calls"][key]:
+                (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report["calls"][key])])
+                return InputError(
+                    f"The processes call different things: rank {first} is in {one}, rank {second} in {other}. {REMEDY}"
+                )
+        return None
+
+    def _has_ended(self, rank: int) -> bool:
+        return bool(self.reports[rank]) and json.loads(self.reports[rank])["ended"]
+
+    def _last_call(self, rank: int) -> str:
+        calls = json.loads(self.reports[rank])["calls"] if self.reports[rank] else {}
+        return f"was last in {list(calls.values())[-1]}" if calls else "has not called anything yet"

@@ -1,0 +1,338 @@
+"""Training loops that go wrong: numbers that are not finite, processes that call different things, slow and dead ones."""
+
+import math
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from launching import launch
+from test_distributed import ENGINES
+from test_optim import RING, alone, backward, flat, model
+from thread_network import run_threads
+
+from dnasa.core import InputError, RunError
+from dnasa.networks.monitor import Monitor
+from dnasa.optim import Decentralized, Join
+
+JOB = str(Path(__file__).with_name("loop_job.py"))
+
+
+def batches(opt, net, node, steps, bad=()):
+    """Steps with the batches of these numbers; the gradient of the bad ones has an infinite number."""
+    for t in steps:
+        opt.zero_grad()
+        backward(net, node, t)
+        if t in bad:
+            net[2].bias.grad[1] = math.inf
+        opt.step()
+
+
+# ---------------------------------------------------------------- numbers that are not finite
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
+def test_a_gradient_that_is_not_finite_stops_all_with_rank_step_and_parameter(rule):
+    def work(network):
+        net = model()
+        opt = Decentralized(net.named_parameters(), network, rule)
+        error = r"Rank 2, step 5: the gradient of '2\.bias' is not finite \(1 of 3 numbers\)"
+        with pytest.raises(RunError, match=error):
+            batches(opt, net, network.rank, range(40), bad=[4] if network.rank == 2 else [])
+        return flat(net)
+
+    for x in run_threads(RING, work, monitored=True):
+        assert x.isfinite().all()
+
+
+def test_without_names_a_parameter_has_a_number_and_a_shape():
+    net = model()
+    opt = Decentralized(net.parameters(), alone())
+    with pytest.raises(RunError, match=r"parameter 3 of shape \(3,\) is not finite"):
+        batches(opt, net, 0, range(3), bad=[2])
+
+
+def test_weights_that_are_not_finite_are_named_as_such():
+    net = model()
+    with torch.no_grad():
+        net[0].weight[0, 0] = math.nan
+    opt = Decentralized(net.named_parameters(), alone())
+    with pytest.raises(RunError, match=r"step 1: the weights of '0\.weight' are not finite \(1 of 30"):
+        batches(opt, net, 0, range(1))
+
+
+def test_large_finite_gradients_are_no_error():
+    p = torch.nn.Parameter(torch.zeros(4))
+    opt = Decentralized([p], alone())
+    p.grad = torch.full((4,), 3e38)
+    opt.step()
+    assert opt.t == 1
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_skipped_step_is_as_if_it_had_not_been_there(rule):
+    def run(steps, bad):
+        def work(network):
+            net = model()
+            opt = Decentralized(net.named_parameters(), network, rule, nonfinite="skip")
+            batches(opt, net, network.rank, steps, bad=bad if network.rank == 2 else [])
+            return flat(net)
+
+        return torch.stack(run_threads(RING, work))
+
+    with pytest.warns(
+        UserWarning, match=r"Rank 2, step 5: the gradient of '2\.bias' is not finite.* All skip this step"
+    ):
+        skipped = run(range(9), bad=[4])
+    assert torch.equal(skipped, run([0, 1, 2, 3, 5, 6, 7, 8], bad=[]))
+
+
+def test_other_reactions_are_refused():
+    with pytest.raises(InputError, match=r"Unknown reaction .* 'ignore'. Choose from: raise, skip"):
+        Decentralized(model().parameters(), alone(), nonfinite="ignore")
+
+
+# ---------------------------------------------------------------- processes that call different things
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_processes_that_call_different_things_are_told_so(rule):
+    def work(network):
+        net = model()
+        opt = Decentralized(net.parameters(), network, rule)
+        batches(opt, net, network.rank, range(6))
+        if network.rank == 1:
+            opt.consensus()
+        batches(opt, net, network.rank, range(40))
+
+    words = r"rank \d is in (step 7|consensus\(\) after 6 steps), rank \d in (step 7|consensus).*equally often"
+    with pytest.raises(InputError, match=words):
+        run_threads(RING, work, monitored=True)
+
+
+def test_a_process_with_fewer_batches_is_named_with_the_remedy():
+    def work(network):
+        net = model()
+        opt = Decentralized(net.parameters(), network)
+        batches(opt, net, network.rank, range(5 if network.rank == 1 else 9))
+
+    with pytest.raises(InputError, match=r"rank 1 (is )?in the end of its script.*dnasa\.optim\.Join"):
+        run_threads(RING, work, monitored=True)
+
+
+# ---------------------------------------------------------------- different numbers of batches
+
+COUNTS = [5, 9, 3, 6]
+
+
+@pytest.mark.parametrize("options", [{"rule": "dnasa"}, {"rule": "dnasa", "overlap": False}, {"nonfinite": "skip"}])
+def test_joined_processes_continue_with_gradient_zero(options):
+    def joined(network):
+        net = model()
+        opt = Decentralized(net.parameters(), network, **options)
+        with Join([opt]):
+            batches(opt, net, network.rank, range(COUNTS[network.rank]))
+        return opt, flat(net)
+
+    def twin(network):
+        net = model()
+        opt = Decentralized(net.parameters(), network, **options)
+        batches(opt, net, network.rank, range(COUNTS[network.rank]))
+        for _ in range(9 - COUNTS[network.rank]):
+            opt.zero_grad()
+            opt.step()
+        return opt, flat(net)
+
+    def result(work):
+        def run(network):
+            opt, x = work(network)
+            state = opt.stepper.snapshots[0].state
+            return (x, state.u, state.v) if "rule" in options else (x,)
+
+        return [torch.stack(each) for each in zip(*run_threads(RING, run), strict=True)]
+
+    ours, expected = result(joined), result(twin)
+    for a, b in zip(ours, expected, strict=True):
+        assert torch.equal(a, b)
+    if "rule" in options:
+        torch.testing.assert_close(ours[1].mean(0), ours[2].mean(0))
+
+
+def test_two_optimizers_join_together_and_all_can_be_averaged_after_it():
+    def work(network):
+        nets = [model(1), model(2)]
+        opts = [Decentralized(net.parameters(), network) for net in nets]
+        with Join(opts):
+            for t in range(COUNTS[network.rank]):
+                for net, opt in zip(nets, opts, strict=True):
+                    batches(opt, net, network.rank, [t])
+        batches(opts[0], nets[0], network.rank, [20])
+        with opts[0].averaged():
+            return [opt.t for opt in opts]
+
+    assert run_threads(RING, work, monitored=True) == [[10, 9]] * 4
+
+
+def test_a_scaler_and_skipped_steps_work_in_joined_processes():
+    def work(network):
+        net = model()
+        opt = Decentralized(net.parameters(), network)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        with Join([opt]):
+            for t in range(COUNTS[network.rank]):
+                opt.zero_grad()
+                scale = math.inf if (t, network.rank) == (7, 1) else 1.0
+                scaler.scale(scale * net(torch.ones(2, 5)).square().mean()).backward()
+                scaler.step(opt)
+                scaler.update()
+        return opt.t
+
+    assert run_threads(RING, work) == [8] * 4
+
+
+def test_an_error_inside_join_is_not_replaced():
+    opt = Decentralized(model().parameters(), alone())
+    with pytest.raises(KeyError), Join([opt]):
+        raise KeyError
+    assert opt.joined is False
+    with pytest.raises(InputError, match=r"Join takes a list"):
+        Join([torch.optim.SGD(model().parameters())])  # type: ignore[list-item]
+
+
+# ---------------------------------------------------------------- what is not trained
+
+
+class Based(torch.nn.Module):
+    """A frozen base, different at every node, a trained head, and buffers of several kinds."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.base, self.head = torch.nn.Linear(5, 4).requires_grad_(False), torch.nn.Linear(4, 3)
+        torch.nn.init.constant_(self.base.weight, 1.0 + rank)
+        torch.nn.init.zeros_(self.base.bias)
+        self.register_buffer("mask", torch.tensor([rank % 2 == 0, True]))
+        self.register_buffer("count", torch.tensor(7 - rank))
+        self.register_buffer("scale", torch.full((2, 2), 0.5 * rank, dtype=torch.bfloat16))
+
+    def forward(self, x):
+        return self.head(self.base(x))
+
+
+def train_based(network, given, steps=2):
+    net = Based(network.rank)
+    opt = Decentralized(given(net), network)
+    for t in range(steps):
+        opt.zero_grad()
+        backward(net, network.rank, t)
+        opt.step()
+    return net
+
+
+def test_a_model_that_is_given_starts_equal_with_frozen_parameters_and_buffers():
+    for net in run_threads(RING, lambda network: train_based(network, given=lambda model: model)):
+        assert (net.base.weight == 1).all()
+        assert net.mask.tolist() == [True, True]
+        assert net.count == 7
+        assert (net.scale == 0).all()
+
+
+@pytest.mark.parametrize("given", [lambda net: [p for p in net.parameters() if p.requires_grad], Based.parameters])
+def test_frozen_parameters_or_buffers_that_differ_are_reported(given):
+    with pytest.warns(
+        UserWarning, match=r"buffers of the model differ between rank 0 and rank 1\. .*\(model, network\)"
+    ):
+        run_threads(RING, lambda network: train_based(network, given))
+
+
+def test_frozen_parameters_that_are_equal_are_not_reported(recwarn):
+    def work(network):
+        net = Based(0)
+        opt = Decentralized([p for p in net.parameters() if p.requires_grad], network)
+        for t in range(2):
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+
+    run_threads(RING, work)
+    assert not [w for w in recwarn if "differ" in str(w.message)]
+
+
+def test_models_of_equal_shapes_with_other_modules_are_noticed():
+    def work(network):
+        net = model()
+        net[1] = torch.nn.ReLU() if network.rank == 3 else net[1]
+        Decentralized(net, network)
+
+    with pytest.raises(InputError, match=r"different models: \(1\): Tanh\(\) at rank 0 and \(1\): ReLU\(\) at rank 3"):
+        run_threads(RING, work)
+
+
+def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused():
+    net = model()
+    opt = Decentralized(net, alone())
+    with pytest.raises(InputError, match="has no learning rate"):
+        opt.param_groups[0]["lr"] = 0.1
+    batches(opt, net, 0, range(2))
+    net[0].weight.requires_grad_(False)
+    with pytest.raises(InputError, match="frozen now: make a new optimizer"):
+        batches(opt, net, 0, range(1))
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_change_through_data_is_refused(rule):
+    def work(network):
+        net = model()
+        opt = Decentralized(net, network, rule)
+        batches(opt, net, network.rank, range(3))
+        net[0].weight.data.clamp_(-0.1, 0.1)
+        with pytest.raises(InputError, match="changed by hand between two steps"):
+            batches(opt, net, network.rank, range(1))
+        opt.load_state_dict(opt.state_dict())
+        batches(opt, net, network.rank, range(3))
+
+    run_threads(RING, work)
+
+
+# ---------------------------------------------------------------- slow and dead processes
+
+
+class Silent:
+    """Two processes; the other one reports as long as `alive`."""
+
+    alive, beats = True, 0
+
+    def share(self, report):
+        self.beats += self.alive
+        return [report, f'{{"beats": {self.beats}, "calls": {{"1 4": "step 4"}}, "failure": "", "ended": false}}']
+
+
+def test_a_silent_process_is_late_and_a_slow_one_is_not():
+    board = Silent()
+    monitor = Monitor(board, 0, 2, interval=1000)
+    began = time.monotonic() - 100
+    monitor._beat()
+    with pytest.warns(UserWarning, match=r"waited 50 s; the others are running: rank 1 was last in step 4"):
+        assert monitor.check(began, 50) == []
+    board.alive, monitor.heard[1] = False, began
+    monitor._beat()
+    assert monitor.check(began, 50) == [1]
+    monitor.close()
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine, tmp_path):
+    done = launch(engine, 2, JOB, "validate", engine, cwd=tmp_path)
+    for rank in range(2):
+        reason = (tmp_path / f"rank-{rank}").read_text()
+        assert reason.startswith("Rank 1, step 6: the gradient of 'weight' is not finite"), done.stderr[-2000:]
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_real_processes_with_other_calls_are_told_so(engine):
+    done = launch(engine, 2, JOB, "unequal", engine)
+    assert done.returncode != 0
+    words = r"rank 0 is in averaged\(\) after 7 steps, rank 1 in step 8\. Every process must call"
+    assert re.search(words, done.stderr), done.stderr[-2000:]
