@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from dnasa import data, solve, topology
 from dnasa.core import InputError
 from dnasa.data import Encoding, reading
+from dnasa.data.unlabelled import read_rows
 from dnasa.studies import tasks
 
 CLASSES, FEATURES, ROWS = 11, 48, 1100
@@ -202,6 +204,39 @@ def test_new_rows_are_read_by_name_or_else_by_position():
         encoding_of(rows).encode(mixed().astype({"age": object}).assign(age=["1", "2", "old"] * 20))
     first = data.from_frame(pd.DataFrame(np.c_[Y, X]), 0)
     np.testing.assert_array_equal(encoding_of(first).encode(X), encoding_of(first).encode(np.c_[Y, X]))
+
+
+def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path):
+    named, bare = encoding_of(data.from_frame(FRAME, "kind")), encoding_of(data.from_arrays(X, Y))
+    last = encoding_of(data.from_frame(pd.DataFrame(np.c_[X, Y]), 48))
+    expected = X.astype(np.float32)
+    for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, FRAME), (last, X)):
+        np.testing.assert_array_equal(encoding.encode(rows), expected)
+    for name, content in {
+        "x.txt": FRAME.drop(columns="kind").to_csv(index=False, header=False, sep=" "),
+        "x.libsvm": libsvm(),
+    }.items():
+        rows, _ = read_rows(Path(written(tmp_path, name, content)), named)
+        np.testing.assert_allclose(named.encode(rows), expected, rtol=1e-5)
+    order = r"These rows have no column names: the model needs 48 columns in the order f0, f1, f2, \.\.\.; 49 are given"
+    with pytest.raises(InputError, match=order):
+        named.encode(np.c_[X, Y])
+    with pytest.raises(InputError, match="The training rows have no column names: the model needs 48 columns; 49 are"):
+        bare.encode(FRAME)
+
+
+def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path):
+    encoding = encoding_of(data.from_frame(mixed(), "price"))
+    rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", "1 1:3\n2 1:4\n")), encoding)
+    assert rows.shape == (2, 2)
+
+
+def test_a_missing_column_names_the_one_that_is_nearest():
+    encoding = encoding_of(data.from_frame(mixed(), "price"))
+    with pytest.raises(InputError, match="no column 'age', which the model needs; there is 'Age': rename it"):
+        encoding.encode(mixed().rename(columns={"age": "Age"}))
+    with pytest.raises(InputError, match="no column 'age', which the model was trained with: add it"):
+        encoding.encode(mixed()[["colour", "price"]])
 
 
 def test_a_value_missing_where_training_had_none_is_refused():

@@ -37,7 +37,7 @@ def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | 
     if not encoding.features:
         raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz or .npy file, not {path.name}.")
     if separator is None and (kind in reading.LIBSVM_NAMES or reading.is_libsvm(path)):
-        return _libsvm(path, encoding.shape[0])
+        return _libsvm(path, len(encoding.features))
     names = ",".join(feature.name for feature in encoding.features)
     return reading.read_text_frame(path, separator, header, names).frame
 
