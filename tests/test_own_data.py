@@ -313,6 +313,14 @@ def test_targets_without_classes_are_divided_iid_or_contiguous():
 # ---------------------------------------------------------------- files
 
 
+def column(write):
+    """A table whose column `a` is written so."""
+    return "a,kind\n" + "".join(f"{write(i)},{'xyz'[i % 3]}\n" for i in range(200))
+
+
+TABLE = column(str)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -321,10 +329,36 @@ def test_targets_without_classes_are_divided_iid_or_contiguous():
         (
             "dates.csv",
             "when,kind\n" + "".join(f"2020-01-{i}T{i},{i % 2}\n" for i in range(400)),
-            "Column 'when' holds 320 different texts",
+            "Column 'when' has 320 different texts in 320 rows",
         ),
-        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, "Column 'a' has a missing, infinite or enormous value"),
-        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, "'kind' has rows without a label"),
+        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, r"Column 'a' has an infinite value \(line 3\)"),
+        (
+            "enormous.csv",
+            "a,kind\n" + "1,x\n1e200,y\n" * 5,
+            r"has the value 1e\+200, too large for single precision \(line 3",
+        ),
+        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, r"'kind' has rows without a label \(the first is line 3\)"),
+        ("short.csv", "a,b,kind\n1,2,x\n3\n" + "5,6,y\n" * 9, "line 3.*A line with too few values has none at its end"),
+        ("gap.csv", "a,kind\n\n1,x\n2,\n" + "1,x\n" * 5, r"\(the first is row 1\)"),
+        (
+            "one-word.csv",
+            TABLE.replace("\n50,", "\noops,"),
+            "'a' holds 'oops' in line 52; 199 of 200 values are numbers: correct",
+        ),
+        ("iso.csv", column(lambda i: f"2020-{1 + i % 12:02}-01"), "Column 'a' holds dates, such as '2020-.*remove it"),
+        ("german.csv", column(lambda i: f"{1 + i % 28:02}.01.2020 10:30"), "Column 'a' holds dates"),
+        ("percent.csv", column(lambda i: f"{i}%"), "'a' holds numbers such as '.*%': write them with digits"),
+        ("thousands.csv", column(lambda i: f'"1,{i:03}.5"'), "'a' holds numbers such as '1,"),
+        (
+            "names.csv",
+            column(lambda i: f"id{i:03}x"),
+            "'a' has 160 different texts in 160 rows.*if it is an identifier",
+        ),
+        (
+            "every.csv",
+            column(lambda i: f"c{i}").replace("a,kind", "kind,a"),
+            "'kind' has 200 different values in 200 rows, too many for classes: give another --target",
+        ),
         ("empty-column.csv", "a,b,kind\n" + "1,,x\n2,,y\n" * 5, "'b' has no values"),
         ("utf16.csv", "a,kind\n1,x\n".encode("utf-16"), "not a table"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
@@ -340,6 +374,14 @@ def test_a_wrong_file_gets_one_line_that_names_the_cause(tmp_path, name, content
     with pytest.raises(InputError, match=words) as error:
         data.load(written(tmp_path, name, content), "kind")
     assert "\n" not in str(error.value)
+
+
+def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path):
+    for number, write in enumerate((lambda i: "1+2"[i % 3], lambda i: f"1.2.{i % 4}", lambda i: f"{i % 5}x")):
+        rows = data.load(written(tmp_path, f"{number}.csv", column(write)), "kind")
+        assert encoding_of(rows).features[0].kind == "text"
+    digits = pd.DataFrame({"a": pd.Categorical(["1", "2"] * 19 + ["other", "2"]), "kind": ["x", "y"] * 20})
+    assert encoding_of(data.from_frame(digits, "kind")).features[0].categories == ("1", "2", "other")
 
 
 def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):

@@ -260,9 +260,10 @@ def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray
     gaps = np.isnan(values)
     if feature.fill is None:
         if gaps.any():
+            where = place(column, int(np.argmax(gaps)))
             raise InputError(
-                f"Column '{feature.name}' has a missing value (row {int(np.argmax(gaps))}), and the training rows had none: "
-                "fill it or drop the row."
+                f"Column '{feature.name}' has a missing value ({where}), and the training rows had none: fill it or "
+                "drop the row."
             )
         yield values
     else:
@@ -281,7 +282,7 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
         if bad.any():
             row = int(np.argmax(bad.to_numpy()))
             raise InputError(
-                f"Column '{name}' must hold numbers; row {row} has '{column.iloc[row]!s:.40}': correct it."
+                f"Column '{name}' must hold numbers; {place(column, row)} has '{column.iloc[row]!s:.40}': correct it."
             )
         column = converted
     values = (
@@ -290,13 +291,23 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
     values = values.astype(np.float64, copy=False)
     bad = ~(np.abs(values) < FLOAT32) if not missing else np.abs(values) >= FLOAT32
     if bad.any():
-        raise InputError(
-            f"Column '{name}' has a missing, infinite or enormous value (row {int(np.argmax(bad))}): fill, scale or drop it."
-        )
+        row = int(np.argmax(bad))
+        raise InputError(f"Column '{name}' has {unusable(values[row])} ({place(column, row)}): fill, scale or drop it.")
     return values
 
 
 FLOAT32 = 3.4e38  # what a model can take in single precision
+
+
+def unusable(value: float) -> str:
+    if np.isnan(value):
+        return "a missing value"
+    return "an infinite value" if np.isinf(value) else f"the value {value:.2g}, too large for single precision"
+
+
+def place(column: "pd.Series", row: int) -> str:
+    """Where a value is for the user: the line of a text file, or the row."""
+    return f"{'line' if column.index.name == 'line' else 'row'} {column.index[row]}"
 
 
 def as_words(column: "pd.Series") -> np.ndarray:

@@ -185,11 +185,24 @@ def read_text_frame(
         raise InputError(f"{path.name} has two columns named '{duplicates[0]}': rename one of them.")
     frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign)))
     _check_frame(frame, path)
+    frame.index = _lines(path, len(frame), header)
     understood = {
         "separator": SEPARATORS.get(sign, sign),
         "header": "yes" if header else "none: columns are 0, 1, 2, ...",
     }
     return TextTable(frame, understood, notes)
+
+
+def _lines(path: Path, rows: int, header: bool) -> "pd.RangeIndex":
+    """The line of each row, for messages; where some lines are empty, the rows count from 0."""
+    import pandas as pd
+
+    with _open(path) as file:
+        count, last = 0, b"\n"
+        while part := file.read(1 << 20):
+            count, last = count + part.count(b"\n"), part[-1:]
+    exact = count + (last != b"\n") == rows + header
+    return pd.RangeIndex(1 + header, 1 + header + rows, name="line") if exact else pd.RangeIndex(rows)
 
 
 def _separator(given: str) -> str:
