@@ -384,6 +384,20 @@ def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path):
     assert encoding_of(data.from_frame(digits, "kind")).features[0].categories == ("1", "2", "other")
 
 
+def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("inputs").mkdir()
+    np.save("inputs/a.npy", X)
+    np.save("inputs/b.npy", Y)
+    np.save("other.npy", Y[::-1])
+    for target, labels in {"inputs/b.npy": Y, "b.npy": Y, "other.npy": Y[::-1]}.items():
+        rows = data.load("inputs/a.npy", target)
+        train, _ = data.own.hold_out_rows(ROWS)
+        np.testing.assert_array_equal(rows.labels, labels[train])
+    with pytest.raises(InputError, match=r"There is no file c\.npy, neither here nor in inputs"):
+        data.load("inputs/a.npy", "c.npy")
+
+
 def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):
     path = written(tmp_path, "x.csv", "a,b,c\n" + "1,2,x\n3,4,y\n" * 5)
     with pytest.raises(InputError, match="needs its target: give --target with one of its columns, a, b, c"):

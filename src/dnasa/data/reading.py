@@ -311,13 +311,14 @@ def read_npz(path: Path) -> tuple[Rows, Rows | None]:
 
 
 def read_npy(path: Path, target: Any) -> Rows:
-    """Inputs; the labels are in another .npy of the folder, `target`, or labels.npy or y.npy, or they are a column."""
+    """Inputs; the labels are in another .npy, `target`, or beside it in labels.npy or y.npy, or they are a column."""
     inputs, understood = load_array(path), {"format": "npy"}
-    names = [target] if str(target).endswith(".npy") else [f"{name}.npy" for name in ARRAYS["labels"]]
-    labels = next((path.parent / str(name) for name in names if (path.parent / str(name)).is_file()), None)
-    if str(target).endswith(".npy") or (target is None and labels is not None):
-        if labels is None:
-            raise InputError(f"There is no {target} in {path.parent}.")
+    given = str(target).endswith(".npy")
+    beside = [path.parent / name for name in ([target] if given else [f"{name}.npy" for name in ARRAYS["labels"]])]
+    labels = next((file for file in ([Path(target), *beside] if given else beside) if file.is_file()), None)
+    if given and labels is None:
+        raise InputError(f"There is no file {target}, neither here nor in {path.parent}.")
+    if labels is not None and (given or target is None):
         return of_arrays(inputs, load_array(labels), path.name, understood=understood | {"labels": labels.name})
     if inputs.ndim != 2:
         raise InputError(f"{path.name} needs its labels: give --target with the .npy file that has them.")
