@@ -105,6 +105,12 @@ def loaded(given: SimpleNamespace) -> "Dataset":
             if getattr(given, name):
                 raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
     text = True if given.model and models.parse(given.model)[0] == "gpt" else None
+    for name in ("target", "separator", "no_header", "task") if text else ():
+        if getattr(given, name):
+            option = name.replace("_", "-")
+            raise InputError(
+                f"--{option} is for tables, and gpt is a model of the characters of a text: leave one out."
+            )
     return data.load(given.data, given.target, models.context(given.model), text=text, **reading_options(given))
 
 
