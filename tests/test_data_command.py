@@ -10,6 +10,7 @@ from test_own_data import mixed
 from test_shards import frames, write
 
 from dnasa import cli
+from dnasa.studies import datasets
 
 
 @pytest.fixture
@@ -67,6 +68,17 @@ def test_tables_are_never_cut_off(tmp_path, run):
     assert "longer_than_any_other" in joined
 
 
+@pytest.mark.parametrize("classes", [3, 11, 40])
+def test_every_class_has_a_colour_and_every_node_a_tick(classes):
+    counts = {"node": range(16)} | {str(name): [1] * 16 for name in range(classes)} | {"total": [classes] * 16}
+    figure = datasets.draw(pd.DataFrame(counts), "x", "iid")
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    assert len({bar.get_facecolor() for bar in axis.patches}) == classes
+    assert {*range(16)} <= {*axis.get_xticks()}
+    assert axis.get_axisbelow() is True
+
+
 def test_the_nodes_files_are_compared(tmp_path, run):
     folder = write(tmp_path / "clinics", frames())
     code, out, err = run("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind")
@@ -110,6 +122,11 @@ def test_rules_are_compared_on_every_task(tmp_path, run, task, target, column):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (
+            "train --data x.csv --model gpt --target price",
+            "--target is for tables, and gpt is a model of the characters of",
+        ),
+        ("train --data x.csv --model gpt:2,96,64 --no-header", "--no-header is for tables"),
         ("train --data digits --task regression", "--task is for files of your own: leave it out for digits"),
         ("train --problem spike --separator ;", "--separator belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
@@ -14,6 +16,8 @@ from dnasa.data.rows import Rows
 from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
 from dnasa.studies.sources import listed, preparation
+
+ALL_NODES = 16  # up to so many, a plot names each
 
 
 def datasets() -> pd.DataFrame:
@@ -157,11 +161,20 @@ def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
 
 def draw(table: pd.DataFrame, name: str, how: str) -> Figure:
     figure, axes = panels(1, width=6.5)
-    axis, bottom = axes[0, 0], np.zeros(len(table))
-    for column in table.columns[1:-1]:
-        axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}")
+    axis, bottom, classes = axes[0, 0], np.zeros(len(table)), table.columns[1:-1]
+    for column, colour in zip(classes, colours(len(classes)), strict=True):
+        axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}", color=colour)
         bottom += table[column].to_numpy()
     finish(axis, "node", "training rows")
+    axis.set_axisbelow(True)
+    axis.xaxis.set_major_locator(MultipleLocator(1) if len(table) <= ALL_NODES else MaxNLocator(integer=True))
     axis.set_title(f"{name}, {how}")
     axis.legend(fontsize=7, ncol=2, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def colours(count: int) -> np.ndarray:
+    """As many different ones."""
+    if count > 20:
+        return colormaps["turbo"](np.linspace(0, 1, count))
+    return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))
