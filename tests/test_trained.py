@@ -397,6 +397,17 @@ def test_each_label_has_its_accuracy_recall_and_precision():
     }
 
 
+@pytest.mark.parametrize("right", [[10.0, 10.0], [9.0, 10.0], [5.0, 5.0]])
+def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right):
+    measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": right, "confusion": [[[5, 1], [2, 2]]]}
+    measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7)
+    axis = report.draw(measured).axes[-1]
+    low, high = axis.get_ylim()
+    assert low < min(right) / 10 <= max(right) / 10 <= high <= 1
+    assert high - low >= 0.01
+    assert not axis.yaxis.get_major_formatter().get_useOffset()
+
+
 def test_many_classes_are_reported_by_their_most_frequent_errors():
     counts = np.diag(np.full(50, 9))
     counts[3, 7] = 5

@@ -162,8 +162,15 @@ def _draw_calibration(axis: "Axes", evaluation: Evaluation) -> None:
 
 
 def _draw_nodes(axis: "Axes", evaluation: Evaluation) -> None:
+    """The range is at least a hundredth around the values, and ends at 1, the highest that there is."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.plot(of_nodes(evaluation), "o", markersize=4)
+    values = of_nodes(evaluation)
+    axis.plot(values, "o", markersize=4, clip_on=False)
     axis.set(xlabel="node, with its own model", ylabel=f"test {metric(evaluation)}")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.ticklabel_format(axis="y", useOffset=False)
+    if np.isfinite(values).any():
+        low, high = np.nanmin(values), np.nanmax(values)
+        margin = max(0.01, 0.1 * (high - low))
+        axis.set_ylim(low - margin, min(high + margin, 1))
