@@ -46,7 +46,8 @@ def test_what_was_understood_is_shown(table, run):
         "3 of numbers, 2 of text, 1 of targets",
         "target price task regression",
         "9 inputs standardised with the mean and standard deviation of the training rows",
-        "colour text 1 2 categories",
+        "colour text 1 2 categories: '",
+        "Missing text became a category of its own: colour.",
         "same int64 0 1, constant",
         "counts the rows: an index?",
         "mean target deviation total",
@@ -66,6 +67,15 @@ def test_tables_are_never_cut_off(tmp_path, run):
     joined = out.replace(" ", "")
     assert all(joined.count(name) >= 2 for name in names)
     assert "longer_than_any_other" in joined
+
+
+def test_a_long_list_of_classes_is_cut(tmp_path, run):
+    frame = pd.DataFrame({"a": range(240), "kind": [f"k{i}" for i in range(60)] * 4})
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    code, out, err = run("data", tmp_path / "x.csv", "--target", "kind", "--nodes", 2)
+    assert code == 0, err
+    assert "and 20 more" in out
+    assert "1 input standardised" in out
 
 
 @pytest.mark.parametrize("classes", [3, 11, 40])

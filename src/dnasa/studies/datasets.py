@@ -17,6 +17,7 @@ from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
 from dnasa.studies.sources import listed, preparation
 
+MOST_CLASSES = 40  # that are listed
 ALL_NODES = 16  # up to so many, a plot names each
 
 
@@ -75,7 +76,7 @@ def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     if made.task == "classification":
         counts_of = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
         shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, counts_of, strict=True)]
-        rows["classes"] = f"{data.classes}: {', '.join(shares)}"
+        rows["classes"] = f"{data.classes}: {listed(shares, MOST_CLASSES)}"
     if made.target_mean is not None and made.target_scale is not None:
         rows["target's mean"] = f"{made.target_mean[0]:.5g}, standard deviation {made.target_scale[0]:.5g}"
     return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
@@ -94,8 +95,8 @@ def columns(rows: Rows) -> pd.DataFrame:
 def _column(name: str, column: pd.Series) -> dict[str, str]:
     kind, missing = kind_of(name, column), int(column.isna().sum())
     if kind == "text":
-        categories = [str(value) for value in pd.unique(column.dropna())]
-        values = f"{len(categories)} categories: {listed(categories, 4)}"
+        categories = [f"'{value}'" for value in pd.unique(column.dropna())]
+        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {listed(categories, 4)}"
     else:
         values = _range(numbers(name, column, missing=True))
     return {
