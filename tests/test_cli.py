@@ -171,8 +171,8 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path):
     words = "compare --problem spike --nodes 3 --steps 4 --rules dsgd,dnasa --etas 0.1 --out".split()
     assert run(*words, tmp_path / "a").returncode == 0
     shown = run("report", tmp_path / "a").stdout
-    assert "dsgd diminishing 0.1" in shown
-    assert "dnasa diminishing" in shown
+    assert "D-SGD, schedule diminishing, eta 0.1" in shown
+    assert "D-NASA, schedule diminishing" in shown
 
 
 @pytest.mark.parametrize(

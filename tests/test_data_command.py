@@ -10,6 +10,7 @@ from test_own_data import mixed
 from test_shards import frames, write
 
 from dnasa import cli
+from dnasa.studies import datasets
 
 
 @pytest.fixture
@@ -45,7 +46,8 @@ def test_what_was_understood_is_shown(table, run):
         "3 of numbers, 2 of text, 1 of targets",
         "target price task regression",
         "9 inputs standardised with the mean and standard deviation of the training rows",
-        "colour text 1 2 categories",
+        "colour text 1 2 categories: '",
+        "Missing text became a category of its own: colour.",
         "same int64 0 1, constant",
         "counts the rows: an index?",
         "mean target deviation total",
@@ -65,6 +67,26 @@ def test_tables_are_never_cut_off(tmp_path, run):
     joined = out.replace(" ", "")
     assert all(joined.count(name) >= 2 for name in names)
     assert "longer_than_any_other" in joined
+
+
+def test_a_long_list_of_classes_is_cut(tmp_path, run):
+    frame = pd.DataFrame({"a": range(240), "kind": [f"k{i}" for i in range(60)] * 4})
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    code, out, err = run("data", tmp_path / "x.csv", "--target", "kind", "--nodes", 2)
+    assert code == 0, err
+    assert "and 20 more" in out
+    assert "1 input standardised" in out
+
+
+@pytest.mark.parametrize("classes", [3, 11, 40])
+def test_every_class_has_a_colour_and_every_node_a_tick(classes):
+    counts = {"node": range(16)} | {str(name): [1] * 16 for name in range(classes)} | {"total": [classes] * 16}
+    figure = datasets.draw(pd.DataFrame(counts), "x", "iid")
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    assert len({bar.get_facecolor() for bar in axis.patches}) == classes
+    assert {*range(16)} <= {*axis.get_xticks()}
+    assert axis.get_axisbelow() is True
 
 
 def test_the_nodes_files_are_compared(tmp_path, run):
@@ -110,6 +132,11 @@ def test_rules_are_compared_on_every_task(tmp_path, run, task, target, column):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (
+            "train --data x.csv --model gpt --target price",
+            "--target is for tables, and gpt is a model of the characters of",
+        ),
+        ("train --data x.csv --model gpt:2,96,64 --no-header", "--no-header is for tables"),
         ("train --data digits --task regression", "--task is for files of your own: leave it out for digits"),
         ("train --problem spike --separator ;", "--separator belongs to --data"),
         ("train --data FILE --target price --task wat", "Unknown task 'wat'"),

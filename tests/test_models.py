@@ -153,7 +153,7 @@ def test_bytes_and_unknown_layers_are_supervised(text):
         ("mlp:", rows(7), "Cannot read the model 'mlp:'. Write mlp, mlp:128,64 with"),
         ("mlp:0", rows(7), "Cannot read the model"),
         ("mlp:8,dropout=1", rows(7), "Cannot read the model"),
-        ("mlp:8,sine", rows(7), "or mlp:128,64,relu,dropout=0.1"),
+        ("mlp:8,sine", rows(7), "Unknown activation 'sine'. Choose from: tanh, relu, gelu, silu"),
         ("mlp:9999999", rows(7), "Cannot read the model"),
         ("lenet:3", rows(1, 28, 28), "Cannot read the model 'lenet:3'. Write lenet."),
         ("resnet:16,layer", rows(3, 8, 8), "Write resnet, resnet:16 with the first width, or resnet:16,group"),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 from dnasa import data, solve, topology
 from dnasa.core import InputError
 from dnasa.data import Encoding, reading
+from dnasa.data.unlabelled import read_rows
 from dnasa.studies import tasks
 
 CLASSES, FEATURES, ROWS = 11, 48, 1100
@@ -204,6 +206,39 @@ def test_new_rows_are_read_by_name_or_else_by_position():
     np.testing.assert_array_equal(encoding_of(first).encode(X), encoding_of(first).encode(np.c_[Y, X]))
 
 
+def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path):
+    named, bare = encoding_of(data.from_frame(FRAME, "kind")), encoding_of(data.from_arrays(X, Y))
+    last = encoding_of(data.from_frame(pd.DataFrame(np.c_[X, Y]), 48))
+    expected = X.astype(np.float32)
+    for encoding, rows in ((named, X), (bare, FRAME.drop(columns="kind")), (last, FRAME), (last, X)):
+        np.testing.assert_array_equal(encoding.encode(rows), expected)
+    for name, content in {
+        "x.txt": FRAME.drop(columns="kind").to_csv(index=False, header=False, sep=" "),
+        "x.libsvm": libsvm(),
+    }.items():
+        rows, _ = read_rows(Path(written(tmp_path, name, content)), named)
+        np.testing.assert_allclose(named.encode(rows), expected, rtol=1e-5)
+    order = r"These rows have no column names: the model needs 48 columns in the order f0, f1, f2, \.\.\.; 49 are given"
+    with pytest.raises(InputError, match=order):
+        named.encode(np.c_[X, Y])
+    with pytest.raises(InputError, match="The training rows have no column names: the model needs 48 columns; 49 are"):
+        bare.encode(FRAME)
+
+
+def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path):
+    encoding = encoding_of(data.from_frame(mixed(), "price"))
+    rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", "1 1:3\n2 1:4\n")), encoding)
+    assert rows.shape == (2, 2)
+
+
+def test_a_missing_column_names_the_one_that_is_nearest():
+    encoding = encoding_of(data.from_frame(mixed(), "price"))
+    with pytest.raises(InputError, match="no column 'age', which the model needs; there is 'Age': rename it"):
+        encoding.encode(mixed().rename(columns={"age": "Age"}))
+    with pytest.raises(InputError, match="no column 'age', which the model was trained with: add it"):
+        encoding.encode(mixed()[["colour", "price"]])
+
+
 def test_a_value_missing_where_training_had_none_is_refused():
     rows = data.from_frame(mixed().dropna(), "price")
     with pytest.raises(InputError, match="Column 'age' has a missing value"):
@@ -278,6 +313,14 @@ def test_targets_without_classes_are_divided_iid_or_contiguous():
 # ---------------------------------------------------------------- files
 
 
+def column(write):
+    """A table whose column `a` is written so."""
+    return "a,kind\n" + "".join(f"{write(i)},{'xyz'[i % 3]}\n" for i in range(200))
+
+
+TABLE = column(str)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -286,12 +329,47 @@ def test_targets_without_classes_are_divided_iid_or_contiguous():
         (
             "dates.csv",
             "when,kind\n" + "".join(f"2020-01-{i}T{i},{i % 2}\n" for i in range(400)),
-            "Column 'when' holds 320 different texts",
+            "Column 'when' has 320 different texts in 320 rows",
         ),
-        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, "Column 'a' has a missing, infinite or enormous value"),
-        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, "'kind' has rows without a label"),
+        ("infinite.csv", "a,kind\n" + "1,x\ninf,y\n" * 5, r"Column 'a' has an infinite value \(line 3\)"),
+        (
+            "enormous.csv",
+            "a,kind\n" + "1,x\n1e200,y\n" * 5,
+            r"has the value 1e\+200, too large for single precision \(line 3",
+        ),
+        ("unlabelled.csv", "a,kind\n" + "1,x\n2,\n" * 5, r"'kind' has rows without a label \(the first is line 3\)"),
+        ("short.csv", "a,b,kind\n1,2,x\n3\n" + "5,6,y\n" * 9, "line 3.*A line with too few values has none at its end"),
+        ("gap.csv", "a,kind\n\n1,x\n2,\n" + "1,x\n" * 5, r"\(the first is row 1\)"),
+        (
+            "one-word.csv",
+            TABLE.replace("\n50,", "\noops,"),
+            "'a' holds 'oops' in line 52; 199 of 200 values are numbers: correct",
+        ),
+        ("iso.csv", column(lambda i: f"2020-{1 + i % 12:02}-01"), "Column 'a' holds dates, such as '2020-.*remove it"),
+        ("german.csv", column(lambda i: f"{1 + i % 28:02}.01.2020 10:30"), "Column 'a' holds dates"),
+        ("percent.csv", column(lambda i: f"{i}%"), "'a' holds numbers such as '.*%': write them with digits"),
+        ("thousands.csv", column(lambda i: f'"1,{i:03}.5"'), "'a' holds numbers such as '1,"),
+        (
+            "names.csv",
+            column(lambda i: f"id{i:03}x"),
+            "'a' has 160 different texts in 160 rows.*if it is an identifier",
+        ),
+        (
+            "every.csv",
+            column(lambda i: f"c{i}").replace("a,kind", "kind,a"),
+            "'kind' has 200 different values in 200 rows, too many for classes: give another --target",
+        ),
         ("empty-column.csv", "a,b,kind\n" + "1,,x\n2,,y\n" * 5, "'b' has no values"),
-        ("utf16.csv", "a,kind\n1,x\n".encode("utf-16"), "not a table"),
+        (
+            "utf16.csv",
+            "a,kind\n1,x\n".encode("utf-16"),
+            "is not UTF-8 text: convert it, such as `iconv -f utf16 -t utf8 utf16",
+        ),
+        ("latin.csv", "größe,kind\n1,x\n".encode("latin1"), r"`iconv -f latin1 -t utf8 latin.csv > new.csv`"),
+        ("random.csv.gz", b"\xff\x00\x81" * 99, "random.csv.gz is neither gzipped nor text"),
+        ("rows.json", '{"a": 1}', "rows.json is JSON: save it as .csv"),
+        ("quote.csv", 'a,kind\n1,x\n"2,y\n' + "1,x\n" * 9, "a quote in line 3 is never closed"),
+        ("remark.csv", "# made by me\na,b,kind\n" + "1,2,x\n3,4,y\n" * 5, "than its header, '# made by me', has names"),
         ("one.csv", "kind\nx\ny\n", "has one column"),
         ("book.xlsx", b"PK\x03\x04", "is a spreadsheet: save it as .csv"),
         ("broken.parquet", b"PAR1 no", "is not a parquet file"),
@@ -305,6 +383,28 @@ def test_a_wrong_file_gets_one_line_that_names_the_cause(tmp_path, name, content
     with pytest.raises(InputError, match=words) as error:
         data.load(written(tmp_path, name, content), "kind")
     assert "\n" not in str(error.value)
+
+
+def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path):
+    for number, write in enumerate((lambda i: "1+2"[i % 3], lambda i: f"1.2.{i % 4}", lambda i: f"{i % 5}x")):
+        rows = data.load(written(tmp_path, f"{number}.csv", column(write)), "kind")
+        assert encoding_of(rows).features[0].kind == "text"
+    digits = pd.DataFrame({"a": pd.Categorical(["1", "2"] * 19 + ["other", "2"]), "kind": ["x", "y"] * 20})
+    assert encoding_of(data.from_frame(digits, "kind")).features[0].categories == ("1", "2", "other")
+
+
+def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("inputs").mkdir()
+    np.save("inputs/a.npy", X)
+    np.save("inputs/b.npy", Y)
+    np.save("other.npy", Y[::-1])
+    for target, labels in {"inputs/b.npy": Y, "b.npy": Y, "other.npy": Y[::-1]}.items():
+        rows = data.load("inputs/a.npy", target)
+        train, _ = data.own.hold_out_rows(ROWS)
+        np.testing.assert_array_equal(rows.labels, labels[train])
+    with pytest.raises(InputError, match=r"There is no file c\.npy, neither here nor in inputs"):
+        data.load("inputs/a.npy", "c.npy")
 
 
 def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):

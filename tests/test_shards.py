@@ -155,7 +155,7 @@ def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path):
         (npz(inputs=X, labels=1), "node-0.npz: There are 10 rows of inputs but 1 labels"),
         (npz(inputs=X[:0], labels=Y[:0]), "inputs of node-0.npz must be numbers"),
         (npz(inputs=X[:, :1], labels=Y), "shape"),
-        (npz(inputs=np.full((10, 2), np.inf), labels=Y), "node-0.npz: Column '0' has a missing, infinite"),
+        (npz(inputs=np.full((10, 2), np.inf), labels=Y), "node-0.npz: Column '0' has an infinite value"),
     ],
 )
 def test_a_damaged_shard_is_refused(tmp_path, content, words):

@@ -49,6 +49,14 @@ def test_rows_of_a_group_belong_to_one_node():
         classifier.fit(X, y, groups=groups[:5])
 
 
+def test_a_number_of_nodes_that_does_not_fit_the_rows_is_named():
+    X, y = load_breast_cancer(return_X_y=True)
+    with pytest.raises(ValueError, match="nodes must be at least 1, not 0"):
+        DecentralizedClassifier(nodes=0).fit(X, y)
+    with pytest.warns(UserWarning, match="20 rows cannot be shared among 30 nodes: one node per row"):
+        assert DecentralizedClassifier(nodes=30, steps=5).fit(X[10:30], y[10:30]).nodes_ == 20
+
+
 def test_the_seed_decides_the_result():
     X, y = load_breast_cancer(return_X_y=True)
     first, again, other = (

@@ -1,6 +1,7 @@
 """A finished run is a model: saved, loaded, tested, used to predict, exported."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -371,9 +372,40 @@ def test_the_report_shows_the_tests_without_the_data(task, home, capsys, tmp_pat
     shutil.copytree(home / task, tmp_path / "elsewhere")
     run("report", tmp_path / "elsewhere")
     shown = capsys.readouterr().out
-    words = {"classification": ["true / predicted", "precision"], "regression": ["RMSE"], "multilabel": ["label"]}[task]
+    for setting in ("model", "parameters", "batch", "seed"):
+        assert re.search(rf"│ {setting} +│ \S+", shown)
+    words = {
+        "classification": ["true / predicted", "recall", "precision"],
+        "regression": ["RMSE"],
+        "multilabel": ["label"],
+    }[task]
     for word in (*words, "own", "node"):
         assert word in shown
+
+
+def test_each_label_has_its_accuracy_recall_and_precision():
+    measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": [], "confusion": [[[5, 1], [2, 2]]]}
+    measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7)
+    (row,) = dict(report.tables(measured))["Each label in 10 test rows"].to_dict("records")
+    assert row == {
+        "label": "a",
+        "rows": 4,
+        "predicted": 3,
+        "accuracy": 0.7,
+        "recall": 0.5,
+        "precision": pytest.approx(2 / 3),
+    }
+
+
+@pytest.mark.parametrize("right", [[10.0, 10.0], [9.0, 10.0], [5.0, 5.0]])
+def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right):
+    measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": right, "confusion": [[[5, 1], [2, 2]]]}
+    measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7)
+    axis = report.draw(measured).axes[-1]
+    low, high = axis.get_ylim()
+    assert low < min(right) / 10 <= max(right) / 10 <= high <= 1
+    assert high - low >= 0.01
+    assert not axis.yaxis.get_major_formatter().get_useOffset()
 
 
 def test_many_classes_are_reported_by_their_most_frequent_errors():
@@ -384,7 +416,7 @@ def test_many_classes_are_reported_by_their_most_frequent_errors():
     found = dict(report.tables(measured))
     errors = next(table for title, table in found.items() if "most frequent errors" in title)
     assert errors.to_dict("records") == [{"true class": "3", "predicted class": "7", "rows": 5}]
-    lowest = next(table for title, table in found.items() if "16 of 50 with the lowest accuracy" in title)
+    lowest = next(table for title, table in found.items() if "16 of 50 with the lowest recall" in title)
     assert lowest["class"].iloc[0] == "3"
     assert len(found["Each node's own model"]) == 3
 

@@ -3,6 +3,7 @@
 They work in pipelines, with `GridSearchCV` and with `cross_val_score`. `groups` in `fit` says which node a row belongs to.
 """
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
@@ -61,6 +62,12 @@ class _Decentralized(BaseEstimator):
 
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
         if groups is None:
+            if self.nodes < 1:
+                raise ValueError(f"nodes must be at least 1, not {self.nodes}.")
+            if self.nodes > len(X):
+                warnings.warn(
+                    f"{len(X)} rows cannot be shared among {self.nodes} nodes: one node per row.", stacklevel=4
+                )
             order = np.random.default_rng(seed).permutation(len(X))
             return np.array_split(order, min(self.nodes, len(X)))
         names = column_or_1d(np.asarray(groups))

@@ -88,7 +88,7 @@ def _cell(name: Any, value: Any) -> str:
         return escape(printable(value))
     if value is None or value != value:
         return "-"
-    if "accuracy" in str(name) or name == "precision":
+    if "accuracy" in str(name) or name in ("recall", "precision"):
         return f"{100 * value:.2f} %"
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 

@@ -20,10 +20,12 @@ from dnasa.cli.rendering import (
     timing_line,
 )
 from dnasa.core import RunError
-from dnasa.files import make_folder
+from dnasa.files import make_folder, read_json
+from dnasa.rules import RULES
 
 if TYPE_CHECKING:
     from dnasa.core import Network
+    from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.studies.sources import Source
 
@@ -65,17 +67,41 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has
 
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
-    stored = run.config.get("options")
-    settings = configs.without_unused(stored) if isinstance(stored, dict) else {}
-    rows = {name.replace("_", "-"): value for name, value in settings.items() if value not in (None, False, [])}
-    console.print(settings_table(rows, f"{source(settings)}, {run.state}, in {folder}"))
+    options = _options(run)
+    console.print(settings_table(_settings(run, options), f"{source(options)}, {run.state}, in {folder}"))
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
-    for label, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, " ".join(str(part) for part in label if part == part)))
+    for values, some in result.history.groupby(keys, dropna=False, sort=False):
+        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)))))
     print_lost_nodes(result.settings)
     print_line(timing_line(result))
     for title, table in tables(measured) if measured else ():
         print_wide(frame_table(table, title))
+
+
+def _options(run: "RunFolder") -> dict[str, Any]:
+    stored = run.config.get("options")
+    return configs.without_unused(stored) if isinstance(stored, dict) else {}
+
+
+def _settings(run: "RunFolder", options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, and in any case the model, its parameters, the batch and the seed."""
+    stored, model = run.config.get("run"), run.path / "model.json"
+    facts = stored if isinstance(stored, dict) else {}
+    always = {
+        "model": read_json(model, "model.json").get("model") if model.is_file() else None,
+        "parameters": facts.get("the number of parameters"),
+        "batch": facts.get("the batch"),
+        "seed": options.get("seed"),
+    }
+    given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
+    return given | {name: value for name, value in always.items() if value is not None}
+
+
+def _variant(values: dict[str, Any]) -> str:
+    """Rule, schedule and stepsize in words; a rule of one's own may not be registered here."""
+    rule = str(values.pop("rule", "run"))
+    title = RULES[rule].title if rule in RULES else rule
+    return ", ".join([title, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
 def predict(

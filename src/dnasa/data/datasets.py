@@ -148,7 +148,7 @@ def shakespeare(context: int) -> Dataset:
 def every_fifth(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     test = np.arange(len(labels)) % 5 == 4
     if len(labels) < 5:
-        raise InputError(f"{len(labels)} rows are too few to use every fifth for testing: give at least 5.")
+        raise InputError(f"There are too few rows to use every fifth for testing, {len(labels)}: give at least 5.")
     return {
         "inputs": inputs[~test],
         "labels": labels[~test],

@@ -4,7 +4,8 @@ A column of numbers is one input; if values are missing, they become the mean, a
 is one input for each category (one-hot), all of them 0 for a category that the training rows do not have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -117,13 +118,27 @@ class Encoding(NamedTuple):
                 yield from (words == category for category in feature.categories)
 
     def _selected(self, table: "pd.DataFrame") -> Iterator["pd.Series"]:
-        """By name; by position where the columns have no names and as many are given."""
-        positions = {str(name): place for place, name in enumerate(table.columns)}
-        missing = [feature.name for feature in self.features if feature.name not in positions]
-        if missing and not (len(positions) == len(self.features) and all(f.name.isdigit() for f in self.features)):
-            raise InputError(f"There is no column '{missing[0]}', which the model was trained with: add it.")
-        for place, feature in enumerate(self.features):
-            yield table.iloc[:, place if missing else positions[feature.name]]
+        for place in self._places([str(name) for name in table.columns]):
+            yield table.iloc[:, place]
+
+    def _places(self, names: list[str]) -> list[int]:
+        """By name; by position where these rows or the training rows have no names. Numbered columns have none."""
+        wanted = [feature.name for feature in self.features]
+        positions = {name: place for place, name in enumerate(names)}
+        missing = [name for name in wanted if name not in positions]
+        if not missing:
+            return [positions[name] for name in wanted]
+        nameless = numbered(names)
+        if not nameless and not all(map(str.isdigit, wanted)):
+            raise InputError(_missing_column(missing[0], [name for name in names if name not in wanted]))
+        if len(names) == len(wanted):
+            return list(range(len(wanted)))
+        if len(names) == len(wanted) + len(self.target) and numbered([*wanted, *self.target]):
+            return list(map(int, wanted))
+        whose, order = ("These", f" in the order {', '.join(wanted[:3])}, ...") if nameless else ("The training", "")
+        raise InputError(
+            f"{whose} rows have no column names: the model needs {len(wanted)} columns{order}; {len(names)} are given."
+        )
 
     # ------------------------------------------------------------ targets
 
@@ -215,6 +230,19 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def numbered(names: Sequence[str]) -> bool:
+    """Whether columns are called 0, 1, 2, ... in any order, as those without names are."""
+    return set(names) == {str(place) for place in range(len(names))}
+
+
+def _missing_column(name: str, others: Sequence[str]) -> str:
+    folded = {other.casefold(): other for other in others}
+    near = get_close_matches(name.casefold(), folded, 1)
+    if near:
+        return f"There is no column '{name}', which the model needs; there is '{folded[near[0]]}': rename it."
+    return f"There is no column '{name}', which the model was trained with: add it."
+
+
 def as_frame(rows: Any) -> "pd.DataFrame":
     """A frame as it is; an array of two axes as one with columns 0, 1, 2, ..., without a copy."""
     import pandas as pd
@@ -232,9 +260,10 @@ def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray
     gaps = np.isnan(values)
     if feature.fill is None:
         if gaps.any():
+            where = place(column, int(np.argmax(gaps)))
             raise InputError(
-                f"Column '{feature.name}' has a missing value (row {int(np.argmax(gaps))}), and the training rows had none: "
-                "fill it or drop the row."
+                f"Column '{feature.name}' has a missing value ({where}), and the training rows had none: fill it or "
+                "drop the row."
             )
         yield values
     else:
@@ -253,7 +282,7 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
         if bad.any():
             row = int(np.argmax(bad.to_numpy()))
             raise InputError(
-                f"Column '{name}' must hold numbers; row {row} has '{column.iloc[row]!s:.40}': correct it."
+                f"Column '{name}' must hold numbers; {place(column, row)} has '{column.iloc[row]!s:.40}': correct it."
             )
         column = converted
     values = (
@@ -262,13 +291,23 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
     values = values.astype(np.float64, copy=False)
     bad = ~(np.abs(values) < FLOAT32) if not missing else np.abs(values) >= FLOAT32
     if bad.any():
-        raise InputError(
-            f"Column '{name}' has a missing, infinite or enormous value (row {int(np.argmax(bad))}): fill, scale or drop it."
-        )
+        row = int(np.argmax(bad))
+        raise InputError(f"Column '{name}' has {unusable(values[row])} ({place(column, row)}): fill, scale or drop it.")
     return values
 
 
 FLOAT32 = 3.4e38  # what a model can take in single precision
+
+
+def unusable(value: float) -> str:
+    if np.isnan(value):
+        return "a missing value"
+    return "an infinite value" if np.isinf(value) else f"the value {value:.2g}, too large for single precision"
+
+
+def place(column: "pd.Series", row: int) -> str:
+    """Where a value is for the user: the line of a text file, or the row."""
+    return f"{'line' if column.index.name == 'line' else 'row'} {column.index[row]}"
 
 
 def as_words(column: "pd.Series") -> np.ndarray:

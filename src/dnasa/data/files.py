@@ -126,7 +126,17 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).removeprefix(BOM).decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}): convert it first.") from error
+        raise InputError(not_utf8(path, f" (byte {error.start:,})")) from error
+
+
+def not_utf8(path: Path, where: str = "") -> str:
+    """The name of the encoding is a guess from the first bytes."""
+    with open(path, "rb") as file:
+        start = file.read(2)
+    if path.suffix == ".gz" and start != b"\x1f\x8b":
+        return f"{path.name} is neither gzipped nor text: write it again."
+    encoding = "utf16" if start in (b"\xff\xfe", b"\xfe\xff") else "latin1"
+    return f"{path.name} is not UTF-8 text{where}: convert it, such as `iconv -f {encoding} -t utf8 {path.name} > new.csv`."
 
 
 def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:

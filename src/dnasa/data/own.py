@@ -113,7 +113,7 @@ def test_target(path: Path, target: Any) -> Any:
 def hold_out_rows(rows: int, what: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Which rows train and which test, every fifth of shuffled rows, both in the order of the file."""
     if rows < 5:
-        raise InputError(f"{rows} rows{what} are too few to use every fifth for testing: give at least 5.")
+        raise InputError(f"There are too few rows{what} to use every fifth for testing, {rows}: give at least 5.")
     order = np.random.default_rng(0).permutation(rows)
     test = np.zeros(rows, bool)
     test[order[4::5]] = True

@@ -39,6 +39,7 @@ LIBSVM = re.compile(r"[+-]?[\d.eE+-]+(,[\d.]+)*(\s+\d+:\S+)+\s*")
 TEXT_TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab")
 LIBSVM_NAMES = (".libsvm", ".svm", ".svmlight")
 KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".npz", ".npy", ".parquet")
+OTHER_FORMATS = dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet") | {".json": "JSON", ".jsonl": "JSON"}
 ARRAYS = {  # what an array of an .npz or the file of an .npy may be called
     "inputs": ("inputs", "X", "x", "X_train", "x_train"),
     "labels": ("labels", "y", "Y", "y_train", "targets"),
@@ -75,8 +76,7 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
         return read_npy(path, target), None
     if kind(path) == ".parquet":
         return of_frame(read_parquet(path), target, path.name, understood={"format": "parquet"}), None
-    if kind(path) in (".xlsx", ".xls", ".ods"):
-        raise InputError(f"{path.name} is a spreadsheet: save it as .csv first.")
+    refuse_other_formats(path)
     if separator is None and (kind(path) in LIBSVM_NAMES or is_libsvm(path)):
         return read_libsvm(path), None
     table = read_text_frame(path, separator, header, target)
@@ -86,6 +86,11 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
             "found, give --separator."
         )
     return of_frame(table.frame, target, path.name, understood=table.understood, notes=table.notes), None
+
+
+def refuse_other_formats(path: Path) -> None:
+    if kind(path) in OTHER_FORMATS:
+        raise InputError(f"{path.name} is {OTHER_FORMATS[kind(path)]}: save it as .csv first.")
 
 
 # ---------------------------------------------------------------- text
@@ -184,12 +189,25 @@ def read_text_frame(
     if duplicates:
         raise InputError(f"{path.name} has two columns named '{duplicates[0]}': rename one of them.")
     frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign)))
-    _check_frame(frame, path)
+    _check_frame(frame, path, names)
+    frame.index = _lines(path, len(frame), header)
     understood = {
         "separator": SEPARATORS.get(sign, sign),
         "header": "yes" if header else "none: columns are 0, 1, 2, ...",
     }
     return TextTable(frame, understood, notes)
+
+
+def _lines(path: Path, rows: int, header: bool) -> "pd.RangeIndex":
+    """The line of each row, for messages; where some lines are empty, the rows count from 0."""
+    import pandas as pd
+
+    with _open(path) as file:
+        count, last = 0, b"\n"
+        while part := file.read(1 << 20):
+            count, last = count + part.count(b"\n"), part[-1:]
+    exact = count + (last != b"\n") == rows + header
+    return pd.RangeIndex(1 + header, 1 + header + rows, name="line") if exact else pd.RangeIndex(rows)
 
 
 def _separator(given: str) -> str:
@@ -224,16 +242,21 @@ def _read_csv(path: Path, sign: str, header: bool, decimal: str) -> "pd.DataFram
             )
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}.") from error
-    except (ValueError, UnicodeDecodeError, csv.Error) as error:
+    except pd.errors.EmptyDataError as error:
+        raise InputError(f"{path.name} is empty: give a file with rows.") from error
+    except (ValueError, csv.Error) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise InputError(files.not_utf8(path)) from error
         raise InputError(f"{path.name} is not a table: {_reason(error)}.") from error
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text; convert it first"
     ragged = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
     if ragged:
         return f"line {ragged[2]} has {ragged[3]} values and those before it have {ragged[1]}; correct that line"
+    unclosed = re.search(r"EOF inside string starting at row (\d+)", str(error))
+    if unclosed:
+        return f"a quote in line {int(unclosed[1]) + 1} is never closed; correct that line"
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -248,13 +271,16 @@ def _without_surplus(frame: "pd.DataFrame") -> tuple["pd.DataFrame", tuple[str, 
     return (frame[[name for name in frame.columns if name not in surplus]] if surplus else frame), tuple(notes)
 
 
-def _check_frame(frame: "pd.DataFrame", path: Path) -> None:
+def _check_frame(frame: "pd.DataFrame", path: Path, names: list[str]) -> None:
     import pandas as pd
 
     if not len(frame):
         raise InputError(f"{path.name} has no rows below its header.")
     if not isinstance(frame.index, pd.RangeIndex):  # pandas makes surplus columns the index
-        raise InputError(f"The rows of {path.name} have more values than its header has names: remove or name them.")
+        raise InputError(
+            f"The rows of {path.name} have more values than its header, '{', '.join(names):.60}', has names: correct the first "
+            "line, or remove it."
+        )
 
 
 # ---------------------------------------------------------------- other formats
@@ -298,13 +324,14 @@ def read_npz(path: Path) -> tuple[Rows, Rows | None]:
 
 
 def read_npy(path: Path, target: Any) -> Rows:
-    """Inputs; the labels are in another .npy of the folder, `target`, or labels.npy or y.npy, or they are a column."""
+    """Inputs; the labels are in another .npy, `target`, or beside it in labels.npy or y.npy, or they are a column."""
     inputs, understood = load_array(path), {"format": "npy"}
-    names = [target] if str(target).endswith(".npy") else [f"{name}.npy" for name in ARRAYS["labels"]]
-    labels = next((path.parent / str(name) for name in names if (path.parent / str(name)).is_file()), None)
-    if str(target).endswith(".npy") or (target is None and labels is not None):
-        if labels is None:
-            raise InputError(f"There is no {target} in {path.parent}.")
+    given = str(target).endswith(".npy")
+    beside = [path.parent / name for name in ([target] if given else [f"{name}.npy" for name in ARRAYS["labels"]])]
+    labels = next((file for file in ([Path(target), *beside] if given else beside) if file.is_file()), None)
+    if given and labels is None:
+        raise InputError(f"There is no file {target}, neither here nor in {path.parent}.")
+    if labels is not None and (given or target is None):
         return of_arrays(inputs, load_array(labels), path.name, understood=understood | {"labels": labels.name})
     if inputs.ndim != 2:
         raise InputError(f"{path.name} needs its labels: give --target with the .npy file that has them.")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers
+from dnasa.data.categories import check_categories, check_text, nearly_all_different
+from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers, place
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.data.rows import Rows
 
-MOST_CATEGORIES = 256  # of a text column
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # so are more values than this with fewer rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
@@ -151,7 +151,7 @@ def kind_of(name: str, column: "pd.Series") -> str:
     if kind in "fiub":
         return "number"
     if kind in "Mmc":
-        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers first.")
+        raise InputError(f"Column '{name}' holds {column.dtype} values: remove it, or turn them into numbers.")
     return "text" if column.notna().any() else "number"
 
 
@@ -161,20 +161,19 @@ def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Serie
         values = numbers(name, column, missing=True)[train]
         known = values[~np.isnan(values)] if gaps else values
         return Column(name, kind, gaps, Moments.of(known), {MISSING: len(values) - len(known)} if gaps else {})
+    check_text(name, column)
     categories, counts = np.unique(as_words(column.iloc[train]).astype(str), return_counts=True)
-    if len(categories) > MOST_CATEGORIES:
-        raise InputError(
-            f"Column '{name}' holds {len(categories):,} different texts, such as '{categories[-1]:.30}': remove the column, or "
-            f"turn it into numbers or at most {MOST_CATEGORIES} categories."
-        )
     return Column(name, kind, gaps, counts=dict(zip(categories.tolist(), counts.tolist(), strict=True)))
 
 
 def _check_labels(name: str, *columns: "pd.Series") -> None:
     for column in columns:
         if column.isna().any():
-            row = int(np.argmax(column.isna().to_numpy()))
-            raise InputError(f"Column '{name}' has rows without a label (the first is row {row}): fill or drop them.")
+            first = place(column, int(np.argmax(column.isna().to_numpy())))
+            raise InputError(
+                f"Column '{name}' has rows without a label (the first is {first}): fill them or drop them. A line with too "
+                "few values has none at its end."
+            )
 
 
 def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | None) -> Target:
@@ -228,6 +227,11 @@ def make_encoding(summaries: Sequence[Summary], task: str | None = None, standar
     target, classes = tuple(target.name for target in total.targets), total.targets[0].values or ()
     if task == "classification" and len(classes) < 2:
         raise InputError("All labels are the same: there is nothing to learn.")
+    if task == "classification" and nearly_all_different(len(classes), total.rows + total.tests):
+        raise InputError(
+            f"Column '{target[0]}' has {len(classes):,} different values in {total.rows + total.tests:,} rows, too many for "
+            "classes: give another --target, or for numbers --task regression."
+        )
     encoding = Encoding(task, features, shape, target, classes if task == "classification" else (), mean, scale)
     if task != "regression":
         return encoding
@@ -260,6 +264,7 @@ def _numeric(values: Sequence[Any]) -> np.ndarray:
 
 def _feature(column: Column) -> Feature:
     if column.kind == "text":
+        check_categories(column.name, column.counts)
         names = set(column.counts) | ({MISSING} if column.gaps else set())
         return Feature(column.name, "text", categories=tuple(sorted(names)))
     if not column.moments.n:

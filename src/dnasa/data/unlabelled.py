@@ -34,10 +34,11 @@ def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | 
         return reading.read_parquet(path)
     if kind in images.KINDS:
         raise InputError(f"{path.name} is one image: give the folder that it is in.")
+    reading.refuse_other_formats(path)
     if not encoding.features:
         raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz or .npy file, not {path.name}.")
     if separator is None and (kind in reading.LIBSVM_NAMES or reading.is_libsvm(path)):
-        return _libsvm(path, encoding.shape[0])
+        return _libsvm(path, len(encoding.features))
     names = ",".join(feature.name for feature in encoding.features)
     return reading.read_text_frame(path, separator, header, names).frame
 

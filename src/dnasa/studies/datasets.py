@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
@@ -14,6 +16,9 @@ from dnasa.data.rows import Rows
 from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
 from dnasa.studies.sources import listed, preparation
+
+MOST_CLASSES = 40  # that are listed
+ALL_NODES = 16  # up to so many, a plot names each
 
 
 def datasets() -> pd.DataFrame:
@@ -71,7 +76,7 @@ def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     if made.task == "classification":
         counts_of = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
         shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, counts_of, strict=True)]
-        rows["classes"] = f"{data.classes}: {', '.join(shares)}"
+        rows["classes"] = f"{data.classes}: {listed(shares, MOST_CLASSES)}"
     if made.target_mean is not None and made.target_scale is not None:
         rows["target's mean"] = f"{made.target_mean[0]:.5g}, standard deviation {made.target_scale[0]:.5g}"
     return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
@@ -90,8 +95,8 @@ def columns(rows: Rows) -> pd.DataFrame:
 def _column(name: str, column: pd.Series) -> dict[str, str]:
     kind, missing = kind_of(name, column), int(column.isna().sum())
     if kind == "text":
-        categories = [str(value) for value in pd.unique(column.dropna())]
-        values = f"{len(categories)} categories: {listed(categories, 4)}"
+        categories = [f"'{value}'" for value in pd.unique(column.dropna())]
+        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {listed(categories, 4)}"
     else:
         values = _range(numbers(name, column, missing=True))
     return {
@@ -157,11 +162,20 @@ def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
 
 def draw(table: pd.DataFrame, name: str, how: str) -> Figure:
     figure, axes = panels(1, width=6.5)
-    axis, bottom = axes[0, 0], np.zeros(len(table))
-    for column in table.columns[1:-1]:
-        axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}")
+    axis, bottom, classes = axes[0, 0], np.zeros(len(table)), table.columns[1:-1]
+    for column, colour in zip(classes, colours(len(classes)), strict=True):
+        axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}", color=colour)
         bottom += table[column].to_numpy()
     finish(axis, "node", "training rows")
+    axis.set_axisbelow(True)
+    axis.xaxis.set_major_locator(MultipleLocator(1) if len(table) <= ALL_NODES else MaxNLocator(integer=True))
     axis.set_title(f"{name}, {how}")
     axis.legend(fontsize=7, ncol=2, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def colours(count: int) -> np.ndarray:
+    """As many different ones."""
+    if count > 20:
+        return colormaps["turbo"](np.linspace(0, 1, count))
+    return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 from torch import nn
 
-from dnasa.core import InputError
+from dnasa.core import InputError, choose
 from dnasa.data import CONTEXT, Dataset
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
 from dnasa.studies import own_model
@@ -36,8 +36,15 @@ def parse(text: str) -> tuple[str, list[str]]:
         raise InputError(f"Unknown model '{text:.60}'. Choose from: {known}, or give your own as my_file.py:make.")
     pattern, forms = FORMS[name]
     if not re.fullmatch(name + pattern, text):
+        if name == "mlp":
+            _check_activations(rest)
         raise InputError(f"Cannot read the model '{text:.40}'. Write {forms}.")
     return name, rest.split(",") if rest else []
+
+
+def _check_activations(rest: str) -> None:
+    for word in re.findall(r"(?:^|,)([A-Za-z]\w*)(?=,|$)", rest):
+        choose("activation", word, ACTIVATIONS)
 
 
 def context(text: str | None) -> int:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa.core import InputError, choose, size
+from dnasa.data.encoding import MISSING
 from dnasa.data.shards import alone
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
@@ -106,6 +107,12 @@ def loaded(given: SimpleNamespace) -> "Dataset":
             if getattr(given, name):
                 raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
     text = True if given.model and models.parse(given.model)[0] == "gpt" else None
+    for name in ("target", "separator", "no_header", "task") if text else ():
+        if getattr(given, name):
+            option = name.replace("_", "-")
+            raise InputError(
+                f"--{option} is for tables, and gpt is a model of the characters of a text: leave one out."
+            )
     return data.load(given.data, given.target, models.context(given.model), text=text, **reading_options(given))
 
 
@@ -130,14 +137,17 @@ def preparation(rows: "Dataset") -> list[str]:
         "multilabel": [f"{len(made.target)} labels: {', '.join(made.target)}."],
     }[made.task]
     if made.mean is not None:
-        what = f"{len(made.inputs)} inputs" if made.features else "Inputs"
+        count = len(made.inputs)
+        what = f"{count} input{'s' if count > 1 else ''}" if made.features else "Inputs"
         lines.append(f"{what} standardised with the mean and standard deviation of the training rows.")
     elif rows.inputs.dtype != "uint8":
         lines.append("Inputs are not standardised.")
     words = [feature.name for feature in made.features if feature.kind == "text"]
     gaps = [feature.name for feature in made.features if feature.fill is not None]
+    empty = [feature.name for feature in made.features if MISSING in feature.categories]
     lines += [f"Text became one input for each category: {listed(words)}."] if words else []
     lines += [f"Missing values became the mean, with an input that flags them: {listed(gaps)}."] if gaps else []
+    lines += [f"Missing text became a category of its own: {listed(empty)}."] if empty else []
     lines += (
         ["No common test rows: each node tests on its own, every fifth or its test file."] if rows.test_counts else []
     )

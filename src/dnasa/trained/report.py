@@ -39,7 +39,7 @@ def _classification(evaluation: Evaluation) -> Tables:
         yield f"Confusion matrix of {rows}", matrix
     else:
         yield f"The most frequent errors in {rows}", _most_frequent_errors(names, counts)
-    yield _each("class", names, np.diag(counts), counts.sum(1), counts.sum(0), rows)
+    yield _each("class", names, rows, np.diag(counts), counts.sum(1), counts.sum(0))
     yield _calibration(evaluation)
 
 
@@ -56,24 +56,30 @@ def _most_frequent_errors(names: list[str], counts: np.ndarray) -> "pd.DataFrame
 def _multilabel(evaluation: Evaluation) -> Tables:
     counts = np.array(evaluation["confusion"])  # of each label: rows are without and with it
     names, rows = list(map(str, evaluation["names"])), f"{evaluation['rows']:,} test rows"
-    yield _each("label", names, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1), rows)
+    right = np.trace(counts, axis1=1, axis2=2) / evaluation["rows"]
+    yield _each("label", names, rows, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1), accuracy=right)
     yield _calibration(evaluation)
 
 
 def _each(
-    kind: str, names: list[str], right: np.ndarray, rows: np.ndarray, predicted: np.ndarray, where: str
+    kind: str,
+    names: list[str],
+    where: str,
+    right: np.ndarray,
+    rows: np.ndarray,
+    predicted: np.ndarray,
+    **more: np.ndarray,
 ) -> tuple[str, "pd.DataFrame"]:
-    """Accuracy is the share of the rows of a class that is recognised (recall), precision that of its predictions."""
+    """Recall is the share of the rows of a class that is recognised, precision the share of its predictions that is right."""
     import pandas as pd
 
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = {"accuracy": right / rows, "precision": right / predicted}
-    table = pd.DataFrame({kind: names, "rows": rows, "predicted": predicted, **shares})
+        shares = {"recall": right / rows, "precision": right / predicted}
+    table = pd.DataFrame({kind: names, "rows": rows, "predicted": predicted, **more, **shares})
     if len(table) <= MOST_LISTED:
         return f"Each {kind} in {where}", table
-    return f"The {MOST} of {len(table)} with the lowest accuracy in {where}", table.sort_values(
-        "accuracy", kind="stable"
-    )[:MOST]
+    lowest = table.sort_values("recall", kind="stable")[:MOST]
+    return f"The {MOST} of {len(table)} with the lowest recall in {where}", lowest
 
 
 def _calibration(evaluation: Evaluation) -> tuple[str, "pd.DataFrame"]:
@@ -156,8 +162,15 @@ def _draw_calibration(axis: "Axes", evaluation: Evaluation) -> None:
 
 
 def _draw_nodes(axis: "Axes", evaluation: Evaluation) -> None:
+    """The range is at least a hundredth around the values, and ends at 1, the highest that there is."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.plot(of_nodes(evaluation), "o", markersize=4)
+    values = of_nodes(evaluation)
+    axis.plot(values, "o", markersize=4, clip_on=False)
     axis.set(xlabel="node, with its own model", ylabel=f"test {metric(evaluation)}")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.ticklabel_format(axis="y", useOffset=False)
+    if np.isfinite(values).any():
+        low, high = np.nanmin(values), np.nanmax(values)
+        margin = max(0.01, 0.1 * (high - low))
+        axis.set_ylim(low - margin, min(high + margin, 1))
