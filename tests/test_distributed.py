@@ -32,10 +32,9 @@ LONG = pytest.mark.long
 
 
 EVERY = [
-    *(pytest.param("mpi", processes, marks=(needs_mpi, LONG)) for processes in (1, 2, 8)),
-    *(pytest.param("torch", processes, marks=LONG) for processes in (1, 4, 8)),
-    pytest.param("mpi", 4, marks=needs_mpi),
-    pytest.param("torch", 2),
+    *(pytest.param("mpi", processes, marks=(needs_mpi, LONG)) for processes in (1, 4, 8)),
+    *(pytest.param("torch", processes, marks=LONG) for processes in (1, 2, 4, 8)),
+    pytest.param("mpi", 2, marks=needs_mpi),
 ]
 
 
@@ -123,6 +122,7 @@ def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine, 
     assert {"gradient", "exchange", "rule", "evaluation"} <= {event["name"] for event in events}
 
 
+@LONG
 @needs_mpi
 def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
     generator = np.random.default_rng(0)
@@ -146,7 +146,9 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
     assert read.stdout.strip() == "['node-1.npz', 'test.npz']"
 
 
-@pytest.mark.parametrize(("engine", "target"), [pytest.param("mpi", "kind", marks=needs_mpi), ("torch", "size")])
+@pytest.mark.parametrize(
+    ("engine", "target"), [pytest.param("mpi", "kind", marks=(needs_mpi, LONG)), ("torch", "size")]
+)
 def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, tmp_path):
     """Nodes with other sizes, means, categories and classes, and no common test rows; classes and a regression."""
     folder = write_shards(tmp_path / "shards", frames((8, 40, 15)))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import launch
-from test_distributed import ENGINES
+from test_distributed import ENGINES, needs_mpi
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
@@ -321,7 +321,7 @@ def test_a_silent_process_is_late_and_a_slow_one_is_not():
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
 def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine, tmp_path):
     done = launch(engine, 2, JOB, "validate", engine, cwd=tmp_path)
     for rank in range(2):
