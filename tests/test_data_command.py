@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from test_own_data import mixed
 from test_shards import frames, write
 
@@ -67,6 +68,17 @@ def test_tables_are_never_cut_off(tmp_path, run):
     joined = out.replace(" ", "")
     assert all(joined.count(name) >= 2 for name in names)
     assert "longer_than_any_other" in joined
+
+
+def test_the_default_model_of_images_names_a_smaller_one(tmp_path, run):
+    for i in range(10):
+        (tmp_path / "x" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 25 * i, np.uint8)).save(tmp_path / "x" / "ab"[i % 2] / f"{i}.png")
+    words = ("train", "--data", tmp_path / "x", "--nodes", 2, "--steps", 1, "--batch", 2)
+    for model, mentioned in (((), True), (("--model", "resnet:8"), False)):
+        code, out, err = run(*words, *model)
+        assert code == 0, err
+        assert ("--model resnet:8 is a smaller one" in out) is mentioned
 
 
 def test_a_long_list_of_classes_is_cut(tmp_path, run):

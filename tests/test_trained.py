@@ -194,6 +194,19 @@ def test_what_cannot_be_predicted_gets_one_clear_line(home, tmp_path, monkeypatc
         assert message in refused(["predict", *words], monkeypatch, capfd)
 
 
+def test_categories_that_were_not_in_training_are_named(home, tmp_path, capfd):
+    rows = table()[INPUTS].assign(colour=["violet", "red"] * 100)
+    with pytest.warns(
+        UserWarning, match=r"100 of 200 rows have a value of 'colour' that was not in training: violet\."
+    ):
+        dnasa.load(home / "classification").predict(rows)
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    run("predict", home / "classification", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    errors = capfd.readouterr().err
+    assert errors.startswith("Warning: 100 of 200 rows have a value of 'colour'")
+    assert errors.count("\n") == 1
+
+
 def test_a_model_of_a_text_is_saved_and_predicts_no_rows(tmp_path, monkeypatch, capfd):
     (tmp_path / "my.txt").write_text("to be or not to be, that is the question. " * 20)
     options = "--model gpt:1,12,16 --nodes 2 --steps 2 --batch 2"

@@ -1,6 +1,7 @@
 """The trained model of a run: saved at the end, reported on, used to predict, exported."""
 
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -115,7 +116,10 @@ def predict(
     from dnasa.trained import load, predictions
 
     model = load(folder)
-    table = predictions.of_file(model, file, separator, False if no_header else None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
+        table = predictions.of_file(model, file, separator, False if no_header else None)
     text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)

@@ -99,6 +99,23 @@ class Encoding(NamedTuple):
             out[:, j] = (column - mean[j]) / scale[j]
         return out
 
+    def unknown_categories(self, rows: Any) -> list[str]:
+        """A sentence for each text column with values that the training rows did not have; their inputs are all 0."""
+        import pandas as pd
+
+        columns = zip(self.features, self._selected(as_frame(rows)), strict=True) if self.features else ()
+        sentences = []
+        for feature, column in columns:
+            if feature.kind == "number":
+                continue
+            words = pd.Series(as_words(column))
+            unknown = words[~words.isin(feature.categories)]
+            if len(unknown):
+                some = ", ".join(word[:30] or "a missing one" for word in unknown.unique()[:3])
+                which = f"{len(unknown):,} of {len(words):,} rows have a value of '{feature.name}'"
+                sentences.append(f"{which} that was not in training: {some}.")
+        return sentences
+
     def _checked_array(self, rows: Any) -> np.ndarray:
         array = np.asarray(rows)
         if array.shape[1:] != self.shape or array.dtype.kind not in "fiub":

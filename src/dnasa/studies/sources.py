@@ -59,6 +59,8 @@ def make_source(
     task = tasks.on_shards(rows, shards, **options)
     lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
     lines.insert(1, f"Layers: {models.layers(task.make())}.")
+    if given.model is None and model == "resnet" and task.device.type == "cpu":
+        lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
     return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows)
 
 

@@ -1,6 +1,7 @@
 """A trained network together with what its inputs and outputs mean."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,6 +76,8 @@ class TrainedModel:
         self.check_takes_rows()
         if self.kind == "bytes" and np.asarray(rows).dtype != np.uint8:
             raise InputError("This model was trained on images of bytes, 0 to 255: give rows of type uint8.")
+        for sentence in self.encoding.unknown_categories(rows):
+            warnings.warn(sentence, stacklevel=4)
         return self.outputs(self.encoding.transform(rows))
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
