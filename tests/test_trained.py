@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from launching import PATIENCE
+from matplotlib.ticker import ScalarFormatter
 from safetensors.numpy import load_file
 from test_cli import refused
 from thread_network import run_threads
@@ -418,7 +419,8 @@ def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right):
     low, high = axis.get_ylim()
     assert low < min(right) / 10 <= max(right) / 10 <= high <= 1
     assert high - low >= 0.01
-    assert not axis.yaxis.get_major_formatter().get_useOffset()
+    formatter = axis.yaxis.get_major_formatter()
+    assert isinstance(formatter, ScalarFormatter) and not formatter.get_useOffset()
 
 
 def test_many_classes_are_reported_by_their_most_frequent_errors():
