@@ -420,7 +420,8 @@ def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right):
     assert low < min(right) / 10 <= max(right) / 10 <= high <= 1
     assert high - low >= 0.01
     formatter = axis.yaxis.get_major_formatter()
-    assert isinstance(formatter, ScalarFormatter) and not formatter.get_useOffset()
+    assert isinstance(formatter, ScalarFormatter)
+    assert not formatter.get_useOffset()
 
 
 def test_many_classes_are_reported_by_their_most_frequent_errors():
