@@ -1,9 +1,13 @@
-"""The command line, end to end, as processes of their own where exit codes matter."""
+"""The command line, end to end."""
 
+import contextlib
+import io
 import json
 import re
 import subprocess
 import sys
+import unittest.mock
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,23 @@ from safetensors.numpy import load_file
 from dnasa import cli
 
 
-def run(*words, cwd=None):
+def start(*words, cwd=None):
+    """In a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd
     )
+
+
+def run(*words, cwd="."):
+    """In this process, which has everything imported already."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = unittest.mock.patch.object(sys, "argv", ["dnasa", *map(str, words)])
+    with argv, contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def refused(words, monkeypatch, capfd):
@@ -33,7 +50,7 @@ def refused(words, monkeypatch, capfd):
 
 
 def test_train_trains_and_writes_its_files(tmp_path):
-    done = run("train", "--steps", 120, "--out", tmp_path / "a")
+    done = start("train", "--steps", 120, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     assert "D-NASA on digits: 8 nodes" in done.stdout
     history = pd.read_csv(tmp_path / "a" / "history.csv")

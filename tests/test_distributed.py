@@ -32,12 +32,12 @@ LONG = pytest.mark.long
 
 
 EVERY = [
-    *(pytest.param("mpi", processes, marks=(needs_mpi, LONG)) for processes in (1, 4, 8)),
-    *(pytest.param("torch", processes, marks=LONG) for processes in (1, 2, 4, 8)),
-    pytest.param("mpi", 2, marks=needs_mpi),
+    *(pytest.param("mpi", processes, marks=needs_mpi) for processes in (1, 2, 4, 8)),
+    *(("torch", processes) for processes in (1, 2, 4, 8)),
 ]
 
 
+@LONG  # tests/test_expressiveness.py and tests/test_machines.py have short ones
 @pytest.mark.parametrize(("engine", "processes"), EVERY)
 def test_real_processes_give_the_simulators_iterates_and_samples(engine, processes):
     done = launch(engine, processes, JOB, "same", engine)
@@ -53,7 +53,8 @@ def test_a_network_trains_alike_on_real_processes(engine):
     assert "same network" in done.stdout
 
 
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, LONG)), "torch"])
+@LONG
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine):
     done = launch(engine, 4, JOB, "optimizer", engine)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -77,7 +78,7 @@ def test_a_killed_process_ends_all_with_its_name(engine):
 
 
 @pytest.mark.xdist_group("waiting")  # beside the others: it needs no core
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_a_process_that_hangs_ends_all_with_its_name(engine):
     done = launch(engine, 4, JOB, "wait", engine, "hang")
     assert done.returncode != 0
@@ -109,7 +110,7 @@ def test_different_settings_are_noticed_before_the_first_step(first, second, wor
     assert words in done.stderr
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine, tmp_path):
     words = "train --problem least_squares --nodes 4 --steps 60 --evaluate 20 --out run --trace run/trace.json".split()
     done = launch(engine, 2, "-m", "dnasa", *words, cwd=tmp_path)

@@ -23,7 +23,8 @@ def run(name, *words, cwd):
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ENGINES)
 def test_own_model_learns_on_real_processes(engine):
     done = launch(engine, 2, EXAMPLES / "own_model.py", "100")
     assert done.returncode == 0, done.stderr[-2000:]

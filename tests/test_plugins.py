@@ -4,7 +4,8 @@ import json
 from importlib import metadata
 
 import pytest
-from test_cli import refused, run
+from test_cli import refused
+from test_cli import start as run
 
 from dnasa.cli import plugins
 from dnasa.rules import RULES
@@ -44,6 +45,7 @@ def test_a_rule_of_a_plugin_is_used_by_name(plugin, tmp_path):
     assert "Doubled D-SGD" in compared.stdout
 
 
+@pytest.mark.long
 def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_again(plugin, tmp_path):
     assert run(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path).returncode == 0
     config = tmp_path / "a" / "config.json"

@@ -222,6 +222,7 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path):
 # ---------------------------------------------------------------- other processes
 
 
+@pytest.mark.long
 @needs_mpi
 @pytest.mark.xdist_group("processes")
 def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path):
@@ -264,6 +265,7 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path):
     assert json.loads(config.read_text()) == before
 
 
+@pytest.mark.long
 @needs_mpi
 @pytest.mark.xdist_group("processes")
 def test_the_other_processes_continue_when_some_are_killed(tmp_path):
