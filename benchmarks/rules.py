@@ -1,4 +1,4 @@
-"""The simulated step of every rule against D-NASA's, per array of state.
+"""The simulated step of every rule against D-NASA's, per array of state; and of several rules side by side against their sum.
 
     python -m benchmarks.rules
 
@@ -48,6 +48,31 @@ def measure(layout: Layout) -> dict[str, tuple[float, int]]:
     return {name: (1e3 * float(np.median(some)), made[name][1]) for name, some in times.items()}
 
 
+def side_by_side(names: list[str], layout: Layout) -> float:
+    """Milliseconds of a step of all these rules together, the median of all rounds."""
+    x = torch.ones(len(names), 1, NODES, size(layout), dtype=torch.float32)
+    rules = [groups(variants(name, [1e-3]), NODES, 10_000, x[:1], layout)[0].rule for name in names]
+    starts = [snapshot(rule, x[:1]) for rule in rules]
+    stepper = make_stepper(rules, [1] * len(rules), connect(topology.exponential(NODES)), starts, Timeline())
+    gradient, times = 0.1 * torch.randn_like(x), []
+    for k in range(ROUNDS):
+        began = time.perf_counter()
+        for t in range(k * STEPS, (k + 1) * STEPS):
+            stepper.points(t)
+            stepper.step((gradient,), t)
+        times.append((time.perf_counter() - began) / STEPS)
+    return 1e3 * float(np.median(times))
+
+
+def growth(layout: Layout) -> None:
+    """Rules with one gradient per step; linear growth is a ratio that does not grow with their number."""
+    names = ["dsgd", "dsgt", "dnasa", "dmsgd", "dadam", "mt", "gt_adam", "gt_nsgdm"]
+    alone = {name: side_by_side([name], layout) for name in names}
+    for count in (2, 4, 8):
+        together, separate = side_by_side(names[:count], layout), sum(alone[name] for name in names[:count])
+        print(f"  {count} rules side by side: {together:.2f} ms, {together / separate:.2f} times the sum of each alone")
+
+
 def main() -> None:
     for title, layout in LAYOUTS.items():
         table = measure(layout)
@@ -55,6 +80,7 @@ def main() -> None:
         print(f"{title}, {size(layout):,} parameters; D-NASA {table['dnasa'][0]:.2f} ms")
         for name, (ms, arrays) in table.items():
             print(f"  {name:10s} {ms:7.2f} ms, {arrays} arrays, {ms / arrays / base:.2f} times D-NASA's per array")
+    growth(LAYOUTS["LeNet"])
 
 
 if __name__ == "__main__":

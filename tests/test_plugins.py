@@ -4,8 +4,7 @@ import json
 from importlib import metadata
 
 import pytest
-from test_cli import refused
-from test_cli import start as run
+from test_cli import refused, run, start
 
 from dnasa.cli import plugins
 from dnasa.rules import RULES
@@ -47,13 +46,13 @@ def test_a_rule_of_a_plugin_is_used_by_name(plugin, tmp_path):
 
 @pytest.mark.long
 def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_again(plugin, tmp_path):
-    assert run(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path).returncode == 0
+    assert start(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path).returncode == 0
     config = tmp_path / "a" / "config.json"
     assert json.loads(config.read_text())["options"]["plugin"] == [str(plugin)]
     plugin.write_text(PLUGIN + "print('executed')\n")
     (tmp_path / "a" / "status.json").write_text('{"state": "interrupted"}')
     for words in (["resume", "a"], ["train", "--config", config, "--out", "b"]):
-        again = run(*words, cwd=tmp_path)
+        again = start(*words, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
         assert again.stdout.index(f"Executing the plugin {plugin}") < again.stdout.index("executed")
         assert again.stdout.count("executed") == 1
