@@ -208,8 +208,9 @@ class Network:
     changes. Between real processes, `local_nodes` are the nodes of this one and `rank` its number; `allgather_text` gives
     everyone's text, `gather` everyone's rows; `traffic` counts what was sent; `duplicate` makes a further network of the
     same processes whose messages stay separate. When a process is lost, an exchange raises `ProcessLost`, and `survivors`
-    gives the network of the remaining ones, whose nodes' original numbers are `node_ids`. `note(call)` names the call that all
-    processes do next, `fail(reason)` tells the others why this one stops.
+    gives the network of the remaining ones, whose nodes' original numbers are `node_ids`, and of those that joined. A process
+    that comes later is not part of the network until it calls `join`, which the others `admit`. `note(call)` names the call
+    that all processes do next, `next_call` says what the others do next, `fail(reason)` tells the others why this one stops.
     """
 
     nodes: int
@@ -228,6 +229,9 @@ class Network:
     node_ids: Sequence[int] = None  # type: ignore[assignment]
     survivors: "Callable[[], Network] | None" = None
     fixed_weights: Any = None
+    join: "Callable[[], Network] | None" = None
+    admit: Callable[[], None] = lambda: None
+    next_call: Callable[[], str] = lambda: "step"
     note: Callable[[str], None] = lambda call: None
     fail: Callable[[str], None] = lambda reason: None
 

@@ -321,6 +321,22 @@ def resume(
 
 
 @app.command()
+def rendezvous(
+    port: Annotated[
+        int, typer.Option(help="The port on which the processes find each other.", min=1, max=65535)
+    ] = 29500,
+) -> None:
+    """Keep the list of processes for runs with dnasa.connect(graph, join="HOST:PORT"), until interrupted."""
+    import threading
+
+    from dnasa.networks import elastic
+
+    store = elastic.serve(port)
+    print_line(f"Processes can join at port {store.port}. Models and data do not pass here. Stop with Ctrl-C.")
+    threading.Event().wait()
+
+
+@app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
 ) -> None:

@@ -7,7 +7,20 @@ from typing import Any
 
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
-from dnasa.core import Array, Gradients, InputError, Memory, Messages, Network, Rule, Snapshot, State
+from dnasa.core import (
+    Array,
+    Gradients,
+    InputError,
+    Memory,
+    Messages,
+    Network,
+    ProcessLost,
+    Rule,
+    Snapshot,
+    State,
+    leaves,
+    rebuilt,
+)
 from dnasa.engine.steppers import check_messages, check_next, receiving, sending
 from dnasa.runs.timing import Timeline, now
 
@@ -24,6 +37,7 @@ class Overlapped:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
         self.stream = CudaStream(snapshot.state.x)
         self.x, self.sent = snapshot.state.x, snapshot.sent
+        self.last = snapshot  # with nothing in flight
         self.pending: Future = self.submit(self._ahead, snapshot.state, snapshot.memory.get(0, ()), t)
 
     def _ahead(self, state: State, memory: Memory, t: int) -> tuple[State, Memory, Messages, Memory]:
@@ -65,12 +79,20 @@ class Overlapped:
         state, memory, _, _ = self._finished("evaluation")
         return [Snapshot(state, {0: memory}, self.sent)]
 
+    @property
+    def complete(self) -> Snapshot:
+        try:
+            return self.snapshots[0]
+        except ProcessLost:
+            return self.last
+
     def points(self, t: int) -> tuple[Array, ...]:
         return (self.x,)
 
     def step(self, gradients: Gradients, t: int) -> None:
         state, memory, early, after = self._finished("rule")
         self.x = early[0]
+        self.last = Snapshot(with_x(state, self.x), {}, self.sent)
         messages, meanwhile = sending(self.rule.send, state, tuple(map(copied, gradients)), t)
         check_messages(messages, state.x)
         self.pending = self.submit(self._rest, meanwhile, memory, early, after, messages, t)
@@ -83,6 +105,12 @@ class Overlapped:
 
     def close(self) -> None:
         self.thread.shutdown(wait=True, cancel_futures=True)
+
+
+def with_x(state: State, x: Array) -> State:
+    """The state with another x, its first array."""
+    arrays = leaves(state)
+    return rebuilt(state, arrays | {next(iter(arrays)): x})
 
 
 class CudaStream:

@@ -22,6 +22,10 @@ class Stepper(Protocol):
     @property
     def snapshots(self) -> list[Snapshot]: ...
 
+    @property
+    def complete(self) -> Snapshot:
+        """After a process was lost: the state of the last complete step."""
+
     def points(self, t: int) -> tuple[Array, ...]:
         """Where gradients are wanted."""
 
@@ -38,6 +42,14 @@ class Stepper(Protocol):
 
 class Immediate:
     """What steppers share that have nothing in flight between steps."""
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        raise NotImplementedError
+
+    @property
+    def complete(self) -> Snapshot:
+        return self.snapshots[0]
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Future:
         future: Future = Future()

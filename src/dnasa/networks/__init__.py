@@ -54,6 +54,7 @@ def connect(
     survive: bool = False,
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
+    join: str | None = None,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
@@ -62,10 +63,12 @@ def connect(
     "randk:0.01", "8bit", "4bit", "sign", or a `Codec`), or through a `channel` from `dnasa.channels`.
     `device` is where the arrays will be: by default on GPUs if every process has one. A process that is silent for
     `timeout` seconds counts as lost; a thread of each reports that it is there, so slow processes are waited for. With
-    `survive` (MPI), a run continues without processes that die.
+    `survive`, a run continues without lost processes: with mpirun --with-ft ulfm, or with one torchrun for each node, whose
+    --max-restarts lets lost ones join again. Without a launcher, `join="HOST:PORT"` is the address of `dnasa rendezvous`: the
+    run begins when the graph has a process for each node, and a process that comes later takes the place of a lost one.
     `site` is the process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
     """
-    engine = engine or detect()
+    engine = engine or ("torch" if join else detect())
     choose("engine", engine, dict.fromkeys(ENGINES))
     if not 0 < timeout <= LONGEST_TIMEOUT:
         raise InputError(
@@ -73,6 +76,10 @@ def connect(
         )
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
+    if site is not None and (survive or join):
+        raise InputError("Sites cannot survive losses yet: leave survive and join out, or let each process be a node.")
+    if join and (engine != "torch" or isinstance(topology, str)):
+        raise InputError("To join a run, use the torch engine and a graph with its nodes: dnasa.topology.ring(8).")
     channel = choose_channel(message_dtype, channel, compress)
     if engine == "mpi":
         from dnasa.networks import mpi
@@ -80,10 +87,18 @@ def connect(
         network = mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)
         _exit_together(engine)
         return network
-    if survive:
+    if survive and engine == "simulated" and join is None:
         raise InputError(
-            "Only MPI can continue without lost processes; with torchrun, use --max-restarts and checkpoints."
+            "To survive lost processes there must be some: start them with mpirun --with-ft ulfm or torchrun, or give "
+            "join='HOST:PORT'."
         )
+    if join or survive:
+        from dnasa.networks import elastic
+
+        graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]))
+        network = elastic.connect(graph, join, rounds, timeout, channel)
+        _exit_together(engine)
+        return network
     if site is not None:
         from dnasa.networks import sites
 

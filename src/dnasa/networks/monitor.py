@@ -35,6 +35,7 @@ class Monitor:
         self.problem: Exception | None = None
         self.reports = [""] * size
         self.heard = [time.monotonic()] * size
+        self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
         self.lock, self.sharing, self.stop = threading.Lock(), threading.Lock(), threading.Event()
         self.thread = threading.Thread(target=self._run, name="monitor", daemon=True)
@@ -79,6 +80,10 @@ class Monitor:
             warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; the others are running: {doing}.", stacklevel=2)
         return late
 
+    def silent(self, rank: int, timeout: float) -> bool:
+        """Whether a process has not reported for the timeout, counted in own reports: this process may have been stopped."""
+        return self.quiet[rank] * self.interval > timeout
+
     def diagnose(self) -> None:
         """After an error of a transport: raise the reason, if another process gives one."""
         for _ in range(2):
@@ -103,10 +108,11 @@ class Monitor:
                 self.stop.set()
                 return
             for rank, text in enumerate(reports):
+                self.quiet[rank] += 1
                 if rank == self.rank or not text:
                     continue
                 if text != self.reports[rank]:
-                    self.heard[rank], self.reports[rank] = time.monotonic(), text
+                    self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), text, 0
                 self.problem = self.problem or self._difference(calls, rank, json.loads(text))
 
     def _difference(self, calls: dict[str, str], rank: int, report: dict) -> Exception | None:

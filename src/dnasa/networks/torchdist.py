@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -128,21 +128,32 @@ def wait_for(work: Any, check: Callable[[], None]) -> None:
 class Waiter:
     """Waits in a thread of its own, since a wait of gloo that is given up breaks the connection."""
 
+    waiting: ClassVar[set["Waiter"]] = set()
+
     def __init__(self) -> None:
         self.works: queue.SimpleQueue = queue.SimpleQueue()
         self.results: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=self._run, name="waiter", daemon=True).start()
 
+    @classmethod
+    def stuck(cls) -> bool:
+        """Whether a wait was given up and has not ended since."""
+        return bool(cls.waiting)
+
     def _run(self) -> None:
         while True:
+            work, result = self.works.get(), None
             try:
-                self.works.get().wait()
-                self.results.put(None)
+                work.wait(UNLIMITED)
             except RuntimeError as error:
-                self.results.put(error)
+                result = error
+            del work
+            self.waiting.discard(self)
+            self.results.put(result)
 
     def wait(self, work: Any, check: Callable[[], None]) -> RuntimeError | None:
         """The error of a message once it is done; `check` is called from time to time, and may raise."""
+        self.waiting.add(self)
         self.works.put(work)
         while True:
             try:
@@ -246,15 +257,23 @@ class Transport:
         raise NotImplementedError
 
     def allgather_text(self, text: str) -> list[str]:
-        raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        size = torch.tensor([raw.numel()])
-        sizes = [torch.empty_like(size) for _ in range(self.size)]
-        self._collective(lambda: dist.all_gather(sizes, size, async_op=True), "reach")
-        padded = torch.zeros(int(max(sizes).item()), dtype=torch.uint8)
-        padded[: raw.numel()] = raw
-        everyone = [torch.empty_like(padded) for _ in range(self.size)]
-        self._collective(lambda: dist.all_gather(everyone, padded, async_op=True), "reach")
-        return [bytes(part[: int(n)].tolist()).decode() for part, n in zip(everyone, sizes, strict=True)]
+        def gather(parts: list[torch.Tensor], own: torch.Tensor) -> None:
+            self._collective(lambda: dist.all_gather(parts, own, async_op=True), "reach")
+
+        return gathered_texts(text, self.size, gather)
+
+
+def gathered_texts(text: str, size: int, gather: Callable[[list[torch.Tensor], torch.Tensor], None]) -> list[str]:
+    """The texts of all processes, by a function that gathers tensors of equal size."""
+    raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    length = torch.tensor([raw.numel()])
+    lengths = [torch.empty_like(length) for _ in range(size)]
+    gather(lengths, length)
+    padded = torch.zeros(int(max(lengths).item()), dtype=torch.uint8)
+    padded[: raw.numel()] = raw
+    everyone = [torch.empty_like(padded) for _ in range(size)]
+    gather(everyone, padded)
+    return [bytes(part[: int(n)].tolist()).decode() for part, n in zip(everyone, lengths, strict=True)]
 
 
 def first_line(error: Exception) -> str:

@@ -24,6 +24,7 @@ from dnasa.core import (
     positive,
     rebuilt,
 )
+from dnasa.engine.overlapped import with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state
 from dnasa.networks.processes import agree
@@ -37,6 +38,7 @@ from dnasa.optim.parameters import (
     start_at_the_same_point,
     views,
 )
+from dnasa.optim.recovery import Recovery
 from dnasa.optim.untrained import Untrained
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
@@ -75,6 +77,9 @@ class Decentralized(torch.optim.Optimizer):
     by default wherever the rule can and there are neighbours. The iterates are the same either way.
     A gradient that is not finite stops all processes, before it is mixed in, with an error that names rank, step and parameter
     (give `model.named_parameters()` for their names); with `nonfinite="skip"` all skip that step together.
+
+    In a network that survives losses, a call continues without lost processes and with those that joined: `nodes` are those
+    that are there, `lost_steps` counts the steps that this process left out because the others had done them already.
 
     The model's parameters are where the rule takes its next gradient; inside `averaged()` they are the answer, averaged over
     all nodes. Rules that want gradients at several points need `step(closure)`.
@@ -124,14 +129,26 @@ class Decentralized(torch.optim.Optimizer):
         self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
         self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
-        self._check_agreement()
-        if model is not None and network.nodes > 1:
-            check_same_modules(network, model)
         others = self.buffers.tensors if model is None else list(model.buffers())
-        start_at_the_same_point(network, [self.flat, *self.frozen, *others])
-        self.untrained = Untrained(self.trained, [*self.frozen, *others]) if network.nodes > 1 and not model else None
+        self.untrained_tensors = [*self.frozen, *others]
         self.stepper: Any = None
         self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
+        self.untrained: Untrained | None = None
+        self.recovery = Recovery(self, [self._settings(), repr(model)])
+        if network.join is not None:
+            self.recovery.join()
+            return
+        self.recovery.begin(lambda: self._start(model))
+        self.network.admit()
+
+    def _start(self, model: nn.Module | None) -> None:
+        """All nodes check that they have the same settings, and start with the weights of the first."""
+        self._check_agreement()
+        if model is not None and self.network.nodes > 1:
+            check_same_modules(self.network, model)
+        start_at_the_same_point(self.network, [self.flat, *self.untrained_tensors])
+        if self.network.nodes > 1 and not model:
+            self.untrained = Untrained(self.trained, self.untrained_tensors)
 
     def _flatten(self, buffers: Iterable[Tensor]) -> None:
         everyone = [p for group in self.param_groups for p in group["params"]]
@@ -156,14 +173,19 @@ class Decentralized(torch.optim.Optimizer):
         self._clear_gradients()
 
     def _check_agreement(self) -> None:
-        if self.network.nodes == 1:
-            return
-        agree(self.network, {"the rule": self.made.name})
-        agree(self.network, {"overlap": self.overlap, "nonfinite": self.nonfinite})
-        agree(self.network, {"the weight decay": [group["weight_decay"] for group in self.param_groups]})
+        if self.network.nodes > 1:
+            for name, value in self._settings().items():
+                agree(self.network, {name: value})
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same at all nodes."""
         kinds = {"parameters": self.trained, "frozen parameters": self.frozen, "buffers": self.buffers.tensors}
-        for name, tensors in kinds.items():
-            agree(self.network, {f"the shape of the {name}": [[*p.shape, str(p.dtype)] for p in tensors]})
+        return {
+            "the rule": self.made.name,
+            "overlap": self.overlap,
+            "nonfinite": self.nonfinite,
+            "the weight decay": [group["weight_decay"] for group in self.param_groups],
+        } | {f"the shape of the {name}": [[*p.shape, str(p.dtype)] for p in tensors] for name, tensors in kinds.items()}
 
     def _initial(self) -> Snapshot:
         x = self._own_parameters()
@@ -179,48 +201,55 @@ class Decentralized(torch.optim.Optimizer):
         """One step of the rule with the present gradients, and its exchanges with the neighbours."""
         if self.own_values is not None:
             raise InputError("Inside averaged() the model holds the mean of all nodes: take steps outside of it.")
-        loss = None
-        if self.stepper is None:
-            self._begin(closure is not None)
-        self.network.note(f"step {self.t + 1}")
-        if self.t == self.made.steps:
-            warnings.warn(BEYOND.format(self.t), stacklevel=2)
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        losses: list[Any] = []  # of the closure, once the gradients are collected
+
+        def attempt() -> None:
+            if self.stepper is None:
+                self._begin(closure is not None)
+            if not losses:
+                losses.append(self._collected(closure))
+            gradients = self._all_gradients(closure)
+            if not self._all_skip(gradients):
+                self._take_step(gradients)
+
         try:
-            self._advance(closure)
+            self.recovery.together(lambda: f"step {self.t + 1}", attempt, self.recovery.miss_step)
         except BaseException:
             for name in ("found_inf", "grad_scale"):  # a GradScaler leaves them set after an error
                 self.__dict__.pop(name, None)
             raise
-        return loss
+        return losses[0] if losses else _loss(closure)
 
-    def _advance(self, closure: Callable[[], Any] | None) -> None:
+    def _collected(self, closure: Callable[[], Any] | None) -> Any:
+        """The loss of the closure; all gradients are in the flat vector then."""
+        if self.t == self.made.steps:
+            warnings.warn(BEYOND.format(self.t), stacklevel=5)
+        loss = _loss(closure)
         self._check_unchanged()
         self._collect_gradients()
         self._unscale()
-        gradients = self._all_gradients(closure)
-        if not self._all_skip(gradients):
-            self._take_step(gradients)
+        return loss
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
         self.stepper.step(gradients, self.t)
+        self.buffers.send(self.stepper.submit, self.flat.dtype, self.t + 1)
         self.t += 1
         self._show_point()
-        self.buffers.send(self.stepper.submit, self.flat.dtype, self.t)
 
     @torch.no_grad()
     def shadow_step(self) -> bool:
         """For `Join`: take part in a step of the others with gradient zero; whether there was anyone to take it."""
-        if self.stepper is None:
-            self._begin(True)
-        self.network.note(f"step {self.t + 1}")
-        active, skip = self._vote(False, False)
-        if active and not skip:
-            self.zero_grad()
-            self._take_step(self._all_gradients(self.zero_grad))
-        return active
+
+        def attempt() -> bool:
+            if self.stepper is None:
+                self._begin(True)
+            active, skip = self._vote(False, False)
+            if active and not skip:
+                self.zero_grad()
+                self._take_step(self._all_gradients(self.zero_grad))
+            return active
+
+        return self.recovery.together(lambda: f"step {self.t + 1}", attempt, lambda: True)
 
     def _all_gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """At every point of the rule; the parameters are at the first of them already."""
@@ -353,11 +382,9 @@ class Decentralized(torch.optim.Optimizer):
     @torch.no_grad()
     def averaged(self) -> Iterator[None]:
         """Inside, the model holds the mean of all nodes' answers (of the buffers, too): for evaluation and saving."""
-        self.network.note(f"averaged() after {self.t} steps")
-        answer = self.rule.answer(self._waited_snapshot().state)
+        recovery = self.recovery
+        means = recovery.together(lambda: f"averaged() after {self.t} steps", self.means, lambda: recovery.means)
         tensors = [self.flat, *self.buffers.tensors]
-        sources = [answer, *self.buffers.tensors]
-        means = [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
         own = [a.clone() for a in tensors]
         self.own_values = own[0]
         for a, mean in zip(tensors, means, strict=True):
@@ -370,12 +397,44 @@ class Decentralized(torch.optim.Optimizer):
                 a.copy_(before)
             self.own_values = None
 
+    def means(self) -> list[Tensor]:
+        """Over all nodes: of the answers, then of the buffers."""
+        sources = [self.rule.answer(self._waited_snapshot().state), *self.buffers.tensors]
+        return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+
     @torch.no_grad()
     def consensus(self) -> float:
         """(1/n) sum |x_i - xbar|^2 of the answers: how far the nodes are apart."""
-        self.network.note(f"consensus() after {self.t} steps")
+        recovery = self.recovery
+        return recovery.together(lambda: f"consensus() after {self.t} steps", self.distance, lambda: recovery.consensus)
+
+    def distance(self) -> float:
         answer = self.rule.answer(self._waited_snapshot().state)
         return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
+
+    # ------------------------------------------------------------ processes that leave and join
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes that take part now."""
+        return list(self.network.node_ids)
+
+    @property
+    def lost_steps(self) -> int:
+        """Steps that this process left out, because the others had done them when the network changed."""
+        return self.recovery.lost_steps
+
+    def stopped(self) -> Snapshot:
+        """The state after the last complete step; nothing is in flight any more."""
+        snapshot = _cloned(self._unstarted() if self.stepper is None else self.stepper.complete)
+        self._halt()
+        return snapshot
+
+    def resume(self, network: Network, snapshot: Snapshot, t: int) -> None:
+        """Continue from there on another network."""
+        self.network = self.buffers.network = network
+        self.snapshot, self.t = snapshot, t
+        self._own_parameters().copy_(self.rule.points(snapshot.state, t)[0])
 
     # ------------------------------------------------------------ steps
 
@@ -439,8 +498,7 @@ class Decentralized(torch.optim.Optimizer):
         """The state with x as the model's parameters have it, where they are x."""
         if self.rule.points is not only_x:
             return snapshot
-        names = leaves(snapshot.state)
-        return snapshot._replace(state=rebuilt(snapshot.state, names | {next(iter(names)): self._own_parameters()}))
+        return snapshot._replace(state=with_x(snapshot.state, self._own_parameters()))
 
     def _waited_snapshot(self) -> Snapshot:
         """The state with nothing in flight."""
@@ -537,6 +595,13 @@ class Decentralized(torch.optim.Optimizer):
             if decay:
                 g[:, part].add_(self.flat[:, part], alpha=decay)
         return g
+
+
+def _loss(closure: Callable[[], Any] | None) -> Any:
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def _cloned(snapshot: Snapshot, keep: Tensor | None = None) -> Snapshot:

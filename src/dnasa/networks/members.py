@@ -1,0 +1,234 @@
+"""Which processes take part in a run that others may leave and join.
+
+The list of members is in a store, torch's TCPStore: that of torchrun, or of `dnasa rendezvous`. Models and messages never
+go there. Each list is an epoch. When a member notices that something has changed, it calls for the next epoch, and all meet
+there: each writes that it is here. As soon as every member of the last epoch is here, or gone, or silent for the timeout, the
+first to notice closes the list, atomically; who is not on it was left behind.
+"""
+
+import json
+import os
+import socket
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from torch.distributed import PrefixStore
+
+from dnasa.core import InputError, ProcessLost, RunError
+from dnasa.networks.monitor import Monitor
+
+POLL = 0.05  # seconds between two looks at the store while processes meet
+PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
+
+
+class Member(NamedTuple):
+    """A process: the node it holds, a name of its own, and the address of a socket that is closed when it ends."""
+
+    node: int
+    name: str
+    host: str
+    port: int
+
+
+class Members:
+    """This process' view of the list. `epoch` is 0 until it is a member."""
+
+    def __init__(self, store: Any, nodes: int, timeout: float, node: int | None):
+        self.store, self.nodes, self.timeout = PrefixStore("dnasa members", store), nodes, timeout
+        self.epoch, self.list = 0, list[Member]()
+        self.monitor: MembersMonitor | None = None
+        self.listener = listener(store.host, store.port)
+        name = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex[:8]}"
+        self.store.set(f"report {name}", "")
+        self.me = Member(-1, name, *self.listener.getsockname()[:2])
+        self.me = self._claim(range(nodes) if node is None else [node])
+
+    # ------------------------------------------------------------ places
+
+    def _claim(self, places: Sequence[int]) -> Member:
+        """The first of these places that nobody holds who is still running."""
+        deadline = time.monotonic() + 2 * self.timeout
+        while time.monotonic() < deadline:
+            for node in places:
+                mine, holder = self.me._replace(node=node), self._read(f"place {node}")
+                if holder and not self._gone(holder) and not self._left_behind(holder):
+                    continue
+                before = json.dumps(holder) if holder else ""
+                if self.store.compare_set(f"place {node}", before, json.dumps(mine)).decode() == json.dumps(mine):
+                    return mine
+            time.sleep(10 * POLL)
+        taken = f"All {self.nodes} nodes of the graph have" if len(places) > 1 else f"Node {places[0]} has"
+        raise InputError(f"{taken} a running process: start one when another has ended, or use a larger graph.")
+
+    def _holds_place(self, member: Member) -> bool:
+        return self._read(f"place {member.node}") == member and (member == self.me or not self._gone(member))
+
+    def _left_behind(self, member: Member) -> bool:
+        return self.store.check([f"left {member.name}"])
+
+    def _gone(self, member: Member) -> bool:
+        """Whether its socket is closed. That of a process that hangs, or cannot be reached, is not."""
+        try:
+            socket.create_connection((member.host, member.port), timeout=1).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    # ------------------------------------------------------------ epochs
+
+    def started(self) -> bool:
+        return bool(self._closed(1))
+
+    def _read(self, key: str) -> Member | None:
+        if not self.store.check([key]):
+            return None
+        return Member(*json.loads(self.store.get(key)))
+
+    def _is_here(self, epoch: int, member: Member) -> bool:
+        return self._read(f"{epoch} here {member.node}") == member
+
+    def _closed(self, epoch: int) -> list[Member]:
+        """The list of that epoch, empty if it is still open."""
+        key = f"{epoch} members"
+        if not self.store.check([key]):
+            return []
+        return [Member(*member) for member in json.loads(self.store.get(key))]
+
+    def called(self) -> bool:
+        """Whether somebody calls for the next epoch."""
+        return self.store.check([f"{self.epoch + 1} called"])
+
+    def _come(self, epoch: int) -> None:
+        self.store.set(f"{epoch} here {self.me.node}", json.dumps(self.me))
+        self.store.set(f"{epoch} called", "")
+
+    def begin(self) -> None:
+        """The first epoch: all nodes have a process."""
+        self._come(1)
+        self._wait(1, lambda: all(self._read(f"1 here {node}") for node in range(self.nodes)), "start")
+
+    def meet(self) -> None:
+        """The next epoch, of the members that are left and those that want to join."""
+        epoch = self.epoch + 1
+        self._come(epoch)
+        self._wait(epoch, lambda: all(map(self._settled, self.list)), "meet")
+
+    def join(self) -> None:
+        """The first epoch that the members let this process in."""
+        deadline, epoch = time.monotonic() + PATIENCE * self.timeout, 1
+        while time.monotonic() < deadline:
+            if not self._closed(epoch) and self.store.check(["admits"]):
+                self._come(epoch)
+            closed = self._closed(epoch)
+            if self.me in closed:
+                self._enter(epoch)
+                return
+            epoch += bool(closed)
+            time.sleep(0 if closed else POLL)
+        raise RunError(
+            f"No process of the run let node {self.me.node} in for {PATIENCE * self.timeout:g} s: they do once their "
+            "optimizer is made, dnasa.solve does not."
+        )
+
+    def _settled(self, member: Member) -> bool:
+        """Whether a member of the last epoch is here, or will not come."""
+        if self._is_here(self.epoch + 1, member) or self._gone(member):
+            return True
+        return self.monitor is not None and self.monitor.silent(self.list.index(member), self.timeout)
+
+    def _wait(self, epoch: int, complete: Callable[[], bool], what: str) -> None:
+        began, warned = time.monotonic(), False
+        while not (closed := self._closed(epoch)):
+            if complete():
+                here = [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
+                present = [m for m in here if m is not None and self._holds_place(m)]
+                self.store.compare_set(f"{epoch} members", "", json.dumps(present))
+            elif not warned and time.monotonic() > began + self.timeout:
+                warned = self._warn(epoch, what)
+            else:
+                time.sleep(POLL)
+        if self.me not in closed:
+            raise RunError(
+                f"Node {self.me.node} was left behind: it was silent for {self.timeout:g} s. Start it again to join."
+            )
+        self._enter(epoch)
+
+    def _warn(self, epoch: int, what: str) -> bool:
+        missing = [node for node in range(self.nodes) if not self._read(f"{epoch} here {node}")]
+        warnings.warn(f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2)
+        return True
+
+    def _enter(self, epoch: int) -> None:
+        previous, before = self.monitor, self.list
+        self.epoch, self.list = epoch, self._closed(epoch)
+        for member in set(before) - set(self.list):
+            self.store.set(f"left {member.name}", "")
+        self.monitor = MembersMonitor(self)
+        if previous is not None:
+            previous.close()
+
+    @property
+    def rank(self) -> int:
+        return self.list.index(self.me)
+
+
+class Board:
+    """Reports in the store, of the members of one epoch."""
+
+    def __init__(self, store: Any, me: Member, members: Sequence[Member]):
+        self.store, self.me = store, me
+        self.keys = [f"report {member.name}" for member in members]
+
+    def share(self, report: str) -> list[str]:
+        self.store.set(f"report {self.me.name}", report)
+        return [text.decode() for text in self.store.multi_get(self.keys)]
+
+
+class MembersMonitor(Monitor):
+    """Notices as well that somebody calls for the next epoch."""
+
+    def __init__(self, members: Members):
+        self.members = members
+        super().__init__(Board(members.store, members.me, members.list), members.rank, len(members.list))
+
+    def end(self) -> None:
+        """Those who still train go on without this process."""
+        self.ended = True
+        self._beat()
+
+    def others_ended(self) -> bool:
+        others = [rank for rank in range(len(self.reports)) if rank != self.rank]
+        return all(self._has_ended(rank) or self.silent(rank, self.members.timeout) for rank in others)
+
+    def others_ahead(self) -> bool:
+        """Whether another process is in a call that this one has not done."""
+        return any(self.others_call(network) for network in self.counts)
+
+    def others_call(self, network: str) -> str:
+        """The call of the others that follows the last one of this process, empty as long as there is none."""
+        key = f"{network} {self.counts.get(network, 0) + 1}"
+        reports = [json.loads(text) for text in self.reports if text]
+        return next((report["calls"][key] for report in reports if key in report["calls"]), "")
+
+    def _beat(self) -> None:
+        super()._beat()
+        with suppress(BlockingIOError):
+            while True:
+                self.members.listener.accept()[0].close()
+        if self.problem is None and self.members.called():
+            self.problem = ProcessLost("Processes left or want to join.")
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that is open as long as this process runs, at the address by which it reaches the store."""
+    with socket.create_connection((host, port)) as connection:
+        host = connection.getsockname()[0]
+    made = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.setblocking(False)
+    return made

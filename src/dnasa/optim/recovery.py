@@ -1,0 +1,154 @@
+"""The optimizer's calls in a network that processes leave and join."""
+
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from dnasa.core import InputError, Network, ProcessLost, RunError, Snapshot, State, leaves, rebuilt
+from dnasa.runs.metrics import squared_distances
+
+if TYPE_CHECKING:
+    from dnasa.optim.decentralized import Decentralized
+
+T = TypeVar("T")
+
+
+class Position(NamedTuple):
+    """How far a process is: its calls of `step`, `averaged` and `consensus`, its steps, and whether it has no state yet."""
+
+    calls: int
+    step: int
+    new: bool
+    settings: Any
+
+
+class Recovery:
+    """Does the calls that all nodes do together, again when the network has changed meanwhile.
+
+    The processes that are left, and those that join, continue at the latest call that any of them has reached. Who was behind
+    it leaves out what the others have done already: those steps are lost. All restart the rule where they are.
+    """
+
+    def __init__(self, opt: "Decentralized", settings: Any):
+        self.opt, self.settings = opt, settings
+        self.calls = self.resume_at = self.lost_steps = 0
+        self.means: list[Tensor] = []  # of the answers and the buffers, when the network changed last
+        self.consensus = float("nan")
+
+    def begin(self, start: Callable[[], None]) -> None:
+        """Before the first step, nobody can join."""
+        while True:
+            try:
+                return start()
+            except ProcessLost:
+                if self.opt.network.survivors is None:
+                    raise
+                self.opt.network = self.opt.buffers.network = self.opt.network.survivors()
+
+    def together(self, name: Callable[[], str], work: Callable[[], T], missed: Callable[[], T]) -> T:
+        """`work()`, or `missed()` if the others had done that call already when the network changed."""
+        self.calls += 1
+        while self.calls >= self.resume_at:
+            try:
+                self.opt.network.note(name())
+                return work()
+            except ProcessLost:
+                if self.opt.network.survivors is None:
+                    raise
+                self._continue(self.opt.stopped(), self.opt.network.survivors)
+        return missed()
+
+    def miss_step(self) -> None:
+        self.lost_steps += 1
+
+    def join(self) -> None:
+        """Take part from the next step on; before that the others may be in `averaged` or `consensus`."""
+        self._continue(self.opt.stopped(), self.opt.network.join, new=True)  # type: ignore[arg-type]
+        self.calls = self.resume_at - 1
+        works = {"averaged": self.opt.means, "consensus": self.opt.distance}
+        while not (call := self._next_call()).startswith("step"):
+            self.together(partial(str, call), works[call.partition("(")[0]], lambda: None)
+
+    def _next_call(self) -> str:
+        while True:
+            try:
+                return self.opt.network.next_call()
+            except ProcessLost:
+                self._continue(self.opt.stopped(), self.opt.network.survivors)  # type: ignore[arg-type]
+
+    def _continue(self, snapshot: Snapshot, connect: Callable[[], Network], new: bool = False) -> None:
+        """Processes may be lost while the others agree: then they begin again."""
+        before = [] if new else list(self.opt.network.node_ids)
+        while True:
+            try:
+                network = connect()
+                connect = network.survivors  # type: ignore[assignment]
+                positions = self._positions(network, new)
+                state = self._received(network, positions, snapshot.state)
+                break
+            except ProcessLost:
+                continue
+        self.resume_at = max(position.calls for position in positions if not position.new)
+        step = max(position.step for position in positions if not position.new)
+        self.opt.resume(network, snapshot._replace(state=self.opt.rule.restarted(state), memory={}), step)
+        warn_of_changes(before, network, step)
+
+    def _positions(self, network: Network, new: bool) -> list[Position]:
+        own = Position(self.calls, self.opt.t, new, self.settings)
+        positions = [Position(*json.loads(text)) for text in network.allgather_text(json.dumps(own))]
+        known = next((position for position in positions if not position.new), None)
+        if known is None:
+            raise RunError("All processes that had the model are gone.")
+        if new and known.settings != json.loads(json.dumps(self.settings)):
+            raise InputError("The run has another model, rule or settings than this process: start it as the others.")
+        if any(position.settings != known.settings for position in positions):
+            raise ProcessLost("A process with other settings wants to join.")
+        return positions
+
+    def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
+        """The state to continue with: a process that joins gets the mean of the others', and their frozen parameters."""
+        new = [position.new for position in positions]
+        joins, factor = new[network.rank], len(new) / (len(new) - sum(new))
+
+        def mean(a: Tensor) -> Tensor:
+            row = a.reshape(1, -1)
+            return (network.mean(torch.zeros_like(row) if joins else row.clone()) * factor).view_as(a)
+
+        arrays = leaves(state)
+        if any(new):
+            means = {name: mean(a) for name, a in arrays.items()}
+            copy_from(network, new.index(False), self.opt.untrained_tensors)
+            state = rebuilt(state, means) if joins else state
+        answer = self.opt.rule.answer(state)
+        self.means = [mean(a) for a in (answer, *self.opt.buffers.tensors)]
+        self.consensus = float(mean(squared_distances(answer, self.means[0].view(-1))))
+        if joins:
+            for a, value in zip(self.opt.buffers.tensors, self.means[1:], strict=True):
+                a.copy_(value)
+        return state
+
+
+def copy_from(network: Network, rank: int, tensors: Sequence[Tensor]) -> None:
+    """To all processes, as it is at that one."""
+    for a in tensors:
+        row = a.detach().reshape(1, -1)
+        sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)
+        everyone = network.gather(sent)
+        a.copy_(everyone[rank : rank + 1].view(row.dtype).view_as(a))
+
+
+def warn_of_changes(before: Sequence[int], network: Network, step: int) -> None:
+    now = list(network.node_ids)
+    gone, come = sorted(set(before) - set(now)), sorted(set(now) - set(before)) if before else []
+    what = [f"without {named(gone)}"] * bool(gone) + [f"with {named(come)}"] * bool(come)
+    if what:
+        warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {len(now)} nodes.", stacklevel=2)
+
+
+def named(nodes: Sequence[int]) -> str:
+    return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"

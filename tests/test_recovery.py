@@ -1,0 +1,264 @@
+"""Training that processes leave and join: here each process is a thread with its own members, store and process groups."""
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from launching import free_port
+from test_optim import backward, flat, model
+
+import dnasa
+from dnasa.core import InputError, Network, ProcessLost, RunError
+from dnasa.networks import elastic
+from dnasa.networks.elastic import Exchange, leave, open_store, serve
+from dnasa.networks.members import Member, Members
+from dnasa.optim import Decentralized
+from dnasa.optim.recovery import Recovery
+
+PATIENCE = 300  # seconds; only a deadlock takes so long
+
+
+@pytest.fixture
+def port():
+    store = serve(free_port())
+    yield store.port
+    del store
+
+
+class Process:
+    """What `elastic.connect` makes, with the means to end it: its socket is closed, and a neighbour calls for a meeting."""
+
+    def __init__(self, port, nodes=4, timeout=20.0, node=None):
+        store = open_store("127.0.0.1", port, timeout)
+        self.members = Members(store, nodes, timeout, node)
+        self.exchange = Exchange(self.members, store, dnasa.topology.ring(nodes), 1, None)
+        self.opt = None
+
+    def connect(self):
+        if self.members.started():
+            return self.exchange.outside()
+        self.members.begin()
+        return self.exchange.new_epoch()
+
+    def end(self):
+        if self.opt is not None:
+            self.opt._halt()
+        self.members.listener.close()
+        if self.members.monitor is not None:
+            self.members.monitor.close()
+        self.exchange.close_group()
+        self.members.store.set(f"{self.members.epoch + 1} called", "")
+
+
+def in_threads(*works):
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result(timeout=PATIENCE) for future in [pool.submit(work) for work in works]]
+
+
+def train(process, rule, leaves_at=None, extra=()):
+    """To step 60, or until this process leaves. At step 30, those who are left wait for the one that wants to join."""
+    network, net = process.connect(), model()
+    process.opt = opt = Decentralized([*net.parameters(), *extra], network, rule)
+    process.joined_with = flat(net).clone(), opt.t
+    while opt.t < 60:
+        if opt.t == leaves_at:
+            return process.end()
+        while opt.t == 30 and len(opt.nodes) < process.members.nodes and process.members.monitor.problem is None:
+            time.sleep(0.02)
+        opt.zero_grad()
+        backward(net, network.rank, opt.t)
+        opt.step()
+    opt.snapshot_at_end = opt.stepper.snapshots[0].state
+    return opt
+
+
+def train_with_one_lost(port, rule, late, extra=tuple):
+    """Three processes of which one leaves after step 10, and `late()` in a further thread: the optimizers at the end."""
+    processes = [Process(port, nodes=3) for _ in range(3)]
+    lost = processes[1]
+
+    def last():
+        while any(process.members.epoch < 2 for process in processes if process is not lost):
+            time.sleep(0.02)
+        processes.append(Process(port, nodes=3))
+        return late(processes[-1])
+
+    try:
+        works = [lambda p=p: train(p, rule, 10 if p is lost else None, extra()) for p in processes]
+        return processes, [opt for opt in in_threads(*works, last) if opt]
+    finally:
+        for process in processes:
+            process.end()
+
+
+@pytest.mark.filterwarnings("ignore:After step")
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
+def test_the_others_continue_and_another_process_takes_the_place(port, rule):
+    processes, opts = train_with_one_lost(port, rule, lambda late: train(late, rule))
+    assert [opt.t for opt in opts] == [60, 60, 60]
+    assert all(opt.nodes == [0, 1, 2] for opt in opts)
+    assert processes[3].members.me.node == processes[1].members.me.node
+    assert all(opt.lost_steps <= 4 for opt in opts)
+    if rule == "dnasa":
+        states = [opt.snapshot_at_end for opt in opts]
+        u, v = (torch.stack([getattr(state, name) for state in states]).mean(0) for name in "uv")
+        torch.testing.assert_close(u, v, rtol=1e-4, atol=1e-6)  # tracking holds
+
+
+def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parameters(port):
+    def frozen():
+        return [torch.nn.Parameter(torch.arange(3.0), requires_grad=False)]
+
+    own = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+    with pytest.warns(UserWarning, match="the run continues with"):
+        processes, opts = train_with_one_lost(port, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
+    late = processes[-1]
+    assert torch.equal(own, torch.arange(3.0))
+    assert late.joined_with[1] >= 30
+    assert all(torch.equal(late.joined_with[0], opt.recovery.means[0].view(-1)) for opt in opts)
+
+
+@pytest.mark.filterwarnings("ignore:After step")
+def test_a_process_with_another_rule_is_refused_and_the_others_continue(port):
+    def join(late):
+        with pytest.raises(InputError, match="another model, rule or settings"):
+            Decentralized(model(), late.connect(), "adanasa")
+        late.end()
+
+    _, opts = train_with_one_lost(port, "dnasa", join)
+    assert [opt.t for opt in opts] == [60, 60]
+
+
+# ---------------------------------------------------------------- which calls are done again
+
+
+class Scripted:
+    """A network of two whose other process has got further when this one loses it."""
+
+    def __init__(self, ahead):
+        self.ahead, self.notes = ahead, []
+
+    def network(self):
+        def positions(text):
+            own = eval(text.replace("false", "False"))
+            return [text, str([own[0] + self.ahead, own[1] + self.ahead, *own[2:]]).replace("False", "false")]
+
+        return Network(
+            2,
+            lambda messages, t: messages,
+            lambda a: a.mean(-2),
+            range(1),
+            allgather_text=positions,
+            survivors=self.network,
+            note=self.notes.append,
+        )
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_again(ahead):
+    other = Scripted(ahead)
+    opt = SimpleNamespace(network=other.network(), t=0, stopped=lambda: None, resume=lambda *args: None)
+    recovery = Recovery(opt, 0)
+    recovery._continue = lambda snapshot, connect, new=False: setattr(
+        recovery, "resume_at", max(p.calls for p in recovery._positions(connect(), new))
+    )
+    losses = iter([False, True, *[False] * 10])  # in the second call
+
+    def work():
+        if next(losses):
+            raise ProcessLost("lost")
+        return "done"
+
+    results = [recovery.together(lambda: "step", work, lambda: "missed") for _ in range(6)]
+    assert results == ["done", *["missed"] * ahead, *["done"] * (5 - ahead)]
+
+
+# ---------------------------------------------------------------- members
+
+
+def test_a_silent_process_is_left_behind_and_is_told_so(port):
+    one, two = in_threads(*[lambda: Process(port, nodes=2, timeout=1.5)] * 2)
+    in_threads(one.connect, two.connect)
+    two.members.monitor.stop.set()
+    one.members.meet()
+    assert one.members.list == [one.members.me]
+    with pytest.raises(RunError, match="was left behind"):
+        two.members.meet()
+    late = Process(port, nodes=2)
+    assert late.members.me.node == two.members.me.node
+    for process in (one, two, late):
+        process.end()
+
+
+def test_a_process_that_lost_its_connections_stays_a_member(port):
+    processes = [Process(port, nodes=3) for _ in range(3)]
+    before = in_threads(*(process.connect for process in processes))
+    networks = in_threads(*(process.exchange.survivors for process in processes))
+    assert [network.nodes for network in networks] == [3, 3, 3]
+    assert in_threads(*(lambda n=n: n.mean(torch.full((1, 1), float(n.rank))).item() for n in networks)) == [1, 1, 1]
+    with pytest.raises(RunError, match=r"the present one is optimizer\.network"):
+        before[0].mean(torch.ones(1, 1))
+    for process in processes:
+        process.end()
+
+
+def test_without_a_free_node_a_process_cannot_join(port):
+    processes = [Process(port, nodes=2) for _ in range(2)]
+    in_threads(*(process.connect for process in processes))
+    with pytest.raises(InputError, match="All 2 nodes of the graph have a running process"):
+        Process(port, nodes=2, timeout=0.4)
+    for process in processes:
+        process.end()
+
+
+def test_a_closed_socket_is_a_lost_process_and_one_that_does_not_answer_is_not(port):
+    process = Process(port, nodes=2)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        there = Member(1, "other", *other.getsockname())
+        assert not process.members._gone(there)
+    assert process.members._gone(there)
+    process.end()
+
+
+def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port):
+    one, two = [Process(port, nodes=2) for _ in range(2)]
+    networks = in_threads(one.connect, two.connect)
+    in_threads(lambda: leave(one.members), lambda: leave(two.members))
+    networks[0].note("step 1")
+    networks[1].note("step 1")
+    for process in (one, two):
+        process.end()
+
+
+# ---------------------------------------------------------------- what users give
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":1", "localhost:0", "localhost:x"])
+def test_an_address_has_a_host_and_a_port(address):
+    with pytest.raises(InputError, match="HOST:PORT"):
+        dnasa.connect(dnasa.topology.ring(3), join=address)
+
+
+def test_the_remedy_is_named_where_nothing_answers():
+    with pytest.raises(InputError, match="dnasa rendezvous --port"):
+        dnasa.connect(dnasa.topology.ring(3), join=f"127.0.0.1:{free_port()}", timeout=0.5)
+
+
+def test_one_torchrun_for_all_processes_cannot_survive(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="start one torchrun for each node"):
+        dnasa.connect("ring", "torch", survive=True)
+
+
+def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network():
+    with pytest.raises(InputError, match="make the optimizer first"):
+        elastic.refuse(torch.ones(1))
+
+
+def test_a_graph_to_join_has_its_nodes():
+    with pytest.raises(InputError, match="a graph with its nodes"):
+        dnasa.connect("ring", join="localhost:29500")
