@@ -1,6 +1,7 @@
 """The exchange over MPI (mpi4py): NumPy and torch CPU arrays, sent from and into their own memory, never pickled."""
 
 import atexit
+import functools
 import itertools
 import os
 import signal
@@ -9,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
-from dnasa.networks import can_survive
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing, named
 from dnasa.topology import Changing, Topology
@@ -24,7 +25,8 @@ try:
 except ImportError as error:
     raise InputError("MPI needs mpi4py and an MPI library: pip install 'dnasa[mpi]'.") from error
 
-TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
+PAUSE = 0.2  # seconds; Open MPI 5.0 crashes if it learns of a loss inside Shrink: those of the same moment come before
+REPEATS = 3  # errors of MPI in a row, with nobody lost and nothing exchanged, that end the run
 
 
 def processes() -> int:
@@ -42,12 +44,11 @@ def connect(
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
     A process that died, or whose monitor is silent for `timeout` seconds, ends the run with an error that names it; with
-    `survive`, the others continue without those that died, and one that does not answer in an exchange ends the run.
+    `survive`, the others continue without it.
     """
-    if survive and not can_survive():
-        raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
     comm = comm or MPI.COMM_WORLD
-    transport = Transport(comm, timeout, blocks(topology.nodes, comm.size), survive)
+    heartbeat = start_heartbeat(timeout) if survive else None
+    transport = Transport(link_of(comm), timeout, blocks(topology.nodes, comm.size), heartbeat)
     if comm.size > 1 and not survive:
         transport.monitor = monitor_of(comm)
     return ProcessExchange(topology, transport, rounds, channel).network()
@@ -99,16 +100,97 @@ def monitor_of(comm: Any) -> Monitor:
     return MONITORS[comm.handle]
 
 
+class Heartbeat:
+    """Open MPI's failure detector sends heartbeats only while a process calls MPI: a thread does so between exchanges.
+
+    A process that is stopped or holds Python's lock calls nothing, and the others continue without it.
+    """
+
+    def __init__(self, timeout: float):
+        self.timeout, self.interval = timeout, min(0.5, timeout / 20)
+        self.last = time.monotonic()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.thread.start()
+
+    def check(self) -> None:
+        """The others may have continued without this process a little before the timeout, since their last heartbeat."""
+        silent = time.monotonic() - self.last
+        if silent > 0.8 * self.timeout:
+            rank = MPI.COMM_WORLD.rank
+            os.write(
+                2, f"Error: rank {rank} did not run for {silent:.0f} s: the others continue without it.\n".encode()
+            )
+            os._exit(1)
+
+    def close(self) -> None:
+        self.stop.set()
+        self.thread.join(timeout=10 * self.interval)
+
+    def _run(self) -> None:
+        while not self.stop.wait(self.interval):
+            self.check()
+            MPI.COMM_SELF.Iprobe()
+            self.last = time.monotonic()
+
+
+@functools.cache
+def start_heartbeat(timeout: float) -> Heartbeat:
+    """One for each process."""
+    heartbeat = Heartbeat(timeout)
+    atexit.register(heartbeat.close)
+    return heartbeat
+
+
+@dataclass
+class Link:
+    """A communicator, and what the transports over it share."""
+
+    comm: Any
+    tags: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each process takes them in the same order
+    repeats: int = 0  # errors in a row that led to this communicator, with nobody lost and nothing exchanged
+    exchanged: bool = False
+
+
+LINKS: dict[int, Link] = {}  # by the handle of the communicator
+
+
+def link_of(comm: Any) -> Link:
+    return LINKS.setdefault(comm.handle, Link(comm))
+
+
+class Place(NamedTuple):
+    """Which process of which machine; the time it was started distinguishes it from a later one with its number."""
+
+    machine: str
+    pid: int
+    started: str
+
+    def is_here(self) -> bool:
+        return self.machine == MPI.Get_processor_name() and self.started != ""
+
+    def runs(self) -> bool:
+        return start_time(self.pid) == self.started
+
+    def kill(self, patience: float) -> None:
+        """And wait until it is gone: its files, and its lock of the run folder, are free then."""
+        began = time.monotonic()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        while self.runs() and time.monotonic() < began + patience:
+            time.sleep(0.01)
+
+
 class Transport:
     carries_cuda = False
 
-    def __init__(self, comm: Any, timeout: float, shares: Sequence[range], survives: bool):
-        self.comm, self.timeout, self.shares, self.survives = comm, timeout, shares, survives
-        self.tag = next(TAGS)
-        self.rank, self.size = comm.rank, comm.size
+    def __init__(self, link: Link, timeout: float, shares: Sequence[range], heartbeat: Heartbeat | None):
+        self.link, self.timeout, self.shares, self.heartbeat = link, timeout, shares, heartbeat
+        self.comm, self.tag, self.survives = link.comm, next(link.tags), heartbeat is not None
+        self.rank, self.size = self.comm.rank, self.comm.size
         self.monitor: Monitor | None = None
         self.posted: dict[tuple[int, int], Posted] = {}
-        self.where = [text.rsplit(" ", 1) for text in self.allgather_text(f"{MPI.Get_processor_name()} {os.getpid()}")]
+        self.places = self._exchange_places()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
@@ -124,9 +206,16 @@ class Transport:
             MPI.Prequest.Startall(pending.requests)
         return pending
 
+    def _exchange_places(self) -> list[Place]:
+        pid = os.getpid()
+        texts = self.allgather_text(f"{MPI.Get_processor_name()} {pid} {start_time(pid)}")
+        return [Place(machine, int(pid), started) for machine, pid, started in (text.rsplit(" ", 2) for text in texts)]
+
     @contextmanager
     def _losses(self) -> Iterator[None]:
-        """A process that died shows as an error of MPI."""
+        """A process that died or hangs shows as an error of MPI."""
+        if self.heartbeat is not None:
+            self.heartbeat.check()
         try:
             yield
         except MPI.Exception as error:
@@ -141,9 +230,10 @@ class Transport:
             os.sched_yield()
             if self.monitor is not None:
                 self._check(began)
-            elif time.monotonic() > began + self.timeout:
+            elif not self.survives and time.monotonic() > began + self.timeout:
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+        self.link.exchanged = True
 
     def _check(self, began: float) -> None:
         late = self.monitor.check(began, self.timeout)  # type: ignore[union-attr]
@@ -162,7 +252,7 @@ class Transport:
             os.sched_yield()
             if self.monitor is not None:
                 self._check(began)
-            elif time.monotonic() > began + self.timeout:
+            elif not self.survives and time.monotonic() > began + self.timeout:
                 gone = self.dead()
                 if gone:
                     raise missing(gone, self.shares, "the process is gone")
@@ -184,33 +274,55 @@ class Transport:
         return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
 
     def duplicate(self) -> "Transport":
-        again = Transport(self.comm, self.timeout, self.shares, self.survives)
+        again = Transport(self.link, self.timeout, self.shares, self.heartbeat)
         again.monitor = self.monitor
         return again
 
     def shrink(self) -> "tuple[list[int], Transport]":
         """All remaining processes agree on who they are: their ranks here, and a transport between them."""
-        self.comm.Revoke()
-        smaller = self.comm.Shrink()
-        alive = MPI.Group.Translate_ranks(smaller.group, list(range(smaller.size)), self.comm.group)
-        if len(alive) == self.size:
-            raise RunError(f"Rank {self.rank} had an error of MPI although all processes are running.")
-        left = Transport(smaller, self.timeout, [self.shares[rank] for rank in alive], True)
-        atexit.register(left.leave)
-        return alive, left
+        comm = self.comm
+        while True:
+            comm.Revoke()
+            time.sleep(PAUSE)
+            comm = comm.Shrink()
+            alive = comm.group.Translate_ranks(group=self.comm.group)
+            link = Link(comm, repeats=self._repeats(alive))
+            self._end_hanging(alive)
+            with suppress(ProcessLost):  # another one is lost meanwhile: then this communicator is shrunk in its turn
+                left = Transport(link, self.timeout, [self.shares[rank] for rank in alive], self.heartbeat)
+                atexit.unregister(self.leave)
+                atexit.register(left.leave)
+                return alive, left
+
+    def _repeats(self, alive: list[int]) -> int:
+        """An error with nobody lost, such as a revoked communicator: all continue, but not if it comes again at once."""
+        repeats = 0 if len(alive) < self.size or self.link.exchanged else self.link.repeats + 1
+        if repeats == REPEATS:
+            raise RunError(f"Rank {self.rank} had {REPEATS} errors of MPI in a row although all processes are running.")
+        return repeats
+
+    def _end_hanging(self, alive: list[int]) -> None:
+        """A process that was left behind must not run on, nor keep mpirun from ending."""
+        here = [rank for rank in range(self.size) if self.places[rank].is_here()]
+        reports = self.rank == min(set(here) & set(alive), default=self.rank)
+        for rank in sorted(set(here) - set(alive)):
+            if self.places[rank].runs():
+                self.places[rank].kill(self.timeout)
+                if reports:
+                    nodes = named(self.shares[rank])
+                    os.write(2, f"No answer from {nodes} for {self.timeout:g} s: the process was ended.\n".encode())
 
     def leave(self) -> None:
         """Exit together and without MPI_Finalize, which may wait for the processes that died."""
-        with suppress(RunError):
-            self._wait(self.comm.Ibarrier, "exit")
         sys.stdout.flush()
         sys.stderr.flush()
+        with suppress(RunError):
+            self._wait(self.comm.Ibarrier, "exit")
         os._exit(0)
 
     def dead(self) -> list[int]:
         """The processes of this machine that no longer run."""
-        name = MPI.Get_processor_name()
-        return [rank for rank, (machine, pid) in enumerate(self.where) if machine == name and not running(int(pid))]
+        return [rank for rank, place in enumerate(self.places) if place.is_here() and not place.runs()]
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         """mpirun ends all processes when one has died: report which one before that."""
@@ -220,12 +332,14 @@ class Transport:
         os._exit(1)
 
 
-def running(pid: int) -> bool:
+def start_time(pid: int) -> str:
+    """When that process was started, as the kernel counts it; empty if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as status:
-            return status.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            fields = status.read().rsplit(")", 1)[1].split()
     except OSError:
-        return False
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 def abort(code: int) -> None:
