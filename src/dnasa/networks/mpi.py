@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
+from dnasa.networks.liveness import Heartbeat, Place, here
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing, named
 from dnasa.topology import Changing, Topology
@@ -49,7 +50,9 @@ def connect(
     comm = comm or MPI.COMM_WORLD
     heartbeat = start_heartbeat(timeout) if survive else None
     transport = Transport(link_of(comm), timeout, blocks(topology.nodes, comm.size), heartbeat)
-    if comm.size > 1 and not survive:
+    if survive:
+        atexit.register(transport.leave)
+    elif comm.size > 1:
         transport.monitor = monitor_of(comm)
     return ProcessExchange(topology, transport, rounds, channel).network()
 
@@ -100,44 +103,10 @@ def monitor_of(comm: Any) -> Monitor:
     return MONITORS[comm.handle]
 
 
-class Heartbeat:
-    """Open MPI's failure detector sends heartbeats only while a process calls MPI: a thread does so between exchanges.
-
-    A process that is stopped or holds Python's lock calls nothing, and the others continue without it.
-    """
-
-    def __init__(self, timeout: float):
-        self.timeout, self.interval = timeout, min(0.5, timeout / 20)
-        self.last = time.monotonic()
-        self.stop = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self.thread.start()
-
-    def check(self) -> None:
-        """The others may have continued without this process a little before the timeout, since their last heartbeat."""
-        silent = time.monotonic() - self.last
-        if silent > 0.8 * self.timeout:
-            rank = MPI.COMM_WORLD.rank
-            os.write(
-                2, f"Error: rank {rank} did not run for {silent:.0f} s: the others continue without it.\n".encode()
-            )
-            os._exit(1)
-
-    def close(self) -> None:
-        self.stop.set()
-        self.thread.join(timeout=10 * self.interval)
-
-    def _run(self) -> None:
-        while not self.stop.wait(self.interval):
-            self.check()
-            MPI.COMM_SELF.Iprobe()
-            self.last = time.monotonic()
-
-
 @functools.cache
 def start_heartbeat(timeout: float) -> Heartbeat:
     """One for each process."""
-    heartbeat = Heartbeat(timeout)
+    heartbeat = Heartbeat(MPI.COMM_SELF.Iprobe, MPI.COMM_WORLD.rank, timeout)
     atexit.register(heartbeat.close)
     return heartbeat
 
@@ -157,28 +126,6 @@ LINKS: dict[int, Link] = {}  # by the handle of the communicator
 
 def link_of(comm: Any) -> Link:
     return LINKS.setdefault(comm.handle, Link(comm))
-
-
-class Place(NamedTuple):
-    """Which process of which machine; the time it was started distinguishes it from a later one with its number."""
-
-    machine: str
-    pid: int
-    started: str
-
-    def is_here(self) -> bool:
-        return self.machine == MPI.Get_processor_name() and self.started != ""
-
-    def runs(self) -> bool:
-        return start_time(self.pid) == self.started
-
-    def kill(self, patience: float) -> None:
-        """And wait until it is gone: its files, and its lock of the run folder, are free then."""
-        began = time.monotonic()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        while self.runs() and time.monotonic() < began + patience:
-            time.sleep(0.01)
 
 
 class Transport:
@@ -207,9 +154,12 @@ class Transport:
         return pending
 
     def _exchange_places(self) -> list[Place]:
-        pid = os.getpid()
-        texts = self.allgather_text(f"{MPI.Get_processor_name()} {pid} {start_time(pid)}")
-        return [Place(machine, int(pid), started) for machine, pid, started in (text.rsplit(" ", 2) for text in texts)]
+        return [Place.parse(text) for text in self.allgather_text(str(here(MPI.Get_processor_name())))]
+
+    def _same_machine(self) -> list[int]:
+        """The ranks of this machine; none where the system does not show its processes."""
+        own = self.places[self.rank]
+        return [rank for rank, place in enumerate(self.places) if place.machine == own.machine and own.started]
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
@@ -228,17 +178,22 @@ class Transport:
         began = time.monotonic()
         while not self._all_done(requests):
             os.sched_yield()
-            if self.monitor is not None:
-                self._check(began)
-            elif not self.survives and time.monotonic() > began + self.timeout:
+            if self._overdue(began):
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
         self.link.exchanged = True
 
-    def _check(self, began: float) -> None:
-        late = self.monitor.check(began, self.timeout)  # type: ignore[union-attr]
-        if late:
-            raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+    def _overdue(self, began: float) -> bool:
+        """Whether the timeout has passed since then, where neither reports nor heartbeats tell slow from lost."""
+        if self.monitor is not None:
+            late = self.monitor.check(began, self.timeout)
+            if late:
+                raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+            return False
+        overdue = time.monotonic() > began + self.timeout
+        if overdue and self.heartbeat is not None:
+            self.heartbeat.warn()
+        return overdue and self.heartbeat is None
 
     def _all_done(self, requests: list[Any]) -> bool:
         with self._losses():
@@ -250,9 +205,7 @@ class Transport:
             request = start()
         while not self._all_done([request]):
             os.sched_yield()
-            if self.monitor is not None:
-                self._check(began)
-            elif not self.survives and time.monotonic() > began + self.timeout:
+            if self._overdue(began):
                 gone = self.dead()
                 if gone:
                     raise missing(gone, self.shares, "the process is gone")
@@ -303,9 +256,9 @@ class Transport:
 
     def _end_hanging(self, alive: list[int]) -> None:
         """A process that was left behind must not run on, nor keep mpirun from ending."""
-        here = [rank for rank in range(self.size) if self.places[rank].is_here()]
-        reports = self.rank == min(set(here) & set(alive), default=self.rank)
-        for rank in sorted(set(here) - set(alive)):
+        local = self._same_machine()
+        reports = self.rank == min(set(local) & set(alive), default=None)
+        for rank in sorted(set(local) - set(alive)):
             if self.places[rank].runs():
                 self.places[rank].kill(self.timeout)
                 if reports:
@@ -313,16 +266,26 @@ class Transport:
                     os.write(2, f"No answer from {nodes} for {self.timeout:g} s: the process was ended.\n".encode())
 
     def leave(self) -> None:
-        """Exit together and without MPI_Finalize, which may wait for the processes that died."""
+        """Exit together; without MPI_Finalize if processes are missing, since it may wait for them."""
         sys.stdout.flush()
         sys.stderr.flush()
-        with suppress(RunError):
-            self._wait(self.comm.Ibarrier, "exit")
-        os._exit(0)
+        if not self._all_leave() or self.size < MPI.COMM_WORLD.size:
+            os._exit(0)
+
+    def _all_leave(self) -> bool:
+        """Within the timeout: a process that still waits for an exchange with this one then continues without it."""
+        began = time.monotonic()
+        with suppress(MPI.Exception):
+            request = self.comm.Ibarrier()
+            while time.monotonic() < began + self.timeout:
+                if request.Test():
+                    return True
+                os.sched_yield()
+        return False
 
     def dead(self) -> list[int]:
         """The processes of this machine that no longer run."""
-        return [rank for rank, place in enumerate(self.places) if place.is_here() and not place.runs()]
+        return [rank for rank in self._same_machine() if not self.places[rank].runs()]
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         """mpirun ends all processes when one has died: report which one before that."""
@@ -330,16 +293,6 @@ class Transport:
         if gone:
             os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())
         os._exit(1)
-
-
-def start_time(pid: int) -> str:
-    """When that process was started, as the kernel counts it; empty if it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat") as status:
-            fields = status.read().rsplit(")", 1)[1].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else fields[19]
 
 
 def abort(code: int) -> None:
