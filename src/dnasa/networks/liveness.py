@@ -93,4 +93,5 @@ def start_time(pid: int) -> str:
             fields = status.read().rsplit(")", 1)[1].split()
     except OSError:
         return ""
-    return "" if fields[0] in "ZX" else fields[19]
+    state, threads, started = fields[0], int(fields[17]), fields[19]
+    return "" if state in "ZX" and threads <= 1 else started  # other threads may still hold its files
