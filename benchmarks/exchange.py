@@ -113,7 +113,7 @@ def whole_steps(comm: MPI.Comm, network: Network) -> str:
 
 def main() -> None:
     comm = MPI.COMM_WORLD
-    transport = mpi.Transport(comm, 30.0, blocks(NODES, comm.size), survives=False)
+    transport = mpi.Transport(mpi.link_of(comm), 30.0, blocks(NODES, comm.size), heartbeat=None)
     exchange = ProcessExchange(topology.ring(NODES), transport)
     lines = [f"{comm.size} processes, {NODES} nodes"]
     if comm.size == NODES:

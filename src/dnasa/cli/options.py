@@ -187,7 +187,7 @@ Drop = Annotated[float, typer.Option(help="Simulated fault: each link fails in a
 Away = Annotated[float, typer.Option(help="Simulated fault: each node is unreachable for this share of the time.")]
 Stale = Annotated[int, typer.Option(help="Simulated fault: messages arrive up to so many steps late.")]
 Survive = Annotated[
-    bool, typer.Option("--survive", help="Continue without processes that die (mpirun --with-ft ulfm ...).")
+    bool, typer.Option("--survive", help="Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for config, history, checkpoints, iterates and figures.")]
 CheckpointEvery = Annotated[

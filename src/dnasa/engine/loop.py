@@ -249,7 +249,7 @@ class Run:
 
     def _continue_without_lost(self, snapshots: list[Snapshot], session: Session) -> list[Snapshot]:
         """The remaining processes agree on who they are and on the latest step any has reached, and restart from there."""
-        before = self.network.node_ids
+        before = self.recorder.network.node_ids  # another process may have been lost before all had continued
         self.network = self.network.survivors()  # type: ignore[misc]
         lost = sorted(set(before) - set(self.network.node_ids))
         self.t = max(int(text) for text in self.network.allgather_text(str(self.t)))

@@ -37,6 +37,20 @@ def can_survive() -> bool:
     return os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112 (Open MPI's own name)
 
 
+def prepare_to_survive(timeout: float) -> None:
+    """Open MPI's failure detector is set up when MPI starts, which importing mpi4py.MPI does."""
+    if not can_survive():
+        raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
+    detector = "OMPI_MCA_mpi_ft_detector"
+    settings = {detector: "true", f"{detector}_timeout": f"{timeout:g}", f"{detector}_period": f"{timeout / 10:g}"}
+    if "mpi4py.MPI" in sys.modules and not settings.items() <= os.environ.items():
+        raise InputError(
+            "MPI has started without a failure detector for this timeout: call dnasa.connect(survive=True) before "
+            "mpi4py.MPI is imported, and with the same timeout each time."
+        )
+    os.environ.update(settings)
+
+
 def launched_rank() -> int:
     """This process' number as its launcher gave it; 0 when there is none."""
     names = ("RANK",) if detect() == "torch" else MPI_RANK
@@ -82,6 +96,8 @@ def connect(
         raise InputError("To join a run, use the torch engine and a graph with its nodes: dnasa.topology.ring(8).")
     channel = choose_channel(message_dtype, channel, compress)
     if engine == "mpi":
+        if survive:
+            prepare_to_survive(timeout)
         from dnasa.networks import mpi
 
         network = mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)

@@ -1,6 +1,7 @@
 """The exchange over MPI (mpi4py): NumPy and torch CPU arrays, sent from and into their own memory, never pickled."""
 
 import atexit
+import functools
 import itertools
 import os
 import signal
@@ -9,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
-from dnasa.networks import can_survive
+from dnasa.networks.liveness import Heartbeat, Place, here
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing, named
 from dnasa.topology import Changing, Topology
@@ -24,7 +26,8 @@ try:
 except ImportError as error:
     raise InputError("MPI needs mpi4py and an MPI library: pip install 'dnasa[mpi]'.") from error
 
-TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
+PAUSE = 0.2  # seconds; Open MPI 5.0 crashes if it learns of a loss inside Shrink: those of the same moment come before
+REPEATS = 3  # errors of MPI in a row, with nobody lost and nothing exchanged, that end the run
 
 
 def processes() -> int:
@@ -42,13 +45,14 @@ def connect(
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
     A process that died, or whose monitor is silent for `timeout` seconds, ends the run with an error that names it; with
-    `survive`, the others continue without those that died, and one that does not answer in an exchange ends the run.
+    `survive`, the others continue without it.
     """
-    if survive and not can_survive():
-        raise InputError("To survive lost processes, MPI must let them: start with mpirun --with-ft ulfm.")
     comm = comm or MPI.COMM_WORLD
-    transport = Transport(comm, timeout, blocks(topology.nodes, comm.size), survive)
-    if comm.size > 1 and not survive:
+    heartbeat = start_heartbeat(timeout) if survive else None
+    transport = Transport(link_of(comm), timeout, blocks(topology.nodes, comm.size), heartbeat)
+    if survive:
+        atexit.register(transport.leave)
+    elif comm.size > 1:
         transport.monitor = monitor_of(comm)
     return ProcessExchange(topology, transport, rounds, channel).network()
 
@@ -99,16 +103,41 @@ def monitor_of(comm: Any) -> Monitor:
     return MONITORS[comm.handle]
 
 
+@functools.cache
+def start_heartbeat(timeout: float) -> Heartbeat:
+    """One for each process."""
+    heartbeat = Heartbeat(MPI.COMM_SELF.Iprobe, MPI.COMM_WORLD.rank, timeout)
+    atexit.register(heartbeat.close)
+    return heartbeat
+
+
+@dataclass
+class Link:
+    """A communicator, and what the transports over it share."""
+
+    comm: Any
+    tags: Iterator[int] = field(default_factory=lambda: itertools.count(1))  # each process takes them in the same order
+    repeats: int = 0  # errors in a row that led to this communicator, with nobody lost and nothing exchanged
+    exchanged: bool = False
+
+
+LINKS: dict[int, Link] = {}  # by the handle of the communicator
+
+
+def link_of(comm: Any) -> Link:
+    return LINKS.setdefault(comm.handle, Link(comm))
+
+
 class Transport:
     carries_cuda = False
 
-    def __init__(self, comm: Any, timeout: float, shares: Sequence[range], survives: bool):
-        self.comm, self.timeout, self.shares, self.survives = comm, timeout, shares, survives
-        self.tag = next(TAGS)
-        self.rank, self.size = comm.rank, comm.size
+    def __init__(self, link: Link, timeout: float, shares: Sequence[range], heartbeat: Heartbeat | None):
+        self.link, self.timeout, self.shares, self.heartbeat = link, timeout, shares, heartbeat
+        self.comm, self.tag, self.survives = link.comm, next(link.tags), heartbeat is not None
+        self.rank, self.size = self.comm.rank, self.comm.size
         self.monitor: Monitor | None = None
         self.posted: dict[tuple[int, int], Posted] = {}
-        self.where = [text.rsplit(" ", 1) for text in self.allgather_text(f"{MPI.Get_processor_name()} {os.getpid()}")]
+        self.places = self._exchange_places()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
@@ -124,9 +153,19 @@ class Transport:
             MPI.Prequest.Startall(pending.requests)
         return pending
 
+    def _exchange_places(self) -> list[Place]:
+        return [Place.parse(text) for text in self.allgather_text(str(here(MPI.Get_processor_name())))]
+
+    def _same_machine(self) -> list[int]:
+        """The ranks of this machine; none where the system does not show its processes."""
+        own = self.places[self.rank]
+        return [rank for rank, place in enumerate(self.places) if place.machine == own.machine and own.started]
+
     @contextmanager
     def _losses(self) -> Iterator[None]:
-        """A process that died shows as an error of MPI."""
+        """A process that died or hangs shows as an error of MPI."""
+        if self.heartbeat is not None:
+            self.heartbeat.check()
         try:
             yield
         except MPI.Exception as error:
@@ -139,16 +178,22 @@ class Transport:
         began = time.monotonic()
         while not self._all_done(requests):
             os.sched_yield()
-            if self.monitor is not None:
-                self._check(began)
-            elif time.monotonic() > began + self.timeout:
+            if self._overdue(began):
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+        self.link.exchanged = True
 
-    def _check(self, began: float) -> None:
-        late = self.monitor.check(began, self.timeout)  # type: ignore[union-attr]
-        if late:
-            raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+    def _overdue(self, began: float) -> bool:
+        """Whether the timeout has passed since then, where neither reports nor heartbeats tell slow from lost."""
+        if self.monitor is not None:
+            late = self.monitor.check(began, self.timeout)
+            if late:
+                raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
+            return False
+        overdue = time.monotonic() > began + self.timeout
+        if overdue and self.heartbeat is not None:
+            self.heartbeat.warn()
+        return overdue and self.heartbeat is None
 
     def _all_done(self, requests: list[Any]) -> bool:
         with self._losses():
@@ -160,9 +205,7 @@ class Transport:
             request = start()
         while not self._all_done([request]):
             os.sched_yield()
-            if self.monitor is not None:
-                self._check(began)
-            elif time.monotonic() > began + self.timeout:
+            if self._overdue(began):
                 gone = self.dead()
                 if gone:
                     raise missing(gone, self.shares, "the process is gone")
@@ -184,33 +227,65 @@ class Transport:
         return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
 
     def duplicate(self) -> "Transport":
-        again = Transport(self.comm, self.timeout, self.shares, self.survives)
+        again = Transport(self.link, self.timeout, self.shares, self.heartbeat)
         again.monitor = self.monitor
         return again
 
     def shrink(self) -> "tuple[list[int], Transport]":
         """All remaining processes agree on who they are: their ranks here, and a transport between them."""
-        self.comm.Revoke()
-        smaller = self.comm.Shrink()
-        alive = MPI.Group.Translate_ranks(smaller.group, list(range(smaller.size)), self.comm.group)
-        if len(alive) == self.size:
-            raise RunError(f"Rank {self.rank} had an error of MPI although all processes are running.")
-        left = Transport(smaller, self.timeout, [self.shares[rank] for rank in alive], True)
-        atexit.register(left.leave)
-        return alive, left
+        comm = self.comm
+        while True:
+            comm.Revoke()
+            time.sleep(PAUSE)
+            comm = comm.Shrink()
+            alive = comm.group.Translate_ranks(group=self.comm.group)
+            link = Link(comm, repeats=self._repeats(alive))
+            self._end_hanging(alive)
+            with suppress(ProcessLost):  # another one is lost meanwhile: then this communicator is shrunk in its turn
+                left = Transport(link, self.timeout, [self.shares[rank] for rank in alive], self.heartbeat)
+                atexit.unregister(self.leave)
+                atexit.register(left.leave)
+                return alive, left
+
+    def _repeats(self, alive: list[int]) -> int:
+        """An error with nobody lost, such as a revoked communicator: all continue, but not if it comes again at once."""
+        repeats = 0 if len(alive) < self.size or self.link.exchanged else self.link.repeats + 1
+        if repeats == REPEATS:
+            raise RunError(f"Rank {self.rank} had {REPEATS} errors of MPI in a row although all processes are running.")
+        return repeats
+
+    def _end_hanging(self, alive: list[int]) -> None:
+        """A process that was left behind must not run on, nor keep mpirun from ending."""
+        local = self._same_machine()
+        reports = self.rank == min(set(local) & set(alive), default=None)
+        for rank in sorted(set(local) - set(alive)):
+            if self.places[rank].runs():
+                self.places[rank].kill(self.timeout)
+                if reports:
+                    nodes = named(self.shares[rank])
+                    os.write(2, f"No answer from {nodes} for {self.timeout:g} s: the process was ended.\n".encode())
 
     def leave(self) -> None:
-        """Exit together and without MPI_Finalize, which may wait for the processes that died."""
-        with suppress(RunError):
-            self._wait(self.comm.Ibarrier, "exit")
+        """Exit together; without MPI_Finalize if processes are missing, since it may wait for them."""
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        if not self._all_leave() or self.size < MPI.COMM_WORLD.size:
+            os._exit(0)
+
+    def _all_leave(self) -> bool:
+        """Within the timeout: a process that still waits for an exchange with this one then continues without it."""
+        began = time.monotonic()
+        with suppress(MPI.Exception):
+            request = self.comm.Ibarrier()
+            while time.monotonic() < began + self.timeout:
+                if request.Test():
+                    return True
+                os.sched_yield()
+        return False
 
     def dead(self) -> list[int]:
         """The processes of this machine that no longer run."""
-        name = MPI.Get_processor_name()
-        return [rank for rank, (machine, pid) in enumerate(self.where) if machine == name and not running(int(pid))]
+        return [rank for rank in self._same_machine() if not self.places[rank].runs()]
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         """mpirun ends all processes when one has died: report which one before that."""
@@ -218,14 +293,6 @@ class Transport:
         if gone:
             os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())
         os._exit(1)
-
-
-def running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as status:
-            return status.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def abort(code: int) -> None:

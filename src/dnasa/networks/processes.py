@@ -182,9 +182,10 @@ class ProcessExchange:
         alive, transport = self.transport.shrink()
         rows = [self.shares[rank] for rank in alive]  # type: ignore[index]
         left = [row for block in rows for row in block]
+        lost = sorted(set(range(self.topology.nodes)) - set(left))
         ends = np.cumsum([len(block) for block in rows]).tolist()
         return ProcessExchange(
-            without(self.topology, sorted(set(range(self.topology.nodes)) - set(left))),
+            without(self.topology, lost) if lost else self.topology,
             transport,
             self.rounds,
             self.channel,

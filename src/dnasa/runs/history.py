@@ -187,7 +187,8 @@ class Recorder:
     def continue_without(self, network: Network, lost: Sequence[int], t: int) -> None:
         self.network = network
         self.periods.append((t, network.nodes))
-        self.lost.append({"step": t, "nodes": list(lost)})
+        if lost:
+            self.lost.append({"step": t, "nodes": list(lost)})
         self._update_all_diverged()
 
     def frame(self, last: bool = False) -> "pd.DataFrame":

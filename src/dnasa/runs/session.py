@@ -135,7 +135,10 @@ class Session:
         if self.folder is not None and network.rank == 0:
             recorder.discard(t)
             self.folder.repair_history(recorder.frame(), t)
-        self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
+        if lost:
+            self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
+        else:
+            self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
 
     # ------------------------------------------------------------ signals
 

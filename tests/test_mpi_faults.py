@@ -1,0 +1,90 @@
+"""MPI processes that die, hang or abort an exchange while the others continue; `python tests/mpi_faults.py SEEDS` runs more."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from launching import ENVIRONMENT, MPIRUN, PATIENCE
+from mpi_faults import trial
+
+from dnasa import networks
+from dnasa.core import InputError
+from dnasa.networks.liveness import Place, start_time
+
+needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
+processes = pytest.mark.xdist_group("processes")
+
+
+@needs_mpi
+@processes
+def test_an_aborted_exchange_a_killed_process_and_one_lost_in_the_recovery_are_survived():
+    assert set(trial(0, 4, ["abort", "kill", "in recovery"])) >= {"abort", "in recovery"}
+
+
+@needs_mpi
+@pytest.mark.xdist_group("waiting")
+def test_a_process_that_holds_pythons_lock_is_left_behind():
+    assert set(trial(0, 3, ["deadlock"])) == {"deadlock"}
+
+
+@pytest.mark.long
+@needs_mpi
+@processes
+@pytest.mark.parametrize("seed", range(3))
+def test_every_kind_of_fault_is_survived(seed):
+    assert len(trial(seed)) >= 5
+
+
+@pytest.mark.long
+@needs_mpi
+@processes
+def test_an_exchange_that_fails_again_and_again_ends_the_run():
+    script = (
+        "import numpy as np; from dnasa.core import ProcessLost; from dnasa.networks import connect\n"
+        "network = connect('ring', survive=True)\n"
+        "while True:\n"
+        "    network.at(0).transport.comm.Revoke()\n"
+        "    try: network.multiply((np.ones((1, 2)),), 0)\n"
+        "    except ProcessLost: network = network.survivors()\n"
+    )
+    command = [*MPIRUN, "--with-ft", "ulfm", "-n", "2", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert "had 3 errors of MPI in a row although all processes are running" in done.stderr
+
+
+def test_a_slow_process_continues_and_one_that_hung_ends_itself_with_a_line():
+    script = (
+        "import ctypes, time; from dnasa.networks.liveness import Heartbeat\n"
+        "heartbeat = Heartbeat(lambda: None, 3, timeout=2.0)\n"
+        "time.sleep(2.5); heartbeat.check(); print('slow', flush=True)\n"
+        "ctypes.PyDLL(None).sleep(3); heartbeat.check(); print('hung')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "slow\n"
+    assert done.stderr == "Rank 3 did not run for 3 s and ends: the others continue without it.\n"
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+def test_a_process_is_gone_after_kill_and_its_number_alone_does_not_identify_it():
+    with subprocess.Popen(["sleep", "600"]) as child:
+        place = Place.parse(str(Place("a machine", child.pid, start_time(child.pid))))
+        assert place.runs()
+        assert not place._replace(started="1").runs()
+        place.kill(patience=PATIENCE)
+        assert not place.runs()
+
+
+def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"OMPI_MCA_mpi_ft_enable": "1"})
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    networks.prepare_to_survive(20.0)
+    assert "20" in os.environ.values()
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", sys)
+    networks.prepare_to_survive(20.0)
+    with pytest.raises(InputError, match="with the same timeout each time"):
+        networks.prepare_to_survive(10.0)
