@@ -1,10 +1,12 @@
 """MPI processes that die, hang or abort an exchange while the others continue; `python tests/mpi_faults.py SEEDS` runs more."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launching import ENVIRONMENT, MPIRUN, PATIENCE
@@ -88,3 +90,16 @@ def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch):
     networks.prepare_to_survive(20.0)
     with pytest.raises(InputError, match="with the same timeout each time"):
         networks.prepare_to_survive(10.0)
+
+
+@needs_mpi
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
+def test_the_optimizer_continues_without_a_killed_and_a_hung_process(rule, tmp_path):
+    job = str(Path(__file__).with_name("survive_job.py"))
+    command = [*MPIRUN, "--with-ft", "ulfm", "-n", "5", sys.executable, job, rule, str(tmp_path)]
+    subprocess.run(command, capture_output=True, timeout=PATIENCE, env=ENVIRONMENT)
+    reports = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [report["nodes"] for report in reports] == [[0, 2, 4]] * 3
+    assert all(report["lost"] <= 4 for report in reports)
+    assert all(report["error"] < 0.5 for report in reports)
