@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -12,16 +13,19 @@ import torch
 import dnasa
 
 
-def main(rule, folder):
+def main(rule, folder, pace="0"):
+    pace = float(pace)
     network = dnasa.connect("ring", survive=True, timeout=4)
     model = torch.nn.Linear(3, 1)
     opt = dnasa.optim.Decentralized(model, network, rule)
     generator = torch.Generator().manual_seed(network.rank)
+    first = opt.t
     while opt.t < 120:
-        if network.rank == 1 and opt.t == 20:
+        if network.rank == 1 and first == 0 and opt.t == 20:
             os.kill(os.getpid(), signal.SIGKILL)
         if network.rank == 3 and opt.t == 60:
             ctypes.PyDLL(None).sleep(600)
+        time.sleep(pace)
         x = torch.randn(8, 3, generator=generator)
         opt.zero_grad()
         (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
@@ -29,7 +33,12 @@ def main(rule, folder):
         if opt.t % 25 == 0:
             opt.consensus()
     with opt.averaged():
-        report = {"nodes": opt.nodes, "lost": opt.lost_steps, "error": (model.weight - 1).square().sum().item()}
+        report = {
+            "nodes": opt.nodes,
+            "first": first,
+            "lost": opt.lost_steps,
+            "error": (model.weight - 1).square().sum().item(),
+        }
     Path(folder, f"{network.rank}.json").write_text(json.dumps(report))
 
 

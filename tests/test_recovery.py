@@ -1,13 +1,17 @@
 """Training that processes leave and join: here each process is a thread with its own members, store and process groups."""
 
+import json
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from launching import free_port
+from launching import ENVIRONMENT, PATIENCE, free_port
 from test_optim import backward, flat, model
 
 import dnasa
@@ -17,8 +21,6 @@ from dnasa.networks.elastic import Exchange, leave, open_store, serve
 from dnasa.networks.members import Member, Members
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
-
-PATIENCE = 300  # seconds; only a deadlock takes so long
 
 
 @pytest.fixture
@@ -231,6 +233,26 @@ def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port)
     networks[1].note("step 1")
     for process in (one, two):
         process.end()
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("processes")
+def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp_path):
+    job, where = (
+        Path(__file__).with_name("survive_job.py"),
+        ["--master-addr", "127.0.0.1", "--master-port", free_port()],
+    )
+    options = ["--nnodes", 3, "--nproc-per-node", 1, "--max-restarts", 2, *where]
+    commands = [
+        [sys.executable, "-m", "torch.distributed.run", *options, "--node-rank", node, job, "adanasa", tmp_path, 0.5]
+        for node in range(3)
+    ]
+    agents = [subprocess.Popen([str(word) for word in command], env=ENVIRONMENT) for command in commands]
+    assert [agent.wait(PATIENCE) for agent in agents] == [0, 0, 0]
+    reports = [json.loads((tmp_path / f"{node}.json").read_text()) for node in range(3)]
+    assert [report["nodes"] for report in reports] == [[0, 1, 2]] * 3
+    assert reports[1]["first"] >= 20
+    assert reports[0]["first"] == reports[2]["first"] == 0
 
 
 # ---------------------------------------------------------------- what users give
