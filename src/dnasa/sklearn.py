@@ -7,16 +7,20 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dnasa import topology
 from dnasa.data import Dataset, Encoding, Feature
 from dnasa.engine.loop import solve
-from dnasa.studies.tasks import on_shards
-from dnasa.trained import TrainedModel
+from dnasa.extras import needed_by
+
+with needed_by("dnasa.sklearn"):
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+    from dnasa.studies.tasks import on_shards
+    from dnasa.trained import TrainedModel
 
 
 class _Decentralized(BaseEstimator):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, choose
+from dnasa.extras import needed_by
 
 
 class Codec(NamedTuple):
@@ -37,7 +38,8 @@ def compression(how: str | Codec) -> Channel:
 
 
 def _named(text: str) -> Codec:
-    from dnasa.channels.codecs import quantised, random_k, sign, top_k
+    with needed_by("Compression"):
+        from dnasa.channels.codecs import quantised, random_k, sign, top_k
 
     name, _, share = text.strip().partition(":")
     shares = {"topk": top_k, "randk": random_k}

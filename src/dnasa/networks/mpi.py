@@ -138,7 +138,7 @@ class Transport:
         requests = pending.requests
         began = time.monotonic()
         while not self._all_done(requests):
-            os.sched_yield()
+            yield_processor()
             if self.monitor is not None:
                 self._check(began)
             elif time.monotonic() > began + self.timeout:
@@ -159,7 +159,7 @@ class Transport:
         with self._losses():
             request = start()
         while not self._all_done([request]):
-            os.sched_yield()
+            yield_processor()
             if self.monitor is not None:
                 self._check(began)
             elif time.monotonic() > began + self.timeout:
@@ -220,7 +220,13 @@ class Transport:
         os._exit(1)
 
 
+yield_processor: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
+
+
 def running(pid: int) -> bool:
+    """Whether a process of this machine runs; True on systems without /proc, where only its silence shows that it died."""
+    if not os.path.exists("/proc/self/stat"):
+        return True
     try:
         with open(f"/proc/{pid}/stat") as status:
             return status.read().rsplit(")", 1)[1].split()[0] not in "ZX"

@@ -147,11 +147,6 @@ class Sharded(Problem):
             self.test_total = sum(self.test_counts[node] for node in self.remaining)
 
 
-def validation_name(metric: str) -> str:
-    """What a test metric is called on the validation rows."""
-    return f"validation_{metric.removeprefix('test_')}"
-
-
 @contextmanager
 def seeded(device: torch.device, key: int) -> Iterator[None]:
     """Inside, what torch draws on this device depends on the key alone; afterwards its generator continues as before."""
