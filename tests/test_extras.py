@@ -96,6 +96,6 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
 
 def test_other_missing_modules_are_not_explained_as_extras() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), needed_by("This"):
-        import no_such_module  # type: ignore[import-not-found]  # noqa: F401
+        import no_such_module  # noqa: F401
     with pytest.raises(InputError, match=r"This needs scikit-learn: pip install 'dnasa\[data\]'"), needed_by("This"):
         raise ModuleNotFoundError(name="sklearn.base")

@@ -228,8 +228,8 @@ def literal_step(x, u, z, v, g, eta, alpha, weights):
 def test_a_step_has_the_bits_of_a_literal_one(dtype):
     arguments = step_arguments(dtype=dtype)
     g = np.random.default_rng(1).standard_normal((RUNS, NODES, DIM)).astype(dtype)
-    state = [arguments[name][1].copy() for name in STATE]
-    expected = literal_step(*state, g[1], 0.1, dtype(0.5), dtype(1 / 3))
+    x, u, z, v = (arguments[name][1].copy() for name in STATE)
+    expected = literal_step(x, u, z, v, g[1], 0.1, dtype(0.5), dtype(1 / 3))
     prepared = compiled.prepare(*arguments.values())
     compiled.measure(prepared)
     compiled.step(prepared, g)

@@ -85,7 +85,16 @@ def check_types(python: Path, folder: Path) -> None:
     program, wrong = folder / "program.py", folder / "wrong.py"
     program.write_text(TYPED)
     wrong.write_text(TYPED.replace("steps=10", 'steps="ten"').replace("ring(4)", 'ring("4")'))
-    mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "cache", "--python-executable", python]
+    mypy: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        folder / "cache",
+        "--python-executable",
+        python,
+    ]
     assert "Success" in run(*mypy, program)
     done = subprocess.run([*map(str, mypy), str(wrong)], cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     assert 'expected "int"' in done.stdout

@@ -23,7 +23,7 @@ with needed_by("dnasa.sklearn"):
     from dnasa.trained import TrainedModel
 
 
-class _Decentralized(BaseEstimator):
+class _Decentralized(BaseEstimator):  # type: ignore[misc]
     """Inputs are standardised; `random_state` is the seed. `model_` is the trained model, `nodes_` the number of nodes."""
 
     def __init__(
@@ -92,7 +92,7 @@ class _Decentralized(BaseEstimator):
         return self.model_.outputs(self.model_.encoding.scaled(rows))
 
 
-class DecentralizedClassifier(ClassifierMixin, _Decentralized):
+class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
     """A network that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
@@ -117,7 +117,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):
         return self.model_.probabilities(outputs)
 
 
-class DecentralizedRegressor(RegressorMixin, _Decentralized):
+class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
     """A network that predicts a number, trained with the squared error; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes

@@ -87,10 +87,13 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
     if not 0 < gamma <= 1:
         raise InputError(f"CHOCO's gamma must be a number above 0 and at most 1, not {gamma}.")
 
+    def decoder(like: Array, t: int) -> Callable[[Array], Array]:
+        return lambda payload: codec.decode(payload, like, t)
+
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
         check_memory(memory, messages, counts=range(2, 3))
         payloads = tuple(codec.encode(y - xhat, t) for y, (xhat, _) in zip(messages, memory, strict=True))
-        decoders = [lambda payload, like=y: codec.decode(payload, like, t) for y in messages]
+        decoders = [decoder(y, t) for y in messages]
         arrived = multiply(payloads, decoders)
         mixed, after = [], []
         for y, (xhat, total), payload, decode, weighted in zip(

@@ -129,8 +129,8 @@ class Waiter:
     """Waits in a thread of its own, since a wait of gloo that is given up breaks the connection."""
 
     def __init__(self) -> None:
-        self.works: queue.SimpleQueue = queue.SimpleQueue()
-        self.results: queue.SimpleQueue = queue.SimpleQueue()
+        self.works: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.results: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="waiter", daemon=True).start()
 
     def _run(self) -> None:

@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class Sharded(Problem):
         self.device = find_device(device)
         if loss_scale < torch.finfo(self.dtype).tiny * 1e6:
             raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
-        self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
+        self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
         if self.validation and len(self.validation) != len(shards):
