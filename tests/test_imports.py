@@ -91,3 +91,9 @@ def test_public_names_are_there():
         assert callable(getattr(dnasa, name))
     assert callable(dnasa.topology.from_networkx)
     assert callable(dnasa.topology.from_matrix)
+
+
+@pytest.mark.parametrize("module", [dnasa, dnasa.channels, dnasa.problems, dnasa.trained], ids=lambda m: m.__name__)
+def test_dir_shows_the_public_names(module):
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)

@@ -21,3 +21,7 @@ def __getattr__(name: str) -> Any:
         with needed_by("Compression"):
             return getattr(import_module("dnasa.channels.codecs"), name)
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -111,3 +111,6 @@ if not TYPE_CHECKING:
             if name in MODULES:
                 return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)
         raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

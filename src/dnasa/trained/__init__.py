@@ -20,3 +20,7 @@ def __getattr__(name: str) -> Any:
         with needed_by("A trained model"):
             return getattr(import_module(f"dnasa.trained.{MODULES[name]}"), name)
     raise AttributeError(f"module 'dnasa.trained' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
