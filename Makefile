@@ -8,7 +8,9 @@ setup: .venv/ready
 .venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -c "import dnasa.compiled" 2>/dev/null || echo "WARNING: the C extension was not built: everything works, more slowly." \
+		"To see why: $(BIN)/pip install --verbose --no-deps -e ."
 	touch .venv/ready
 
 run: setup

@@ -53,7 +53,10 @@ def main(runs: int = 1000, evaluations: int = 200) -> None:
     selection = Selection("validation_accuracy", tuple(range(SEEDS)), tuple(range(SEEDS)))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        chosen_runs = lambda: chosen(final(history), selection)  # noqa: E731
+
+        def chosen_runs() -> pd.DataFrame:
+            return chosen(final(history), selection)
+
         found = Comparison(history, "test_accuracy", selection, chosen_runs(), "bytes")
         last = history.drop_duplicates("run", keep="last")
         settings: dict[str, Any] = {"timing": {}}

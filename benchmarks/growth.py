@@ -11,6 +11,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,14 @@ def measure(kind: str, size: int) -> dict[str, float]:
     from dnasa import topology
     from dnasa.networks.simulated import connect
 
-    graph, shape = {
+    cases: dict[str, Callable[[], tuple[Any, tuple[int, ...]]]] = {
         "ring": lambda: (topology.ring(size), (size, 10)),
         "exponential": lambda: (topology.exponential(size), (size, 10)),
         "parameters": lambda: (topology.ring(8), (8, size // 8)),
         "wide": lambda: (topology.ring(64), (64, size // 64)),
         "runs": lambda: (topology.ring(20), (size, 20, 100)),
-    }[kind]()
+    }
+    graph, shape = cases[kind]()
     x: Any = np.ones((1, 1, *shape) if len(shape) == 2 else (1, *shape))
     if kind in ("parameters", "wide"):
         import torch

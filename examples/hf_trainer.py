@@ -19,7 +19,7 @@ import dnasa
 TOKENS, LENGTH = 32, 16
 
 
-class Counting(Dataset):
+class Counting(Dataset[dict[str, torch.Tensor]]):
     def __init__(self, rows: int, seed: int):
         generator = torch.Generator().manual_seed(seed)
         first = torch.randint(TOKENS, (rows, 1), generator=generator)
@@ -33,7 +33,7 @@ class Counting(Dataset):
         return {"input_ids": self.sequences[i], "labels": self.sequences[i]}
 
 
-class DecentralizedTrainer(Trainer):
+class DecentralizedTrainer(Trainer):  # type: ignore[misc]
     """`network` joins the nodes. Every node's `train_dataset` is its own."""
 
     def __init__(self, network: dnasa.Network, **options: Any):
@@ -53,12 +53,12 @@ class DecentralizedTrainer(Trainer):
         nothing.step()  # or torch warns that a scheduler was called first
         return self.lr_scheduler
 
-    def get_train_dataloader(self) -> DataLoader:
+    def get_train_dataloader(self) -> DataLoader[dict[str, torch.Tensor]]:
         """Not distributed over the processes, as Trainer would: the data is this node's."""
         return DataLoader(self.train_dataset, self.args.per_device_train_batch_size, shuffle=True)
 
 
-class LocalGradients(TrainerCallback):
+class LocalGradients(TrainerCallback):  # type: ignore[misc]
     """Trainer wraps the model in DistributedDataParallel, which must not average the nodes' gradients."""
 
     def __init__(self, trainer: Trainer):

@@ -126,11 +126,11 @@ def test_parts_of_the_nodes_average_to_the_whole():
 
 
 def test_small_memory_changes_nothing(monkeypatch):
-    from dnasa.problems import classification
+    from dnasa.problems import sharded
 
     task, x = problem(), torch.randn(2, 3, 4, 53, dtype=torch.double)
     whole, evaluated = task.gradient(x, range(4), [0, 1, 2], 5), task.evaluate(x[:, :, 0], range(4))
-    monkeypatch.setitem(classification.BUDGET, "cpu", 5 * task.footprint * task.batch)
+    monkeypatch.setitem(sharded.BUDGET, "cpu", 5 * task.footprint * task.batch)
     torch.testing.assert_close(task.gradient(x, range(4), [0, 1, 2], 5), whole)
     for name, value in task.evaluate(x[:, :, 0], range(4)).items():
         torch.testing.assert_close(value, evaluated[name])

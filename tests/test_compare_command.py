@@ -12,6 +12,7 @@ from launching import launch
 from test_distributed import needs_mpi
 from test_resume import run
 
+import dnasa
 from dnasa.core import Interrupted
 from dnasa.studies import comparison
 from dnasa.studies.run_table import experiment
@@ -130,7 +131,7 @@ def test_a_comparison_resumes_wherever_it_was_stopped(lost, tmp_path):
 
 
 def test_an_interrupted_extension_names_the_comparison_to_resume(tmp_path, monkeypatch):
-    original = comparison.solve
+    original = dnasa.solve
 
     def interrupted(problem, graph, rules, **options):
         if len(rules) == 1:

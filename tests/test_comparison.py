@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import dnasa
 from dnasa import data, plots, topology
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.rules.registry import RULES, Variant, variants
-from dnasa.statistics import final
+from dnasa.statistics import final, over_seeds
 from dnasa.studies import comparison, drawing, tuning
 from dnasa.studies.comparison import compare
 
@@ -152,7 +153,7 @@ def test_nothing_is_run_for_a_choice_that_is_not_made():
 
 def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch):
     solved = []
-    original = comparison.solve
+    original = dnasa.solve
 
     def recorded(problem, graph, rules, **options):
         solved.append(rules)
@@ -279,9 +280,7 @@ def test_a_linear_axis_shows_the_differences_that_remain():
 
 
 def test_the_legend_lies_outside_of_the_axes():
-    table = comparison.over_seeds(
-        runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)], dnasa=[(np.nan, 1.0, 0.3)]), "test_loss"
-    )
+    table = over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)], dnasa=[(np.nan, 1.0, 0.3)]), "test_loss")
     figure = drawing.figure_of_stepsizes(table, "test_loss")
     figure.draw_without_rendering()
     (legend,) = figure.legends
@@ -310,7 +309,7 @@ def test_a_linear_axis_shows_the_whole_band_at_the_end():
 )
 def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(metric, results, whole):
     grid = [(10.0**k, 1.0, value) for k, value in enumerate(results)]
-    table = comparison.over_seeds(runs(dsgd=grid).rename(columns={"test_loss": metric}), metric)
+    table = over_seeds(runs(dsgd=grid).rename(columns={"test_loss": metric}), metric)
     low, high = drawing.figure_of_stepsizes(table, metric).axes[0].get_ylim()
     assert all(low < value < high for value in results) == whole
     assert all(low < value < high for value in results[1:])
@@ -331,7 +330,7 @@ def test_curves_that_end_at_their_start_can_be_drawn():
 
 def test_a_result_too_large_to_draw_is_a_cross():
     table = runs(dsgd=[(0.1, 1.0, 1e308), (1e300, 1.0, 1.0)])
-    figure = drawing.figure_of_stepsizes(comparison.over_seeds(table, "test_loss"), "test_loss")
+    figure = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss")
     (cross,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [0.1]
     assert plots.rendered(figure, "png")
@@ -339,7 +338,7 @@ def test_a_result_too_large_to_draw_is_a_cross():
 
 def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():
     table = runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4), (10.0, None, np.nan)], dnasa=[(np.nan, 1.0, 0.3)])
-    shown = comparison.over_seeds(table, "test_loss").assign(chosen=[False, True, False, False])
+    shown = over_seeds(table, "test_loss").assign(chosen=[False, True, False, False])
     axis = drawing.figure_of_stepsizes(shown, "test_loss").axes[0]
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [10.0]
@@ -350,7 +349,7 @@ def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():
 
 
 def test_the_axis_explains_crosses_only_where_there_are_some():
-    table = comparison.over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)]), "test_loss")
+    table = over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)]), "test_loss")
     assert drawing.figure_of_stepsizes(table, "test_loss").axes[0].get_xlabel() == "stepsize eta"
 
 

@@ -181,7 +181,7 @@ def test_a_damaged_archive_of_jpegs_is_refused(home, parts, words):
 def test_jpegs_without_their_decoder_name_the_remedy(home, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     write(home / "cifar10" / datasets.CIFAR10_JPEG, npz(**JPEGS), False)
-    with pytest.raises(InputError, match="pip install pillow"):
+    with pytest.raises(InputError, match=r"Pillow: pip install 'dnasa\[data\]'"):
         data.load("cifar10")
 
 

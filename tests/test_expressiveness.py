@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -243,7 +244,7 @@ def test_restart_is_applied_once_for_each_loss():
 # ---------------------------------------------------------------- mistakes in rules of one's own
 
 
-class Bare(core.NamedTuple):
+class Bare(NamedTuple):
     x: core.Array
 
 

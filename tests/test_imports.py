@@ -13,7 +13,7 @@ PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
     ["core", "compiled"],
-    ["arrays", "cuda_graphs", "files"],
+    ["arrays", "cuda_graphs", "extras", "files"],
     ["prox", "randomness", "rules", "statistics", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
@@ -91,3 +91,9 @@ def test_public_names_are_there():
         assert callable(getattr(dnasa, name))
     assert callable(dnasa.topology.from_networkx)
     assert callable(dnasa.topology.from_matrix)
+
+
+@pytest.mark.parametrize("module", [dnasa, dnasa.channels, dnasa.problems, dnasa.trained], ids=lambda m: m.__name__)
+def test_dir_shows_the_public_names(module):
+    assert dir(module) == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)

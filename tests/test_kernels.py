@@ -1,5 +1,9 @@
 """The extension module reads and writes no memory outside its arguments: wrong ones raise ValueError."""
 
+import functools
+import operator
+import platform
+
 import numpy as np
 import pytest
 
@@ -188,6 +192,63 @@ def test_steps_do_not_depend_on_the_number_of_threads(dtype, kind):
     for name in STATE:
         assert np.isfinite(one[name]).all()
         np.testing.assert_array_equal(one[name], three[name])
+
+
+# ---------------------------------------------------------------- instruction sets
+
+# On x86-64 the kernels are compiled for several instruction sets. Each must have the bits of this literal computation, which
+# needs that no product is fused with a sum.
+unfused = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors fuse products with sums")
+
+
+def ordered_dot(a, b):
+    """One partial sum for each number of a vector of 64 bytes, added in halves, then the rest one by one."""
+    lanes, products = 64 // a.itemsize, a * b
+    whole = len(a) // lanes * lanes
+    sums = np.zeros(lanes, a.dtype)
+    for block in products[:whole].reshape(-1, lanes):
+        sums = sums + block
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return functools.reduce(operator.add, products[whole:], sums[0])
+
+
+def literal_step(x, u, z, v, g, eta, alpha, weights):
+    """D-NASA with three equal weights on the ring; norms are sums over tiles."""
+    starts = range(0, DIM, WIDTH)
+    squares = [sum(float(ordered_dot(z[i, k : k + WIDTH], z[i, k : k + WIDTH])) for k in starts) for i in range(NODES)]
+    scale = (eta / np.sqrt(squares))[:, None].astype(x.dtype)
+    tracked = u + g - v
+    sent = (x - scale * z, tracked, (1 - alpha) * z + alpha * tracked)
+    return [weights * a + weights * np.roll(a, -1, 0) + weights * np.roll(a, 1, 0) for a in sent]
+
+
+@unfused
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_step_has_the_bits_of_a_literal_one(dtype):
+    arguments = step_arguments(dtype=dtype)
+    g = np.random.default_rng(1).standard_normal((RUNS, NODES, DIM)).astype(dtype)
+    x, u, z, v = (arguments[name][1].copy() for name in STATE)
+    expected = literal_step(x, u, z, v, g[1], 0.1, dtype(0.5), dtype(1 / 3))
+    prepared = compiled.prepare(*arguments.values())
+    compiled.measure(prepared)
+    compiled.step(prepared, g)
+    for name, literal in zip(STATE, [*expected, g[1]], strict=True):
+        np.testing.assert_array_equal(arguments[name][1], literal)
+
+
+@unfused
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dim", [1, 7, 8, 16, 100])
+def test_a_gradient_of_least_squares_has_the_bits_of_a_literal_one(dim, dtype):
+    generator = np.random.default_rng(dim)
+    rows, x = generator.standard_normal((3, dim + 1)).astype(dtype), generator.standard_normal(dim).astype(dtype)
+    expected = np.zeros(dim, dtype)
+    for row in rows:
+        expected = expected + 2 * (ordered_dot(row[:-1], x) - row[-1]) / dtype(3) * row[:-1]
+    g = np.empty((1, 1, dim), dtype)
+    compiled.least_squares(rows[None], x[None, None], g, 1, 1, 3, dim, dtype == np.float64)
+    np.testing.assert_array_equal(g[0, 0], expected)
 
 
 # ---------------------------------------------------------------- least squares

@@ -10,7 +10,8 @@ from test_resume import history, run
 
 from dnasa import data
 from dnasa.core import InputError
-from dnasa.data.datasets import CIFAR10_FILES, Dataset
+from dnasa.data import Dataset
+from dnasa.data.datasets import CIFAR10_FILES
 from dnasa.problems import Classification, Supervised
 from dnasa.studies import models, tasks
 

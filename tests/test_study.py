@@ -14,11 +14,12 @@ from launching import ENVIRONMENT, PATIENCE
 from test_docs import ROOT, blocks
 from test_resume import run
 
+import dnasa
 from dnasa import plots
 from dnasa.core import InputError, Interrupted
 from dnasa.rules.registry import BUILT_IN
 from dnasa.statistics import final
-from dnasa.studies import comparison, fig3, fig4, networks, study, study_file
+from dnasa.studies import comparison, fig3, fig4, network_tasks, networks, study, study_file
 from dnasa.studies.study_report import StudyReport
 
 TINY = """
@@ -172,7 +173,7 @@ def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
 
     first, _ = again()
     solved = []
-    original = comparison.solve
+    original = dnasa.solve
 
     def counted(*arguments, **options):
         solved.append(options["folder"].path.name)
@@ -395,7 +396,7 @@ def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies():
 
 def test_the_network_study_as_a_file_has_its_settings():
     for cell in study_file.read(study_file.find("networks")).cells:
-        task = networks.TASKS[cell.problem]
+        task = network_tasks.TASKS[cell.problem]
         assert {*cell.settings["rules"]} == {*networks.UNTUNED, *networks.TUNED}
         assert all((*cell.settings["etas"][rule],) == task.etas[rule] for rule in networks.TUNED)
         assert (cell.settings["steps"], cell.settings["seeds"]) == (task.steps, networks.SEEDS)

@@ -7,6 +7,7 @@ from dnasa import core, prox, rules
 from dnasa.arrays import unit
 from dnasa.core import Channel, InputError, Network, Rule
 from dnasa.engine.loop import solve
+from dnasa.extras import needed_by
 from dnasa.rules import schedules
 from dnasa.runs.result import Result
 
@@ -50,10 +51,11 @@ FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": 
 
 def __getattr__(name: str) -> Any:
     """Modules that need SciPy, networkx, torch or matplotlib are imported on first use."""
-    if name in LAZY:
-        return import_module(f"dnasa.{name}")
-    if name in FUNCTIONS:
-        return getattr(import_module(FUNCTIONS[name]), name)
+    with needed_by(f"dnasa.{name}"):
+        if name in LAZY:
+            return import_module(f"dnasa.{name}")
+        if name in FUNCTIONS:
+            return getattr(import_module(FUNCTIONS[name]), name)
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")
 
 

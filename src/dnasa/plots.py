@@ -6,21 +6,19 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import networkx as nx
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import is_color_like, to_hex
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from dnasa import statistics
 from dnasa.core import COLUMNS, InputError
+from dnasa.extras import needed_by
 from dnasa.files import make_folder, write_durably
 from dnasa.rules.registry import CUSTOM, RULES
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from dnasa.topology import Changing, Topology
 
@@ -62,8 +60,12 @@ FONTS: Any = {
 }  # embedded: a file looks the same everywhere
 
 
-def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> tuple[Figure, np.ndarray]:
+def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
     """A figure and its axes as a two-dimensional array; the user's own style is not changed."""
+    with needed_by("A figure"):
+        import matplotlib
+        from matplotlib.figure import Figure
+
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False)
@@ -79,13 +81,17 @@ def title(rule: str) -> str:
 
 def colours(rules: Iterable[str]) -> dict[str, str]:
     """The colour of each rule: the registered one, or else one that no other of these rules has."""
+    with needed_by("A figure"):
+        from matplotlib import color_sequences
+        from matplotlib.colors import is_color_like, to_hex
+
     names = list(dict.fromkeys(rules))
     own: dict[str, str] = {}
     for name in names:
         colour = RULES[name].colour if name in RULES else None
         if is_color_like(colour) and to_hex(colour) not in own.values():  # type: ignore[arg-type]
             own[name] = to_hex(colour)  # type: ignore[arg-type]
-    palette = [to_hex(colour) for name in ("tab10", "tab20b") for colour in matplotlib.color_sequences[name]]
+    palette = [to_hex(colour) for name in ("tab10", "tab20b") for colour in color_sequences[name]]
     free = cycle([colour for colour in palette if colour not in own.values()] or palette)
     return {name: own.get(name) or next(free) for name in names}
 
@@ -111,7 +117,7 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.assign(**drawable(table[numbers].astype(float)))
 
 
-def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
+def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
     """The mean over the seeds and the band between the smallest and the largest, from rows of `shown(statistics.curves())`.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
@@ -129,7 +135,7 @@ def draw_curve(axis: Axes, rows: "pd.DataFrame", label: str, band: bool = True, 
         _cross(axis, x, mean, line.get_color())
 
 
-def _cross(axis: Axes, x: Any, mean: Any, colour: Any) -> None:
+def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
     """At the last point before a run diverged; at the lower edge where there is none."""
     known = mean.notna() & x.notna()
     style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": colour, "label": "_diverged"}
@@ -139,7 +145,7 @@ def _cross(axis: Axes, x: Any, mean: Any, colour: Any) -> None:
         axis.plot(x.dropna().iloc[:1], [0.03], transform=axis.get_xaxis_transform(), **style)
 
 
-def curve(axis: Axes, x: Any, table: "pd.DataFrame", label: str, **style: Any) -> None:
+def curve(axis: "Axes", x: Any, table: "pd.DataFrame", label: str, **style: Any) -> None:
     """The same from a table with one column per run and one row per evaluation at `x`."""
     import pandas as pd
 
@@ -158,8 +164,10 @@ def by_seed(history: "pd.DataFrame", metric: str) -> "pd.DataFrame":
     return last.pivot(index="step", columns="seed", values=metric).astype(float)
 
 
-def finish(axis: Axes, x: str, y: str, log: bool = False) -> None:
+def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
     """Labels and scales; a logarithmic scale needs something positive."""
+    from matplotlib.ticker import MaxNLocator
+
     axis.set_xlabel(x)
     if axis.get_xscale() == "linear":
         axis.xaxis.set_major_locator(MaxNLocator(5))
@@ -170,7 +178,7 @@ def finish(axis: Axes, x: str, y: str, log: bool = False) -> None:
         axis.set_yscale("log")
 
 
-def data_lines(axis: Axes) -> list[Any]:
+def data_lines(axis: "Axes") -> list[Any]:
     """Without crosses at the edge, whose height is no value."""
     return [line for line in axis.get_lines() if line.get_label() != "_diverged"]
 
@@ -178,7 +186,7 @@ def data_lines(axis: Axes) -> list[Any]:
 # ---------------------------------------------------------------- histories
 
 
-def draw_history(history: "pd.DataFrame") -> Figure:
+def draw_history(history: "pd.DataFrame") -> "Figure":
     """Loss, accuracy, gradient norm, consensus and own metrics against steps: mean and range over the seeds of a variant."""
     rows = _numbered(history)
     keys = [*statistics.VARIANT, "number"]
@@ -242,7 +250,7 @@ def _logarithmic(rows: "pd.DataFrame", metric: str) -> bool:
 # ---------------------------------------------------------------- graphs
 
 
-def draw_topology(axis: Axes, topology: "Topology | Changing") -> None:
+def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
     """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights."""
     graph, n, positions = topology.graph, topology.nodes, _positions(topology)
     size = max(4, 2400 / max(n, 12))
@@ -283,15 +291,17 @@ def _positions(topology: "Topology | Changing") -> dict[int, Any]:
 # ---------------------------------------------------------------- files
 
 
-def rendered(figure: Figure, kind: str) -> bytes:
+def rendered(figure: "Figure", kind: str) -> bytes:
     """The figure as the content of a file: png, pdf, svg, ..."""
+    import matplotlib
+
     data = io.BytesIO()
     with matplotlib.rc_context(FONTS):
         figure.savefig(data, format=kind)
     return data.getvalue()
 
 
-def save_figure(figure: Figure, path: str | Path) -> Path:
+def save_figure(figure: "Figure", path: str | Path) -> Path:
     """Write the figure in the format of the file's suffix; the file is complete or absent."""
     target = Path(path)
     known: Iterable[str] = figure.canvas.get_supported_filetypes()

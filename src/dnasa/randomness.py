@@ -166,7 +166,13 @@ class Samples:
         self.length = max(1, min(64, 65536 // max(1, size)))
         self.cached: tuple[object, Array] = (None, None)
 
-    def at(self, seeds: Sequence[int], nodes: Sequence[int], t: int, ready: Callable = lambda block: block) -> Array:
+    def at(
+        self,
+        seeds: Sequence[int],
+        nodes: Sequence[int],
+        t: int,
+        ready: Callable[[np.ndarray], Array] = lambda block: block,
+    ) -> Array:
         """The samples of step t, (seeds, nodes, ...); `ready` converts a whole block once, e.g. to a device."""
         block, row = divmod(t, self.length)
         key = (tuple(seeds), tuple(nodes) if not isinstance(nodes, range) else nodes, block)

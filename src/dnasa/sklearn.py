@@ -7,19 +7,23 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from dnasa import topology
 from dnasa.data import Dataset, Encoding, Feature
 from dnasa.engine.loop import solve
-from dnasa.studies.tasks import on_shards
-from dnasa.trained import TrainedModel
+from dnasa.extras import needed_by
+
+with needed_by("dnasa.sklearn"):
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+    from dnasa.studies.tasks import on_shards
+    from dnasa.trained import TrainedModel
 
 
-class _Decentralized(BaseEstimator):
+class _Decentralized(BaseEstimator):  # type: ignore[misc]
     """Inputs are standardised; `random_state` is the seed. `model_` is the trained model, `nodes_` the number of nodes."""
 
     def __init__(
@@ -88,7 +92,7 @@ class _Decentralized(BaseEstimator):
         return self.model_.outputs(self.model_.encoding.scaled(rows))
 
 
-class DecentralizedClassifier(ClassifierMixin, _Decentralized):
+class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
     """A network that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
@@ -113,7 +117,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):
         return self.model_.probabilities(outputs)
 
 
-class DecentralizedRegressor(RegressorMixin, _Decentralized):
+class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
     """A network that predicts a number, trained with the squared error; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes

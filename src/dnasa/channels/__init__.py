@@ -7,6 +7,7 @@ from dnasa.channels.cast import cast
 from dnasa.channels.compressed import Codec, choco, compression
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from dnasa.channels.codecs import quantised, random_k, sign, top_k
@@ -17,5 +18,10 @@ __all__ = ["Codec", "cast", "choco", "compression", "exchange", "faulty", "quant
 def __getattr__(name: str) -> Any:
     """Codecs need torch, which is imported on first use."""
     if name in ("quantised", "random_k", "sign", "top_k"):
-        return getattr(import_module("dnasa.channels.codecs"), name)
+        with needed_by("Compression"):
+            return getattr(import_module("dnasa.channels.codecs"), name)
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

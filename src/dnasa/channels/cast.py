@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import Array, Channel, Memory, Messages, Multiply, choose
+from dnasa.extras import needed_by
 
 DTYPES = ("bfloat16", "float16")
 
@@ -16,6 +17,8 @@ DTYPES = ("bfloat16", "float16")
 def cast(dtype: str) -> Channel:
     """Messages travel as bfloat16 or float16."""
     choose("message dtype", dtype, dict.fromkeys(DTYPES))
+    with needed_by("A message dtype of 16 bits"):
+        import torch  # noqa: F401
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
         payloads = tuple(encode(m, dtype) for m in messages)

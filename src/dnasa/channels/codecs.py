@@ -106,7 +106,11 @@ def _energy(share: float) -> float:
 
 
 def _codec(
-    encode: Callable, decode: Callable, row_bytes: Callable[[int, int], int], name: str, gamma: float | None
+    encode: Callable[[Tensor, int], Tensor],
+    decode: Callable[[Tensor, int, torch.dtype, int], Tensor],
+    row_bytes: Callable[[int, int], int],
+    name: str,
+    gamma: float | None,
 ) -> Codec:
     """A codec of tensors, which takes NumPy arrays too."""
 
@@ -126,7 +130,13 @@ def _codec(
 
 
 def _blockwise(
-    block: int, bits: int, scale: Callable, codes: Callable, values: Callable, name: str, gamma: float
+    block: int,
+    bits: int,
+    scale: Callable[[Tensor, Tensor], Tensor],
+    codes: Callable[[Tensor, Tensor], Tensor],
+    values: Callable[[Tensor], Tensor],
+    name: str,
+    gamma: float,
 ) -> Codec:
     """Every number as a code of so many bits; the scales of all blocks of a row, in bfloat16, come first."""
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, choose
+from dnasa.extras import needed_by
 
 
 class Codec(NamedTuple):
@@ -37,7 +38,8 @@ def compression(how: str | Codec) -> Channel:
 
 
 def _named(text: str) -> Codec:
-    from dnasa.channels.codecs import quantised, random_k, sign, top_k
+    with needed_by("Compression"):
+        from dnasa.channels.codecs import quantised, random_k, sign, top_k
 
     name, _, share = text.strip().partition(":")
     shares = {"topk": top_k, "randk": random_k}
@@ -85,10 +87,13 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
     if not 0 < gamma <= 1:
         raise InputError(f"CHOCO's gamma must be a number above 0 and at most 1, not {gamma}.")
 
+    def decoder(like: Array, t: int) -> Callable[[Array], Array]:
+        return lambda payload: codec.decode(payload, like, t)
+
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
         check_memory(memory, messages, counts=range(2, 3))
         payloads = tuple(codec.encode(y - xhat, t) for y, (xhat, _) in zip(messages, memory, strict=True))
-        decoders = [lambda payload, like=y: codec.decode(payload, like, t) for y in messages]
+        decoders = [decoder(y, t) for y in messages]
         arrived = multiply(payloads, decoders)
         mixed, after = [], []
         for y, (xhat, total), payload, decode, weighted in zip(

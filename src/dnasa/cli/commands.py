@@ -113,7 +113,6 @@ def train(
     print_line(timing_line(result))
     if out is not None and result.rank == 0:
         pictures.save_history(out, result)
-        print_line(f"Saved {out}/history.csv, x.safetensors, config.json and history.png.")
     if out is not None:
         trained.save(out, made, result, shared["network"])
     lost = result.runs[result.runs.diverged.notna()]

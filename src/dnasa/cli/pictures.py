@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnasa.cli.rendering import print_line
 from dnasa.core import InputError, RunError, choose
+from dnasa.extras import can_draw
 from dnasa.files import write_durably
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ def formats(text: str) -> list[str]:
 def names(command: str, options: Mapping[str, Any]) -> list[str]:
     """The files that a command with these options writes at its end."""
     if command == "train":
-        return ["history.png", *([] if options.get("problem") else ["model.safetensors", "model.json"])]
-    kinds = formats(options.get("format") or FORMATS[0])
+        return ["history.png"] * can_draw() + ([] if options.get("problem") else ["model.safetensors", "model.json"])
+    kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
     return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
 
@@ -38,17 +40,28 @@ def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]
     return [name for name in names(command, options) if not (folder / name).exists()]
 
 
+def drawn(kinds: Sequence[str]) -> Sequence[str]:
+    """The formats to draw: none, with a line that says so, where matplotlib is missing."""
+    if can_draw():
+        return kinds
+    print_line("Figures are left out, since they need matplotlib: pip install 'dnasa[plot]'.")
+    return ()
+
+
 def save_history(folder: Path, result: "Result") -> None:
     from dnasa.plots import rendered
 
-    write(folder / "history.png", rendered(result.plot(), "png"))
+    for kind in drawn(["png"]):
+        write(folder / f"history.{kind}", rendered(result.plot(), kind))
+    figure = " and history.png" if can_draw() else ""
+    print_line(f"Saved {folder}/history.csv, x.safetensors, config.json{figure}.")
 
 
 def save_comparison(folder: Path, comparison: "Comparison", kinds: Sequence[str], latex: bool, title: str) -> None:
     """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
-    for kind in kinds:
+    for kind in drawn(kinds):
         write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
         write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
     write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())

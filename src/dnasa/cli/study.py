@@ -9,7 +9,7 @@ import typer
 from dnasa import networks
 from dnasa.cli import inputs, options, plugins
 from dnasa.cli.exits import fail
-from dnasa.cli.pictures import formats, write
+from dnasa.cli.pictures import drawn, formats, write
 from dnasa.cli.rendering import frame_table, print_line, print_wide
 from dnasa.core import InputError
 from dnasa.files import make_folder
@@ -66,7 +66,8 @@ def print_list(file: str | None) -> None:
     if file is not None:
         raise InputError("--list lists all studies: leave the file out.")
     for name, path in study_file.shipped().items():
-        print_line(f"{name}: {path.read_text().splitlines()[0].lstrip('# ')}")
+        first, *_ = path.read_text(encoding="utf-8").splitlines()
+        print_line(f"{name}: {first.lstrip('# ')}")
 
 
 def print_report(report: "StudyReport") -> None:
@@ -81,7 +82,7 @@ def save(report: "StudyReport", folder: Path, kinds: Sequence[str], latex: bool)
     """Each file is complete or absent."""
     from dnasa.plots import rendered
 
-    figure = report.study.figure
+    figure, kinds = report.study.figure, drawn(kinds)
     for kind in kinds:
         write(folder / f"{figure}.{kind}", rendered(report.draw(), kind))
     write(folder / f"{figure}.csv", report.drawn().to_csv(index=False).encode())

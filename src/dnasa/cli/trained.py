@@ -4,7 +4,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -26,6 +26,7 @@ from dnasa.rules import RULES
 
 if TYPE_CHECKING:
     from dnasa.core import Network
+    from dnasa.problems.sharded import Sharded
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.studies.sources import Source
@@ -45,13 +46,12 @@ def saved(shared: dict[str, Any]) -> "Result | None":
 
 def save(folder: Path, source: "Source", result: "Result", network: "Network") -> None:
     """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none."""
-    from dnasa.problems.sharded import Sharded
+    if source.rows is None or result.runs.diverged.notna().all():
+        return
     from dnasa.trained.finished import save_run
 
-    if source.rows is None or not isinstance(source.problem, Sharded) or result.runs.diverged.notna().all():
-        return
     try:
-        tested = save_run(folder, source.problem, source.rows, source.model, result, network)
+        tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
     use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE` uses it" if tested else ""

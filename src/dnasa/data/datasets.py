@@ -19,6 +19,7 @@ from dnasa.data import files
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import read_text_frame
 from dnasa.data.text import CONTEXT, from_text
+from dnasa.extras import needed_by
 
 Parts = dict[str, Any]  # arrays: inputs, labels, test_inputs, test_labels
 
@@ -106,6 +107,8 @@ def _from_openml(name: str, known: Known) -> Parts:
         print(f"Fetching {name} (OpenML {known.openml}); this happens once ...", file=sys.stderr)
         try:
             return _table(*fetch_openml(known.openml))
+        except InputError:
+            raise
         except Exception as error:  # whatever the cause, the remedy is the same
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"Cannot fetch {name} from OpenML ({reason}). {known.remedy}") from error
@@ -115,7 +118,8 @@ def _from_openml(name: str, known: Known) -> Parts:
 
 def fetch_openml(number: int) -> tuple[np.ndarray, np.ndarray]:
     """Inputs and labels, labels as numbers 0, 1, ... in sorted order."""
-    from sklearn.datasets import fetch_openml as fetch
+    with needed_by("Fetching from OpenML"):
+        from sklearn.datasets import fetch_openml as fetch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about retries and parsers
@@ -129,7 +133,8 @@ def fetch_openml(number: int) -> tuple[np.ndarray, np.ndarray]:
 
 def digits() -> Dataset:
     """Handwritten digits, 8 x 8 pixels, 1,797 rows, shipped with scikit-learn; every fifth row is for testing."""
-    from sklearn.datasets import load_digits
+    with needed_by("The digits data"):
+        from sklearn.datasets import load_digits
 
     inputs, labels = load_digits(return_X_y=True)
     return Dataset("digits", **every_fifth(inputs.astype(np.float32) / 16, labels), source="scikit-learn")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
+from dnasa.extras import needed_by
 
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 
@@ -44,7 +45,8 @@ def read_idx(path: Path) -> np.ndarray:
 
 def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     """`label index:value ...` per line, indices from 1."""
-    from sklearn.datasets import load_svmlight_file
+    with needed_by("Reading LIBSVM files"):
+        from sklearn.datasets import load_svmlight_file
 
     text = io.BytesIO(read_bytes(path))
     try:
@@ -100,10 +102,8 @@ def read_cifar10_jpeg(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def decode_jpeg(jpeg: bytes, path: Path) -> np.ndarray:
     """An image of 32 x 32 pixels and 3 colours; its size is checked before memory is used for it."""
-    try:
+    with needed_by(f"Decoding the images of {path.name}"):
         from PIL import Image
-    except ImportError:
-        raise InputError(f"{path.name} holds JPEG images, and Pillow decodes them: `pip install pillow`.") from None
     try:
         image = Image.open(io.BytesIO(jpeg), formats=["JPEG"])
         pixels = np.asarray(image) if image.size == (32, 32) and image.mode == "RGB" else None

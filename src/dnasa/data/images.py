@@ -7,6 +7,7 @@ import numpy as np
 
 from dnasa.core import InputError
 from dnasa.data.rows import Rows, of_arrays
+from dnasa.extras import needed_by
 
 KINDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
@@ -41,10 +42,8 @@ def _mode(paths: dict[Path, str]) -> str:
 
 
 def _open(path: Path) -> Any:
-    try:
+    with needed_by(f"Reading the image {path.name}"):
         from PIL import Image
-    except ImportError:
-        raise InputError(f"{path.name} is an image, and Pillow reads it: `pip install pillow`.") from None
     try:
         return Image.open(path)
     except Exception as error:  # Pillow raises many kinds for damaged images

@@ -11,6 +11,7 @@ from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding
 from dnasa.data.rows import Rows, of_arrays, of_frame
 from dnasa.data.summaries import make_encoding, summarise
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +58,8 @@ def from_torch(
 
 
 def _columns(rows: Any) -> tuple[np.ndarray, np.ndarray]:
-    import torch
+    with needed_by("A torch dataset"):
+        import torch
 
     pairs = [rows[i] for i in range(len(rows))]
     inputs, labels = ([torch.as_tensor(pair[place]) for pair in pairs] for place in (0, 1))

@@ -14,6 +14,7 @@ import numpy as np
 from dnasa.core import InputError
 from dnasa.data import files
 from dnasa.data.rows import Rows, of_arrays, of_frame
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,7 +293,8 @@ def is_libsvm(path: Path) -> bool:
 
 
 def read_libsvm(path: Path) -> Rows:
-    from sklearn.datasets import load_svmlight_file
+    with needed_by("Reading LIBSVM files"):
+        from sklearn.datasets import load_svmlight_file
 
     try:
         inputs, labels = load_svmlight_file(io.BytesIO(files.read_bytes(path)), dtype=np.float32)

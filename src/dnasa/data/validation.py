@@ -49,3 +49,8 @@ def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
     cuts = [_tenth(len(order)) if len(order) else 0 for order in orders]
     pairs = list(zip(orders, cuts, strict=True))
     return [np.sort(order[cut:]) for order, cut in pairs], [np.sort(order[:cut]) for order, cut in pairs]
+
+
+def validation_name(metric: str) -> str:
+    """What a test metric is called on the validation rows."""
+    return f"validation_{metric.removeprefix('test_')}"

@@ -282,7 +282,7 @@ def triton_step() -> Any:
     import triton
     import triton.language as tl
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def step(  # type: ignore[no-untyped-def]
         x_ptr,
         u_ptr,

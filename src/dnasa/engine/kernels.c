@@ -17,12 +17,29 @@
 #define MAX_THREADS 1
 #endif
 
+/* On x86-64 the functions with loops are compiled for several instruction sets, and the processor's is chosen at run time.
+   All give the same bits: sums have a fixed order, and there no product is fused with a sum (-ffp-contract=off). */
+#ifndef CLONES
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define CLONES
+#endif
+#endif
+#ifdef __GNUC__
+#define INLINE static inline __attribute__((always_inline)) /* into each clone of its caller */
+#else
+#define INLINE static inline
+#endif
+
 static int forked = 0; /* OpenMP's threads do not exist in a forked process, which would wait for them forever */
 
 enum {
     MIN_PARALLEL_SIZE = 1 << 15, /* numbers below which one thread is faster than several */
     NARROW_TILE = 32             /* columns up to which the overhead of a loop exceeds its work */
 };
+
+#define LANES (64 / (int)sizeof(REAL)) /* partial sums of a sum, as many as the widest vectors have numbers */
 
 static int threads_for(double numbers) { return numbers < MIN_PARALLEL_SIZE ? 1 : MAX_THREADS; }
 

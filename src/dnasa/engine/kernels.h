@@ -12,7 +12,7 @@
    Columns are processed in tiles: the messages of all nodes stay in the cache until they are mixed, and every array is read
    from and written to main memory once. Squares are summed per tile, so that |z| does not depend on the number of threads. */
 
-static void NAME(messages)(const REAL *restrict x, const REAL *restrict u, const REAL *restrict z, REAL *restrict v,
+INLINE void NAME(messages)(const REAL *restrict x, const REAL *restrict u, const REAL *restrict z, REAL *restrict v,
                            const REAL *restrict g, REAL scale, REAL alpha, Py_ssize_t width, REAL *restrict new_x,
                            REAL *restrict new_u, REAL *restrict new_z) {
     for (Py_ssize_t k = 0; k < width; k++) {
@@ -24,7 +24,7 @@ static void NAME(messages)(const REAL *restrict x, const REAL *restrict u, const
     }
 }
 
-static void NAME(scaled_messages)(const REAL *restrict x, const REAL *restrict y, const REAL *restrict m, REAL *restrict z,
+INLINE void NAME(scaled_messages)(const REAL *restrict x, const REAL *restrict y, const REAL *restrict m, REAL *restrict z,
                                   const REAL *restrict g, REAL eta, double alpha, double beta, Py_ssize_t width,
                                   REAL *restrict new_x, REAL *restrict new_y, REAL *restrict new_m) {
     REAL z_old = 1 - alpha, z_new = alpha, m_old = beta, m_new = 1 - beta;
@@ -40,7 +40,7 @@ static void NAME(scaled_messages)(const REAL *restrict x, const REAL *restrict y
 }
 
 /* The weighted sum over a node's neighbours, three at a time; `stride` is the distance between the rows of two nodes. */
-static void NAME(mix)(REAL *restrict out, const REAL *rows, const int *neighbours, const REAL *weights, int count,
+INLINE void NAME(mix)(REAL *restrict out, const REAL *rows, const int *neighbours, const REAL *weights, int count,
                       Py_ssize_t width, Py_ssize_t stride) {
     for (int j = 0; j < count; j += 3) {
         const REAL *restrict a = rows + neighbours[j] * stride, *restrict b = rows + neighbours[j + 1] * stride;
@@ -53,13 +53,23 @@ static void NAME(mix)(REAL *restrict out, const REAL *rows, const int *neighbour
     }
 }
 
-static double NAME(sum_of_squares)(const REAL *z, Py_ssize_t width) {
+/* a'b, summed in the same order with vectors of any width. */
+INLINE REAL NAME(dot)(const REAL *a, const REAL *b, Py_ssize_t width) {
     REAL sum = 0;
-    for (Py_ssize_t k = 0; k < width; k++) sum += z[k] * z[k];
+    Py_ssize_t k = 0;
+    if (width >= LANES) {
+        REAL lanes[LANES] = {0};
+        for (; k + LANES <= width; k += LANES)
+            for (int i = 0; i < LANES; i++) lanes[i] += a[k + i] * b[k + i];
+        for (int half = LANES / 2; half > 0; half /= 2)
+            for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+        sum = lanes[0];
+    }
+    for (; k < width; k++) sum += a[k] * b[k];
     return sum;
 }
 
-static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_ssize_t run, Py_ssize_t first, Py_ssize_t width,
+CLONES static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_ssize_t run, Py_ssize_t first, Py_ssize_t width,
                             REAL *scratch, double *squares) {
     Py_ssize_t offset = run * step->nodes * step->dim + first;
     int narrow = width <= NARROW_TILE; /* then the three messages of a node are adjacent, and one sum mixes them */
@@ -93,13 +103,14 @@ static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_ssize_t 
             NAME(mix)(u + row, scratch + next, neighbours, weights + begin, count, width, stride);
             NAME(mix)(z + row, scratch + 2 * next, neighbours, weights + begin, count, width, stride);
         }
-        if (step->kind == NORMALISED) squares[i] = NAME(sum_of_squares)(z + row, width);
+        if (step->kind == NORMALISED) squares[i] = NAME(dot)(z + row, z + row, width);
     }
 }
 
-static void NAME(measure_tile)(const Step *step, Py_ssize_t run, Py_ssize_t first, Py_ssize_t width, double *squares) {
+CLONES static void NAME(measure_tile)(const Step *step, Py_ssize_t run, Py_ssize_t first, Py_ssize_t width,
+                                      double *squares) {
     const REAL *z = (const REAL *)step->z + run * step->nodes * step->dim + first;
-    for (Py_ssize_t i = 0; i < step->nodes; i++) squares[i] = NAME(sum_of_squares)(z + i * step->dim, width);
+    for (Py_ssize_t i = 0; i < step->nodes; i++, z += step->dim) squares[i] = NAME(dot)(z, z, width);
 }
 
 /* All tiles of all runs: a step where there are gradients, otherwise only the sums of squares. */
@@ -116,22 +127,21 @@ static void NAME(all_tiles)(const Step *step, const REAL *gradients) {
     }
 }
 
-/* g = the mean over the batch of 2 X (X'x - Y); every row of `pairs` is X followed by Y. */
+/* g = the mean over the batch of 2 X (X'x - Y); every row is X followed by Y. */
+CLONES static void NAME(batch_gradient)(const REAL *restrict row, const REAL *restrict x, REAL *restrict g,
+                                        Py_ssize_t batch, Py_ssize_t dim) {
+    for (Py_ssize_t b = 0; b < batch; b++, row += dim + 1) {
+        REAL factor = 2 * (NAME(dot)(row, x, dim) - row[dim]) / batch;
+        if (b == 0)
+            for (Py_ssize_t k = 0; k < dim; k++) g[k] = factor * row[k];
+        else
+            for (Py_ssize_t k = 0; k < dim; k++) g[k] += factor * row[k];
+    }
+}
+
 static void NAME(least_squares)(const REAL *pairs, const REAL *points, REAL *gradients, Py_ssize_t runs, Py_ssize_t nodes,
                                 Py_ssize_t batch, Py_ssize_t dim) {
 #pragma omp parallel for schedule(static) num_threads(threads_for((double)runs * nodes * batch * dim))
-    for (Py_ssize_t task = 0; task < runs * nodes; task++) {
-        const REAL *x = points + task * dim, *rows = pairs + task % nodes * batch * (dim + 1);
-        REAL *restrict g = gradients + task * dim;
-        for (Py_ssize_t b = 0; b < batch; b++) {
-            const REAL *restrict row = rows + b * (dim + 1);
-            REAL residual = 0;
-            for (Py_ssize_t k = 0; k < dim; k++) residual += row[k] * x[k];
-            REAL factor = 2 * (residual - row[dim]) / batch;
-            if (b == 0)
-                for (Py_ssize_t k = 0; k < dim; k++) g[k] = factor * row[k];
-            else
-                for (Py_ssize_t k = 0; k < dim; k++) g[k] += factor * row[k];
-        }
-    }
+    for (Py_ssize_t task = 0; task < runs * nodes; task++)
+        NAME(batch_gradient)(pairs + task % nodes * batch * (dim + 1), points + task * dim, gradients + task * dim, batch, dim);
 }

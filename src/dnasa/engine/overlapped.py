@@ -38,7 +38,7 @@ class Overlapped:
         self.stream = CudaStream(snapshot.state.x)
         self.x, self.sent = snapshot.state.x, snapshot.sent
         self.last = snapshot  # with nothing in flight
-        self.pending: Future = self.submit(self._ahead, snapshot.state, snapshot.memory.get(0, ()), t)
+        self.pending: Future[Any] = self.submit(self._ahead, snapshot.state, snapshot.memory.get(0, ()), t)
 
     def _ahead(self, state: State, memory: Memory, t: int) -> tuple[State, Memory, Messages, Memory]:
         """The state of step t with its early messages exchanged; the memory before and after that."""
@@ -97,7 +97,7 @@ class Overlapped:
         check_messages(messages, state.x)
         self.pending = self.submit(self._rest, meanwhile, memory, early, after, messages, t)
 
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         return self.thread.submit(self.stream.run, self.stream.mark(), work, *args)
 
     def finish(self) -> None:

@@ -31,7 +31,7 @@ class Stepper(Protocol):
 
     def step(self, gradients: Gradients, t: int) -> None: ...
 
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         """Exchange something else, after what is in flight."""
 
     def finish(self) -> None:
@@ -51,8 +51,8 @@ class Immediate:
     def complete(self) -> Snapshot:
         return self.snapshots[0]
 
-    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
-        future: Future = Future()
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
         future.set_result(work(*args))
         return future
 
@@ -91,7 +91,13 @@ class Sequential(Immediate):
         self.state, self.memory = check_next(state, self.state), memory
 
     def _exchange(
-        self, state: State, messages: Messages, receive: Callable, memory: ChannelMemory, number: int, t: int
+        self,
+        state: State,
+        messages: Messages,
+        receive: Callable[..., State],
+        memory: ChannelMemory,
+        number: int,
+        t: int,
     ) -> State:
         check_messages(messages, self.state.x)
         began = now()
@@ -122,7 +128,7 @@ def check_state(state: State, x: Array) -> State:
     return state
 
 
-def sending(send: Callable, state: State, *args: Any) -> tuple[Messages, State]:
+def sending(send: Callable[..., tuple[Messages, State]], state: State, *args: Any) -> tuple[Messages, State]:
     """What `send` returned, if it is messages and a state."""
     sent = send(state, *args)
     pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
@@ -150,7 +156,7 @@ def check_messages(messages: Messages, x: Array) -> None:
             )
 
 
-def receiving(receive: Callable, state: State, mixed: Messages, senders: str = "early and send") -> State:
+def receiving(receive: Callable[..., State], state: State, mixed: Messages, senders: str = "early and send") -> State:
     """The next state; a `receive` that takes another number of messages than were sent is reported as such."""
     try:
         after = receive(state, mixed)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import Channel, InputError, Network, choose
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -123,7 +124,8 @@ def connect(
         _exit_together(engine)
         return network
     if engine == "torch":
-        from dnasa.networks import torchdist
+        with needed_by("The engine torch"):
+            from dnasa.networks import torchdist
 
         graph = _graph(topology, lambda: torchdist.processes(timeout, device))
         network = torchdist.connect(graph, rounds, timeout, device, channel)

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 import warnings
-from typing import Protocol
+from typing import Any, Protocol
 
 from dnasa.core import InputError, RunError
 
@@ -115,7 +115,7 @@ class Monitor:
                     self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), text, 0
                 self.problem = self.problem or self._difference(calls, rank, json.loads(text))
 
-    def _difference(self, calls: dict[str, str], rank: int, report: dict) -> Exception | None:
+    def _difference(self, calls: dict[str, str], rank: int, report: dict[str, Any]) -> Exception | None:
         if report["failure"]:
             return RunError(report["failure"])
         for key in calls.keys() & report["calls"].keys():

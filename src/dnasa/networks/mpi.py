@@ -177,7 +177,7 @@ class Transport:
         requests = pending.requests
         began = time.monotonic()
         while not self._all_done(requests):
-            os.sched_yield()
+            yield_processor()
             if self._overdue(began):
                 late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
                 raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
@@ -204,7 +204,7 @@ class Transport:
         with self._losses():
             request = start()
         while not self._all_done([request]):
-            os.sched_yield()
+            yield_processor()
             if self._overdue(began):
                 gone = self.dead()
                 if gone:
@@ -293,6 +293,9 @@ class Transport:
         if gone:
             os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())
         os._exit(1)
+
+
+yield_processor: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
 
 
 def abort(code: int) -> None:

@@ -131,8 +131,8 @@ class Waiter:
     waiting: ClassVar[set["Waiter"]] = set()
 
     def __init__(self) -> None:
-        self.works: queue.SimpleQueue = queue.SimpleQueue()
-        self.results: queue.SimpleQueue = queue.SimpleQueue()
+        self.works: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.results: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="waiter", daemon=True).start()
 
     @classmethod

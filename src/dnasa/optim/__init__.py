@@ -1,7 +1,10 @@
 """Any rule as a `torch.optim.Optimizer`: two changed lines make an ordinary training loop a decentralised one."""
 
-from dnasa.optim.decentralized import Decentralized
-from dnasa.optim.frameworks import local_gradients
-from dnasa.optim.join import Join
+from dnasa.extras import needed_by
+
+with needed_by("dnasa.optim"):
+    from dnasa.optim.decentralized import Decentralized
+    from dnasa.optim.frameworks import local_gradients
+    from dnasa.optim.join import Join
 
 __all__ = ["Decentralized", "Join", "local_gradients"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +15,11 @@ class MixedBuffers:
     def __init__(self, buffers: Iterable[Tensor], network: Network):
         self.tensors = [b for b in buffers if b.is_floating_point()]
         self.network = network
-        self.in_flight: tuple[Tensor, Future] | None = (
+        self.in_flight: tuple[Tensor, Future[Any]] | None = (
             None  # the buffers as they were sent, and the future of their mixture
         )
 
-    def send(self, submit: Callable[..., Future], dtype: torch.dtype, t: int) -> None:
+    def send(self, submit: Callable[..., Future[Any]], dtype: torch.dtype, t: int) -> None:
         if self.tensors and self.network.nodes > 1:
             self.receive()
             sent = torch.cat([b.reshape(-1).to(dtype) for b in self.tensors])[None]

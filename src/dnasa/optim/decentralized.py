@@ -54,7 +54,7 @@ BEYOND = "step() is called more often than steps={} says: the rule's steps are 0
 OWN = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
 
 
-class Group(dict):
+class Group(dict[str, Any]):
     """A parameter group whose error message says why it has no learning rate."""
 
     def __missing__(self, key: str) -> Any:

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dnasa.core import Array, Layout, Prox
+from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from dnasa.problems import augment, models
@@ -104,8 +105,12 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a problem when it is first used, since some need torch."""
-        if name in ("augment", "models"):
-            return import_module(f"dnasa.problems.{name}")
-        if name in MODULES:
-            return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)
+        with needed_by(f"dnasa.problems.{name}"):
+            if name in ("augment", "models"):
+                return import_module(f"dnasa.problems.{name}")
+            if name in MODULES:
+                return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)
         raise AttributeError(f"module 'dnasa.problems' has no attribute '{name}'")
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dnasa.arrays import copied, like, moderate, to_numpy
 from dnasa.core import Array, InputError, Prox, whole
+from dnasa.extras import needed_by
 from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
 from dnasa.randomness import Generators
@@ -71,7 +72,8 @@ class Custom(Problem):
         With `batched=True`, `loss(x, nodes, rngs)` gives one number for each row of x: (variants, seeds, k). The other
         options are those of `Custom`; their functions are given tensors, also if `start` is a NumPy array.
         """
-        import torch
+        with needed_by("Custom.from_loss"):
+            import torch
 
         _check_function("loss", loss, _arguments(batched))
 

@@ -104,7 +104,7 @@ class FlatModule:
         with self._precision():
             return self.loss(functional_call(module, dict(zip(self.trained, parts, strict=True)), (x,)), y)
 
-    def _precision(self) -> AbstractContextManager:
+    def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def _leaves(self, flat: Tensor) -> list[Tensor]:

@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ class Sharded(Problem):
         self.device = find_device(device)
         if loss_scale < torch.finfo(self.dtype).tiny * 1e6:
             raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
-        self.make = (lambda: copy.deepcopy(model)) if isinstance(model, nn.Module) else model
+        self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
         self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
         if self.validation and len(self.validation) != len(shards):
@@ -145,11 +146,6 @@ class Sharded(Problem):
         self.remaining = [node for node in self.remaining if node not in set(lost)]
         if self.test_counts:
             self.test_total = sum(self.test_counts[node] for node in self.remaining)
-
-
-def validation_name(metric: str) -> str:
-    """What a test metric is called on the validation rows."""
-    return f"validation_{metric.removeprefix('test_')}"
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from dnasa.core import InputError, Layout, choose
 from dnasa.cuda_graphs import CudaGraphs
 from dnasa.data import Dataset
+from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded, validation_name
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded
 from dnasa.problems.stored import Rows, as_inputs, as_targets
 from dnasa.randomness import Streams
 

@@ -216,7 +216,7 @@ class RunFolder:
         try:
             with open(self.path / "history.csv", "ab") as file:
                 file.truncate(self.history_bytes)
-            return (self.path / "history.csv").read_text()
+            return (self.path / "history.csv").read_text(encoding="utf-8")
         except OSError as error:
             raise self._cannot_write("history.csv", error) from error
 

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from dnasa.core import choose
+from dnasa.extras import needed_by
 
 FIGURES = {
     "fig1": "speedup with the number of nodes (least squares, ring)",
@@ -27,4 +28,5 @@ FIGURES = {
 def figure(name: str) -> Any:
     """The module of that figure."""
     choose("figure", name, FIGURES)
-    return import_module(f"dnasa.studies.{name}")
+    with needed_by(f"The study {name}"):
+        return import_module(f"dnasa.studies.{name}")

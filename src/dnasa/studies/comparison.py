@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import tables
 from dnasa.core import InputError, Interrupted, Network, choose
@@ -27,6 +26,8 @@ from dnasa.studies import drawing, tuning
 from dnasa.studies.tuning import Selection
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dnasa.problems import Problem
     from dnasa.topology import Changing, Topology
 
@@ -84,10 +85,10 @@ class Comparison:
         merged = table.merge(keys, on=list(VARIANT), how="left")
         return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
 
-    def draw_curves(self) -> Figure:
+    def draw_curves(self) -> "Figure":
         return drawing.figure_of_curves(self.curves(), X[self.x], self.metric)
 
-    def draw_stepsizes(self) -> Figure:
+    def draw_stepsizes(self) -> "Figure":
         return drawing.figure_of_stepsizes(self.stepsizes(), self.metric)
 
     # ------------------------------------------------------------ tables

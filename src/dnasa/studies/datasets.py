@@ -1,12 +1,10 @@
 """Known datasets, what was understood of the user's own, and how rows are divided among the nodes: tables and a plot."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
@@ -16,6 +14,9 @@ from dnasa.data.rows import Rows
 from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
 from dnasa.studies.sources import listed, preparation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_CLASSES = 40  # that are listed
 ALL_NODES = 16  # up to so many, a plot names each
@@ -160,8 +161,10 @@ def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
     return pd.DataFrame({"node": range(len(shards)), "differs most in": shifts, "mean difference": spread})
 
 
-def draw(table: pd.DataFrame, name: str, how: str) -> Figure:
+def draw(table: pd.DataFrame, name: str, how: str) -> "Figure":
     figure, axes = panels(1, width=6.5)
+    from matplotlib.ticker import MaxNLocator, MultipleLocator
+
     axis, bottom, classes = axes[0, 0], np.zeros(len(table)), table.columns[1:-1]
     for column, colour in zip(classes, colours(len(classes)), strict=True):
         axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}", color=colour)
@@ -176,6 +179,8 @@ def draw(table: pd.DataFrame, name: str, how: str) -> Figure:
 
 def colours(count: int) -> np.ndarray:
     """As many different ones."""
+    from matplotlib import colormaps
+
     if count > 20:
         return colormaps["turbo"](np.linspace(0, 1, count))
     return colormaps["tab10" if count <= 10 else "tab20"](np.arange(count))

@@ -1,15 +1,17 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dnasa.plots import LABELS, draw_curve, drawable, finish, label, panels, shown, styles
 from dnasa.statistics import VARIANT, larger_is_better
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 AXES = {
     "step": "step",
@@ -40,7 +42,7 @@ def _styles_of(lines: list[tuple[Any, pd.DataFrame]], given: LineStyles | None) 
     return [given[names[:2]] for names, _ in lines] if given else styles([str(names[0]) for names, _ in lines])
 
 
-def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: LineStyles | None = None) -> None:
+def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, given: LineStyles | None = None) -> None:
     """From a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
@@ -57,7 +59,7 @@ def draw_curves(axis: Axes, table: pd.DataFrame, x: str, metric: str, given: Lin
 
 
 def draw_stepsizes(
-    axis: Axes, table: pd.DataFrame, metric: str, name: str | None = None, given: LineStyles | None = None
+    axis: "Axes", table: pd.DataFrame, metric: str, name: str | None = None, given: LineStyles | None = None
 ) -> None:
     """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
@@ -83,7 +85,7 @@ def draw_stepsizes(
     _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
 
 
-def _draw_grid(axis: Axes, rows: pd.DataFrame, name: str, style: dict[str, Any], height: float) -> None:
+def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any], height: float) -> None:
     """`height` is that of the crosses, different for each rule so that all can be seen."""
     rows = rows.assign(eta=drawable(rows.eta.astype(float)))
     bars = np.stack([rows["mean"] - rows.low, rows.high - rows["mean"]]).clip(min=0)
@@ -96,14 +98,14 @@ def _draw_grid(axis: Axes, rows: pd.DataFrame, name: str, style: dict[str, Any],
         axis.plot(rows.eta[chosen], rows["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
 
 
-def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> Figure:
+def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> "Figure":
     figure, axes = panels(1, width=6.4, height=4.2)
     draw_curves(axes[0, 0], table, x, metric)
     legend_below(figure, 2)
     return figure
 
 
-def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> Figure:
+def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     figure, axes = panels(1, width=6.4, height=4.2)
     draw_stepsizes(axes[0, 0], table, metric)
     legend_below(figure, 2)
@@ -119,7 +121,7 @@ def is_wide(values: Any) -> bool:
     return bool(len(known) and known.min() > 0 and known.max() > 10 * known.min())
 
 
-def focus(axis: Axes, values: np.ndarray) -> None:
+def focus(axis: "Axes", values: np.ndarray) -> None:
     """Limits of a linear axis around these values."""
     known = values[np.isfinite(values)]
     if len(known) and known.max() > known.min():
@@ -127,7 +129,7 @@ def focus(axis: Axes, values: np.ndarray) -> None:
         axis.set_ylim(known.min() - margin, known.max() + margin)
 
 
-def _near(axis: Axes, best: pd.Series, values: np.ndarray, larger: bool) -> None:
+def _near(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> None:
     """Limits around the best of every rule, with results up to three times worse; of accuracies, the errors are compared.
 
     At least three times as far on the worse side as the best differ, never beyond the data.
@@ -144,7 +146,7 @@ def _near(axis: Axes, best: pd.Series, values: np.ndarray, larger: bool) -> None
     focus(axis, np.array([low, high]))
 
 
-def legend_below(figure: Figure, columns: int) -> None:
+def legend_below(figure: "Figure", columns: int) -> None:
     """One legend for all panels, outside of them, where it hides no line."""
     handles: dict[str, Any] = {}
     for axis in figure.axes:

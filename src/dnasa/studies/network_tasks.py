@@ -153,7 +153,7 @@ def generated_text(context: int) -> Dataset:
     sentences = [" ".join(generator.choice(words, 8)) + ".\n" for _ in range(1500)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{GENERATED}.txt"
-        path.write_text("".join(sentences))
+        path.write_text("".join(sentences), encoding="utf-8")
         return from_text(path, context)._replace(name=GENERATED, source="generated")
 
 

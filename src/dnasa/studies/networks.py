@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from dnasa import topology
 from dnasa.core import Gradients, InputError, Messages, Rule, Schedule
 from dnasa.data import Dataset, divide, divide_validation, hold_out
+from dnasa.data.validation import validation_name
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
 from dnasa.problems.classification import Classification
-from dnasa.problems.sharded import validation_name
 from dnasa.rules import schedules
 from dnasa.rules.dadam import State, dadam
 from dnasa.runs.result import Result

@@ -28,5 +28,5 @@ class Report:
         folder = make_folder(path)
         for name, table in (self.tables | self.data).items():
             table.to_csv(folder / f"{name}.csv", index=False)
-        (folder / f"{self.name}-findings.txt").write_text("\n".join(self.findings) + "\n")
+        (folder / f"{self.name}-findings.txt").write_text("\n".join(self.findings) + "\n", encoding="utf-8")
         return [save_figure(figure, folder / f"{name}.png") for name, figure in self.figures.items()]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dnasa.core import InputError, choose, size
 from dnasa.data.encoding import MISSING
 from dnasa.data.shards import alone
+from dnasa.data.text import CONTEXT
+from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
 
@@ -44,7 +46,8 @@ def make_source(
     if given.problem is not None:
         steps = evenly(given.steps, CURVE_POINTS) if validate and given.evaluate is None else given.evaluate
         return Source(synthetic(given), steps)
-    from dnasa.studies import models, tasks
+    with needed_by("Training on data"):
+        from dnasa.studies import models, tasks
 
     options: Any = {
         "batch": given.batch or tasks.BATCH,
@@ -102,20 +105,29 @@ def shards_of(
 def loaded(given: SimpleNamespace) -> "Dataset":
     """The data that --data names, read as the other options say."""
     from dnasa import data
-    from dnasa.studies import models
 
     if given.data in data.DATASETS:
         for name in ("target", "separator", "no_header", "task", "no_standardise"):
             if getattr(given, name):
                 raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
-    text = True if given.model and models.parse(given.model)[0] == "gpt" else None
+    text, context = text_options(given.model)
     for name in ("target", "separator", "no_header", "task") if text else ():
         if getattr(given, name):
             option = name.replace("_", "-")
             raise InputError(
                 f"--{option} is for tables, and gpt is a model of the characters of a text: leave one out."
             )
-    return data.load(given.data, given.target, models.context(given.model), text=text, **reading_options(given))
+    return data.load(given.data, given.target, context, text=text, **reading_options(given))
+
+
+def text_options(model: str | None) -> tuple[bool | None, int]:
+    """Whether the model is one of a text (None: the data decides), and how many characters it sees at once."""
+    if model is None:
+        return None, CONTEXT
+    with needed_by("A model"):
+        from dnasa.studies import models
+
+    return models.parse(model)[0] == "gpt" or None, models.context(model)
 
 
 def reading_options(given: SimpleNamespace) -> dict[str, Any]:

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import tables
 from dnasa.plots import label, panels
@@ -16,6 +15,9 @@ from dnasa.statistics import VARIANT
 from dnasa.studies import drawing
 from dnasa.studies.comparison import Comparison, X
 from dnasa.studies.study_file import Cell, Study, source_name
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KEY = {
     "*": "the best of its column",
@@ -113,7 +115,7 @@ class StudyReport:
 
     # ------------------------------------------------------------ figure
 
-    def draw(self) -> Figure:
+    def draw(self) -> "Figure":
         """A panel for each cell; with several graphs, they are the columns."""
         count, graphs = len(self.found), len({cell.graph for cell, _ in self.found})
         columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dnasa.problems.sharded import validation_name
+from dnasa.data.validation import validation_name
 from dnasa.rules.registry import Variant
 from dnasa.runs.result import Result
 from dnasa.statistics import final, larger_is_better, over_seeds

@@ -4,9 +4,9 @@ BLAS adds in another order with another number of threads, so one thread compute
 alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 DENSE_EIGENVALUES = 1500  # symmetric matrices up to this size are solved exactly
 DENSE_DIRECTED = 400  # likewise for the others, which take 40 times as long
 
-single_threaded = threadpool_limits.wrap(limits=1, user_api="blas")
+Function = TypeVar("Function", bound=Callable[..., Any])
+single_threaded: Callable[[Function], Function] = threadpool_limits.wrap(limits=1, user_api="blas")
 
 
 @single_threaded

@@ -6,14 +6,16 @@ run as `evaluation.json`, and a report needs no data.
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.files import read_json
-from dnasa.trained.model import TrainedModel
+
+if TYPE_CHECKING:
+    from dnasa.trained.model import TrainedModel
 
 BINS = 10  # of equal width, for calibration
 OF_CALIBRATION = ("decisions", "confidence", "right")
@@ -22,7 +24,7 @@ NOT_SUMMED = ("task", "names", "scale")
 Evaluation = dict[str, Any]
 
 
-def evaluate(model: TrainedModel, rows: Dataset, of_nodes: Iterable[TrainedModel] = ()) -> Evaluation:
+def evaluate(model: "TrainedModel", rows: Dataset, of_nodes: "Iterable[TrainedModel]" = ()) -> Evaluation:
     """On the test rows of the data; `of_nodes` are the nodes' own models."""
     labels, outputs = rows.test_labels, model.outputs(rows.test_inputs)
     out = {"task": model.task, "names": model.classes.tolist(), "rows": len(labels)}
@@ -44,7 +46,7 @@ def merged(parts: Sequence[Evaluation]) -> Evaluation:
     }
 
 
-def score(model: TrainedModel, rows: Dataset) -> float:
+def score(model: "TrainedModel", rows: Dataset) -> float:
     """The number of right decisions; in a regression, the sum of squared errors."""
     outputs = model.outputs(rows.test_inputs)
     if model.task == "regression":
@@ -52,7 +54,7 @@ def score(model: TrainedModel, rows: Dataset) -> float:
     return float((decisions(model, outputs)[0] == rows.test_labels).sum())
 
 
-def decisions(model: TrainedModel, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def decisions(model: "TrainedModel", outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The class of each row, or 0 or 1 for each label, and the probability that the model gives to it."""
     p = model.probabilities(outputs)
     if model.task == "multilabel":

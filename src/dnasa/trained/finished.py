@@ -9,6 +9,7 @@ import torch
 from dnasa.arrays import to_numpy
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset
+from dnasa.extras import can_draw
 from dnasa.files import to_json, write_durably
 from dnasa.plots import rendered
 from dnasa.problems.sharded import Sharded
@@ -44,7 +45,8 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     if result.rank == 0:
         if tested:
             write_durably(folder / "evaluation.json", to_json(measured))
-            write_durably(folder / "evaluation.png", rendered(report.draw(measured), "png"))
+            if can_draw():
+                write_durably(folder / "evaluation.png", rendered(report.draw(measured), "png"))
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
     return tested

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dnasa.core import InputError, RunError
+from dnasa.extras import needed_by
 from dnasa.trained.model import TrainedModel
 
 CHECKED = 64  # rows that both compute
@@ -22,12 +23,10 @@ def export(model: TrainedModel, path: Path) -> float:
 
     Returns the largest difference of its outputs, computed by onnxruntime, to ours, on rows like those of the training.
     """
-    try:
+    with needed_by("Export to ONNX"):
         import onnx
         import onnxruntime
         import onnxscript  # noqa: F401, which torch's exporter uses
-    except ImportError:
-        raise InputError("Export to ONNX needs further packages: `pip install 'dnasa[onnx]'`.") from None
     rows, module = example(model), model.to_torch()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

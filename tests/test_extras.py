@@ -1,0 +1,101 @@
+"""Without torch, matplotlib, scikit-learn and Pillow, problems in NumPy work, and everything else says what it needs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dnasa.core import InputError
+from dnasa.extras import EXTRAS, needed_by
+
+# As if the packages of all extras were not installed.
+BLOCKER = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class WithoutExtras:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in {set(EXTRAS)} else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutExtras
+"""
+PREPARE = BLOCKER + "import dnasa\n"
+COMMANDS = """
+from dnasa.cli import app
+for command in sys.argv[1:]:
+    try:
+        app(command.split(), standalone_mode=False)
+    except dnasa.InputError as error:
+        print("Error:", error)
+"""
+MISTAKES = """
+for expression in sys.argv[1:]:
+    try:
+        eval(expression)
+    except dnasa.InputError as error:
+        print(error)
+"""
+
+
+def run_without_extras(code: str, *arguments: str, cwd: Path) -> str:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    command = [sys.executable, "-c", PREPARE + code, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_quick_start_with_own_gradients_needs_no_extra(tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    example = readme.partition("```python\n")[2].partition("```")[0]
+    assert "dnasa.problems.Custom" in example
+    assert "consensus" in run_without_extras(example, cwd=tmp_path)
+
+
+def test_commands_for_synthetic_problems_need_no_extra(tmp_path: Path) -> None:
+    train = "train --problem least_squares --steps 5 --out runs/a"
+    compare = "compare --problem robust_regression --rules dsgd,dnasa --etas 0.1 --steps 5 --out runs/b"
+    lines = run_without_extras(COMMANDS, train, "report runs/a", compare, "runs runs", "topology ring", cwd=tmp_path)
+    assert "Error" not in lines
+    assert lines.count("Figures are left out, since they need matplotlib: pip install 'dnasa[plot]'.") == 2
+    assert "Saved runs/a/history.csv, x.safetensors, config.json." in lines
+    assert (tmp_path / "runs/a/history.csv").is_file()
+    assert "Saved curves.csv, stepsizes.csv, table.csv and all runs in runs/b." in lines
+
+
+def test_tables_are_described_without_extras(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
+    (tmp_path / "my.csv").write_text("a,b,label\n" + rows)
+    lines = run_without_extras(COMMANDS, "data my.csv --target label", "train --data my.csv", cwd=tmp_path)
+    assert "Rows of each class" in lines
+    assert "Error: Training on data needs torch: pip install 'dnasa[torch]'." in lines
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
+    needs = {
+        "dnasa.optim": "dnasa.optim needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.problems.Classification": "dnasa.problems.Classification needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.problems.Custom.from_loss(len, 0)": "Custom.from_loss needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.on_shards": "dnasa.on_shards needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.load('runs/a')": "A trained model needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.channels.sign()": "Compression needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.connect(compress='sign')": "Compression needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.connect(message_dtype='float16')": "A message dtype of 16 bits needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.connect(engine='torch')": "The engine torch needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.data.from_torch([])": "A torch dataset needs torch: pip install 'dnasa[torch]'.",
+        "dnasa.data.load('digits')": "The digits data needs scikit-learn: pip install 'dnasa[data]'.",
+        "dnasa.sklearn": "dnasa.sklearn needs scikit-learn: pip install 'dnasa[data]'.",
+        "dnasa.plots.panels(1)": "A figure needs matplotlib: pip install 'dnasa[plot]'.",
+        "dnasa.studies.figure('fig1')": "The study fig1 needs matplotlib: pip install 'dnasa[plot]'.",
+    }
+    assert run_without_extras(MISTAKES, *needs, cwd=tmp_path).splitlines() == list(needs.values())
+
+
+def test_other_missing_modules_are_not_explained_as_extras() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), needed_by("This"):
+        import no_such_module  # noqa: F401
+    with pytest.raises(InputError, match=r"This needs scikit-learn: pip install 'dnasa\[data\]'"), needed_by("This"):
+        raise ModuleNotFoundError(name="sklearn.base")

@@ -1,0 +1,37 @@
+"""What only some operating systems have is not required. (`tests/test_run_folder.py` has the locks.)"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dnasa.files import write_durably
+
+
+def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "O_DIRECTORY")
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("a folder was opened"))
+    write_durably(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_mpi_waits_without_sched_yield() -> None:
+    pytest.importorskip("mpi4py")
+    code = "import os; del os.sched_yield; from dnasa.networks import mpi; mpi.yield_processor(); print('waited')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "waited\n", done.stderr
+
+
+def test_without_proc_no_process_counts_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mpi4py")
+    from dnasa.networks import mpi
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert mpi.running(os.getpid())
+    assert not mpi.running(ended.pid)
+    monkeypatch.setattr(mpi, "os", SimpleNamespace(path=SimpleNamespace(exists=lambda path: False)))
+    assert mpi.running(ended.pid)
