@@ -105,7 +105,7 @@ class _WandB:
         self.run = run
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
-        self.run.log(dict(metrics), step=step)
+        self.run.log(dict(metrics), step=step, commit=True)  # else it would wait for the next step
 
     def close(self) -> None:
         self.run.finish()

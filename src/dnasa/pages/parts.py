@@ -160,11 +160,15 @@ def diverged(path: Path, history: History) -> list[str]:
 
 
 def _runs(file: Path) -> list[dict[str, Any]]:
+    if not file.is_file():
+        return []
     try:
-        rows = parse_rows(read_bytes(file).decode()) if file.is_file() else []
-        return [row for row in rows if type(row["run"]) is int]
-    except (ValueError, KeyError, csv.Error) as error:
+        rows = parse_rows(read_bytes(file).decode())
+    except (ValueError, csv.Error) as error:
         raise _damaged(file) from error
+    if not rows or not all(type(row.get("run")) is int for row in rows):
+        raise _damaged(file)
+    return rows
 
 
 # ---------------------------------------------------------------- checks
