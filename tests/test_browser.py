@@ -12,6 +12,7 @@ from test_cli import run
 
 import dnasa
 from dnasa import pages
+from dnasa.runs import locks
 
 pytestmark = pytest.mark.xdist_group("browser")  # one process starts the browser
 PHONE = {"width": 390, "height": 800}
@@ -179,10 +180,11 @@ def test_a_watched_run_is_updated_as_rows_arrive(chromium, home, tmp_path):
     lines = history.read_text().splitlines(keepends=True)
     half = len(lines) // 2
     history.write_text("".join(lines[:half]))
-    (tmp_path / "run" / "status.json").write_text('{"state": "running"}')
-    with pages.Server(tmp_path / "run") as server:
+    writer = locks.acquire(tmp_path / "run" / ".running")  # as a process that runs does
+    with pages.Server(tmp_path / "run") as server, writer:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with opened(chromium, server.url) as page:
+            assert "running" in page.locator("header").inner_text()
             rows = "[...state.lines.values()].reduce((sum, line) => sum + line.columns.step.length, 0)"
             assert page.evaluate(rows) == half - 1
             history.write_text("".join(lines))

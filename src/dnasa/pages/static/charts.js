@@ -108,7 +108,7 @@ class Chart {
       },
       scales: {
         x: { time: false },
-        y: log ? { distr: 3, range: (_, low, high) => (low === null ? [0.1, 1] : uPlot.rangeLog(low, high, 10, false)) } : {},
+        y: log ? { distr: 3, range: (_, low, high) => logRange(low, high) } : {},
       },
       axes: [
         { ...paint, values, label: axis, labelSize: 20, size: 32 },
@@ -146,6 +146,14 @@ class Chart {
   }
 }
 
+// Ends with one digit.
+function logRange(low, high) {
+  if (low === null) return [0.1, 1];
+  const round = (value, way) => { const unit = 10 ** Math.floor(Math.log10(value)); return Number((way(value / unit) * unit).toPrecision(1)); };
+  const ends = [round(low, Math.floor), round(high, Math.ceil)];
+  return ends[0] < ends[1] ? ends : [ends[0] / 2, ends[1] * 2];
+}
+
 // Of many decades, only the whole ones have a grid line.
 function decades(plot, splits) {
   const { min, max } = plot.scales.y;
@@ -168,7 +176,7 @@ class Charts {
     this.node = section("Curves", element("div", { class: "bar" }, element("label", {}, "against ", this.axes), reset), this.legend, this.grid, help);
     this.seen = new IntersectionObserver((entries) => this.build(entries), { rootMargin: "200px" });
     this.resized = new ResizeObserver((entries) => entries.forEach((entry) => this.resize(entry.target)));
-    dark.addEventListener("change", () => this.list.forEach((chart) => chart.plot?.redraw(false, true)));
+    dark.addEventListener("change", () => { this.setLegend(); this.list.forEach((chart) => chart.plot?.redraw(false, true)); });
   }
 
   // What is shown: `lines` have a title, a group, a colour and columns.
@@ -213,7 +221,7 @@ class Charts {
   }
 
   entry(name, lines) {
-    const swatch = element("span", { class: "swatch", style: `background: ${lines[0].colour}` });
+    const swatch = element("span", { class: "swatch", style: `background: ${visible(lines[0].colour)}` });
     const count = lines.length > 1 ? ` (${lines.length} seeds)` : "";
     const button = element("button", { type: "button", "aria-pressed": lines[0].shown }, swatch, name + count);
     button.addEventListener("click", () => {

@@ -2,13 +2,15 @@
 
 const KINDS = { gradient: "#4c78a8", exchange: "#e45756", rule: "#54a24b", evaluation: "#b279a2", waiting: "#f58518" };
 
+const BEND = 0.12; // of a directed edge
+
 function details(folder) {
-  return [failures(folder), settings(folder), graph(folder), nodes(folder), timeline(folder), tests(folder)].filter(Boolean);
+  return [settings(folder), graph(folder), nodes(folder), timeline(folder), tests(folder)].filter(Boolean);
 }
 
-function failures(folder) {
-  if (!folder.failures.length) return null;
-  return section("What failed", element("ul", { class: "failures" }, ...folder.failures.map((line) => element("li", {}, line))));
+function failures(folders) {
+  const lines = folders.flatMap((folder) => folder.failures.map((line) => (folders.length > 1 ? `${folder.name}: ${line}` : line)));
+  return lines.length ? section("What failed", element("ul", { class: "failures" }, ...lines.map((line) => element("li", {}, line)))) : null;
 }
 
 function settings(folder) {
@@ -33,8 +35,9 @@ function drawGraph(found, measured) {
   const edges = found.edges.map(([i, j, weight]) => {
     const line = drawn("path", { d: path(places[i], places[j], found.directed), "stroke-width": 0.5 + (5 * weight) / heaviest });
     const target = drawn("path", { d: path(places[i], places[j], found.directed), class: "target" });
+    const head = found.directed ? arrow(places[i], places[j]) : null;
     const between = found.directed ? `${i} → ${j}` : `${i} – ${j}`;
-    return hoverable(drawn("g", { class: "edge", "data-weight": weight }, line, target), `nodes ${between}`, `weight ${number(weight)}`);
+    return hoverable(drawn("g", { class: "edge", "data-weight": weight }, line, head, target), `nodes ${between}`, `weight ${number(weight)}`);
   });
   const circles = places.map(([x, y], i) => {
     const own = measured?.nodes[i];
@@ -47,20 +50,28 @@ function drawGraph(found, measured) {
 }
 
 function scaled(places) {
-  const [xs, ys] = [0, 1].map((axis) => places.map((place) => place[axis]));
-  const fit = (values, length) => {
-    const [low, high] = [Math.min(...values), Math.max(...values)];
-    return (value) => (high > low ? 24 + ((value - low) / (high - low)) * (length - 48) : length / 2);
-  };
-  const [x, y] = [fit(xs, 480), fit(ys, 360)];
-  return places.map((place) => [x(place[0]), 360 - y(place[1])]);
+  const ends = [0, 1].map((axis) => places.map((place) => place[axis])).map((values) => [Math.min(...values), Math.max(...values)]);
+  const size = Math.min(...ends.map(([low, high], axis) => ([480, 360][axis] - 48) / Math.max(high - low, 1e-9)));
+  const middle = ends.map(([low, high]) => (low + high) / 2);
+  return places.map(([x, y]) => [240 + size * (x - middle[0]), 180 - size * (y - middle[1])]);
 }
 
-// Curved where it is directed, so that both directions can be seen; straight lines of a path's nodes would lie on each other.
-function path([x, y], [u, v], directed) {
-  if (!directed) return `M${x},${y}L${u},${v}`;
-  const [mx, my] = [(x + u) / 2 + (v - y) * 0.12, (y + v) / 2 - (u - x) * 0.12];
-  return `M${x},${y}Q${mx},${my} ${u},${v}`;
+// Curved where it is directed, so that both directions can be seen.
+function path(from, to, directed) {
+  return directed ? `M${from}Q${bent(from, to)} ${to}` : `M${from}L${to}`;
+}
+
+function bent([x, y], [u, v]) {
+  return [(x + u) / 2 + (v - y) * BEND, (y + v) / 2 - (u - x) * BEND];
+}
+
+// At three quarters of such a curve, towards the receiver.
+function arrow(from, to) {
+  const middle = bent(from, to);
+  const place = from.map((start, i) => (start + 6 * middle[i] + 9 * to[i]) / 16);
+  const [dx, dy] = from.map((start, i) => 3 * to[i] - 2 * middle[i] - start);
+  const angle = (180 / Math.PI) * Math.atan2(dy, dx);
+  return drawn("path", { d: "M-6,-6L8,0L-6,6Z", class: "arrow", transform: `translate(${place}) rotate(${angle})` });
 }
 
 // ---------------------------------------------------------------- nodes

@@ -32,7 +32,7 @@ function number(value, digits = 4) {
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return whole.format(value);
   const size = Math.abs(value);
-  if (size < 1e-3 || size >= 1e6) return value.toExponential(digits - 1).replace("e+", "e");
+  if (size < 1e-3 || size >= 1e6) return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");
   return String(Number(value.toPrecision(digits)));
 }
 

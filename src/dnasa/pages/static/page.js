@@ -77,7 +77,7 @@ function progress(folder) {
 }
 
 function overview(contents) {
-  return [contents.folders.length > 1 ? runs(contents) : null, lastEvaluation(contents)];
+  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, lastEvaluation(contents)];
 }
 
 // One row for each folder, with the settings in which they differ.
