@@ -135,3 +135,12 @@ def test_tensorboard_on_the_command_line_needs_a_folder():
     done = run("train", "--tensorboard")
     assert done.returncode == 2
     assert done.stderr == "Error: --tensorboard writes into the folder of the run: give --out.\n"
+
+
+def test_a_run_that_replaces_another_removes_its_events(tmp_path):
+    pytest.importorskip("tensorboard")
+    words = "train --problem least_squares --nodes 4 --steps 5 --quiet --out run".split()
+    run(*words, "--tensorboard", cwd=tmp_path)
+    assert (tmp_path / "run" / "tensorboard").exists()
+    run(*words, "--force", cwd=tmp_path)
+    assert not (tmp_path / "run" / "tensorboard").exists()

@@ -50,7 +50,16 @@ class RunFolder:
     FILES = (
         *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
-        *("graph.json", "report.html", "history.png", "curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
+        *(
+            "graph.json",
+            "trace.json",
+            "report.html",
+            "history.png",
+            "curves.csv",
+            "stepsizes.csv",
+            "table.csv",
+            "table.tex",
+        ),
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
     )
     PARTS = ("extension-*", "alone-*", "tensorboard")  # folders of further runs, and of the events of this one
