@@ -196,6 +196,19 @@ def test_a_watched_run_is_updated_as_rows_arrive(chromium, home, tmp_path):
         server.shutdown()
 
 
+@pytest.mark.parametrize("low", [0.05, 3e-3, 7e-6, 6.3e-14])
+def test_an_axis_has_numbers_however_many_decades_it_spans(low, chromium, home, tmp_path):
+    shutil.copytree(home / "star", tmp_path / "run")
+    history = pd.read_csv(tmp_path / "run" / "history.csv")
+    history["test_loss"] = low * (2.3 / low) ** (1 - history.step / history.step.max())  # from 2.3 down to low
+    history.to_csv(tmp_path / "run" / "history.csv", index=False)
+    assert run("report", tmp_path / "run", "--html").returncode == 0
+    chart = "charts.list.find((chart) => chart.metric.name === 'test_loss')"
+    with opened(chromium, address(tmp_path / "run")) as page:
+        page.wait_for_function(f"() => {chart}.built")
+        assert len(page.evaluate(f"{chart}.plot.axes[1]._values.filter(Boolean)")) >= 2
+
+
 def many_runs(folder, runs, evaluations):
     """The history of a large comparison."""
     steps = pd.Series(range(evaluations)) * 10

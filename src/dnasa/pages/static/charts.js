@@ -146,9 +146,10 @@ class Chart {
   }
 }
 
-// Ends with one digit.
+// Ends with one digit; of many decades whole ones, since only these have numbers.
 function logRange(low, high) {
   if (low === null) return [0.1, 1];
+  if (high / low >= 1e3) return uPlot.rangeLog(low, high, 10, true);
   const round = (value, way) => { const unit = 10 ** Math.floor(Math.log10(value)); return Number((way(value / unit) * unit).toPrecision(1)); };
   const ends = [round(low, Math.floor), round(high, Math.ceil)];
   return ends[0] < ends[1] ? ends : [ends[0] / 2, ends[1] * 2];
