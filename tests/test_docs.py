@@ -29,7 +29,7 @@ def blocks(page, language):
         "README.md",
         *(
             f"docs/{name}.md"
-            for name in "comparing distributed extending models own-model schedules your-data your-gradients".split()
+            for name in "comparing distributed extending models own-model reports schedules your-data your-gradients".split()
         ),
     ],
 )

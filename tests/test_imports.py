@@ -19,9 +19,9 @@ LEVELS = [
     ["networks", "problems"],
     ["runs"],
     ["engine"],
-    ["optim", "studies"],
+    ["logging", "optim", "studies"],
     ["trained"],
-    ["sklearn"],
+    ["pages", "sklearn"],
     ["cli"],
     ["__main__"],
 ]

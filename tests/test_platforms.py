@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from dnasa.files import write_durably
+from dnasa.networks import liveness
+from dnasa.networks.liveness import Place, here, start_time
 
 
 def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,12 +27,14 @@ def test_mpi_waits_without_sched_yield() -> None:
 
 
 def test_without_proc_no_process_counts_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("mpi4py")
-    from dnasa.networks import mpi
-
     ended = subprocess.Popen([sys.executable, "-c", ""])
+    before = Place("here", ended.pid, start_time(ended.pid))
     ended.wait()
-    assert mpi.running(os.getpid())
-    assert not mpi.running(ended.pid)
-    monkeypatch.setattr(mpi, "os", SimpleNamespace(path=SimpleNamespace(exists=lambda path: False)))
-    assert mpi.running(ended.pid)
+    assert here("here").runs()
+    assert not before.runs()
+    monkeypatch.setattr(liveness, "open", missing_file, raising=False)
+    assert here("here").runs()
+
+
+def missing_file(*_: object) -> None:
+    raise OSError

@@ -182,7 +182,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(how, tmp_path,
     newest.write_bytes(data)
     resumed = small(tmp_path / "a", resume=True)
     np.testing.assert_array_equal(resumed.x, small().x)
-    assert "is damaged: its checksum does not match. The checkpoint before is used." in capsys.readouterr().out
+    assert "is damaged: its checksum does not match. The checkpoint before is used." in capsys.readouterr().err
     assert "Resumed from the checkpoint of step 30." in (tmp_path / "a" / "log.txt").read_text()
 
 

@@ -12,7 +12,7 @@ from dnasa.rules import schedules
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
-    from dnasa import channels, data, networks, optim, plots, problems, sklearn, studies, topology, trained
+    from dnasa import channels, data, logging, networks, optim, plots, problems, sklearn, studies, topology, trained
     from dnasa.networks import connect
     from dnasa.studies.tasks import on_shards
     from dnasa.trained import load
@@ -29,6 +29,7 @@ __all__ = [
     "core",
     "data",
     "load",
+    "logging",
     "networks",
     "on_shards",
     "optim",
@@ -45,7 +46,19 @@ __all__ = [
     "unit",
 ]
 
-LAZY = ("channels", "data", "networks", "optim", "plots", "problems", "sklearn", "studies", "topology", "trained")
+LAZY = (
+    "channels",
+    "data",
+    "logging",
+    "networks",
+    "optim",
+    "plots",
+    "problems",
+    "sklearn",
+    "studies",
+    "topology",
+    "trained",
+)
 FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": "dnasa.studies.tasks"}
 
 

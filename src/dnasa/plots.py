@@ -252,7 +252,7 @@ def _logarithmic(rows: "pd.DataFrame", metric: str) -> bool:
 
 def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
     """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights."""
-    graph, n, positions = topology.graph, topology.nodes, _positions(topology)
+    graph, n, places = topology.graph, topology.nodes, positions(topology.name, topology.nodes)
     size = max(4, 2400 / max(n, 12))
     weights = np.array([graph.edges[edge]["weight"] for edge in graph.edges])
     style: Any = {"edge_color": "#555555", "width": _widths(weights), "alpha": 0.8}
@@ -260,8 +260,8 @@ def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
         style["arrows"] = graph.number_of_edges() <= MAX_ARROWS
         if style["arrows"]:
             style |= {"node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: both directions can be seen
-    nx.draw_networkx_edges(graph, positions, ax=axis, **style)
-    nx.draw_networkx_nodes(graph, positions, ax=axis, node_color="#d62728", node_size=size)
+    nx.draw_networkx_edges(graph, places, ax=axis, **style)
+    nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
     axis.set_title(f"{topology.name}, n = {n}, rho = {topology.rho:.3f}", fontsize=10)
     axis.set_aspect("equal")
     axis.axis("off")
@@ -271,13 +271,13 @@ def _widths(weights: np.ndarray) -> Any:
     return 0.5 + 2 * weights / weights.max() if len(weights) else 1.0
 
 
-def _positions(topology: "Topology | Changing") -> dict[int, Any]:
-    n = topology.nodes
-    if topology.name == "star":
+def positions(name: str, n: int) -> dict[int, Any]:
+    """Where the nodes of a graph with this name are drawn."""
+    if name == "star":
         angles = 2 * np.pi * np.arange(n - 1) / max(n - 1, 1)
         return {0: (0, 0)} | {i + 1: (np.sin(a), np.cos(a)) for i, a in enumerate(angles)}
-    rows = {"ladder": 2, "path": 1}.get(topology.name)
-    if topology.name in ("grid", "torus"):
+    rows = {"ladder": 2, "path": 1}.get(name)
+    if name in ("grid", "torus"):
         from dnasa.topology import squarest
 
         rows, _ = squarest(n)

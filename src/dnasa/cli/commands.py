@@ -35,6 +35,11 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def begin() -> None:
+    console.quiet = False  # several commands may run in one process
+
+
 @app.command()
 def train(
     context: typer.Context,
@@ -81,26 +86,34 @@ def train(
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
+    tensorboard: options.Tensorboard = False,
+    quiet: options.Quiet = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Train one model on many nodes."""
+    from dnasa import logging
     from dnasa.engine.loop import solve
     from dnasa.studies.run_table import experiment
 
+    inputs.set_output(context)
     if config is not None:
         return configs.repeat(context, config)
     if local_accuracy and problem is not None:
         raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
     if trace is not None:
         make_folder(trace.parent)
+    if tensorboard and out is None:
+        raise InputError("--tensorboard writes into the folder of the run: give --out.")
     thresholds = inputs.thresholds(stop or ())
+    callback = logging.tensorboard(out / "tensorboard") if tensorboard and out else None
     made, graph, shared = inputs.prepare(context)
     tested: Any = made.problem
     if local_accuracy and not hasattr(tested, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     result = trained.saved(shared) or solve(
-        tested, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, **shared
+        tested, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, callback=callback, **shared
     )
-    console.quiet = result.rank != 0
+    inputs.set_output(context, result.rank)
     print_lost_nodes(result.settings)
     title = f"{RULES[rule].title} on {experiment(context.params, describe(graph))}"
     console.print(history_table(result.history, title))
@@ -169,6 +182,8 @@ def compare(
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
+    quiet: options.Quiet = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA beside the best of each.
 
@@ -178,13 +193,14 @@ def compare(
     from dnasa.studies.comparison import compare as run_comparison
     from dnasa.studies.run_table import experiment
 
+    inputs.set_output(context)
     if config is not None:
         return configs.repeat(context, config)
     names, grid = inputs.split(rules), inputs.numbers(etas)
     inputs.check_comparison(context)
     made, graph, shared = inputs.prepare(context, validate=True)
     comparison = run_comparison(made.problem, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
-    console.quiet = comparison.rank != 0
+    inputs.set_output(context, comparison.rank)
     print_lost_nodes(comparison.settings)
     title = experiment(context.params, describe(graph))
     print_wide(frame_table(comparison.table(), title))
@@ -306,11 +322,15 @@ def show_data(
 
 @app.command()
 def resume(
-    context: typer.Context, folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")]
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
+    quiet: options.Quiet = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Continue a run from its newest checkpoint, on whatever processes this command is started with."""
     from dnasa.runs.folder import RunFolder
 
+    inputs.set_output(context)
     run = RunFolder(folder, resume=True)
     command, given = configs.read_options(context, run.config, folder / "config.json")
     missing = pictures.missing(folder, command, given)
@@ -346,5 +366,6 @@ def runs(
 
 
 app.command()(trained.report)
+app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 DRAWING = ("format", "latex")  # options of what is made of a finished run
-NOT_STORED = ("out", "force", "config", "trace")
+NOT_STORED = ("out", "force", "config", "trace", "quiet", "log_json")
 SOURCES = ("data", "problem", "shard_dir")
 OLD_NAMES = {"wire": "message_dtype"}
 TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
@@ -129,11 +129,12 @@ def _check_type(name: str, value: Any, hint: Any, path: Path) -> None:
 
 
 def resume(context: typer.Context, folder: Path, config: Mapping[str, Any]) -> None:
-    """Run the command in a folder's config again, in that folder."""
+    """Run the command in a folder's config again, in that folder, with the output that `dnasa resume` was asked for."""
     command, options = read_options(context, config, folder / "config.json")
     announce_plugins(options, folder / "config.json")
     survive = options.get("survive") and networks.can_survive()
     options |= {"out": str(folder), "engine": None, "survive": survive}
+    options |= {name: context.params[name] for name in ("quiet", "log_json")}
     invoke(context, command, options, {RESUMED: True})
 
 

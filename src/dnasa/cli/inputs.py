@@ -15,6 +15,7 @@ from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
+    from dnasa.runs.progress import Progress
     from dnasa.studies.sources import Source
     from dnasa.topology import Topology
 
@@ -41,11 +42,21 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
         "network": network,
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
+        "progress": set_output(context, network.rank),
     }
     source = make_source(given, network.local_nodes, validate, network.allgather_text)
     if source.description:
         print_line(source.description)
     return source, graph, shared | {"evaluate": source.evaluate}
+
+
+def set_output(context: typer.Context, rank: int | None = None) -> "Progress":
+    """What is printed: tables by the first process, JSON lines instead, or nothing. The progress that `solve` shows."""
+    quiet, log_json = context.params["quiet"], context.params["log_json"]
+    if quiet and log_json:
+        raise InputError("--quiet and --log-json cannot be combined: leave one of them out.")
+    console.quiet = (networks.launched_rank() if rank is None else rank) != 0 or quiet or log_json
+    return "json" if log_json else False if quiet else None
 
 
 def check_source(context: typer.Context) -> None:
@@ -68,7 +79,6 @@ def check_source(context: typer.Context) -> None:
 
 
 def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
-    """The network; from here on only the first of several processes prints."""
     engine = given.engine or networks.detect()
     channel = make_channel(given)
     network = networks.connect(
@@ -83,7 +93,6 @@ def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
         given.compress,
     )
     running.engine = engine
-    console.quiet = network.rank != 0
     return network
 
 

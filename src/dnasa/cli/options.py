@@ -194,6 +194,16 @@ CheckpointEvery = Annotated[
     int | None, typer.Option(help="Write a checkpoint every so many steps; `dnasa resume FOLDER` continues from it.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")]
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Also write the history for TensorBoard, into OUT/tensorboard.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+LogJson = Annotated[
+    bool,
+    typer.Option(
+        "--log-json", help="Print nothing but JSON lines: one per evaluation and run, with speed and remaining time."
+    ),
+]
 Config = Annotated[
     Path | None,
     typer.Option(help="Repeat the run of this config.json; options given on the command line take precedence."),

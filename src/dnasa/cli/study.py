@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def study(
+    context: typer.Context,
     file: Annotated[
         str | None,
         typer.Argument(help="A .toml file (see docs/studies.md), or a study that comes with dnasa by its name."),
@@ -33,6 +34,8 @@ def study(
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
     format: options.PictureFormat = "png",
     latex: options.Latex = False,
+    quiet: options.Quiet = False,
+    log_json: options.LogJson = False,
 ) -> None:
     """Run a study: several problems, graphs and partitions, in each of which rules are compared as `dnasa compare` does.
 
@@ -46,6 +49,7 @@ def study(
         return print_list(file)
     if networks.detect() != "simulated":
         raise InputError("A study runs in one process: start it without mpirun or torchrun.")
+    progress = inputs.set_output(context)
     kinds = formats(format)
     plugins.load(plugin or ())
     path = study_file.find(file)
@@ -53,7 +57,7 @@ def study(
     chosen = chosen._replace(device=device or chosen.device)
     runner.check(chosen)
     folder = make_folder(out or Path("studies") / chosen.name)
-    report = StudyReport(chosen, *runner.run(chosen, folder, report=print_line))
+    report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
     save(report, folder, kinds, latex)
     if report.numbers()["mean"].isna().all():

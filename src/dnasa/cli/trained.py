@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -20,8 +21,8 @@ from dnasa.cli.rendering import (
     settings_table,
     timing_line,
 )
-from dnasa.core import RunError
-from dnasa.files import make_folder, read_json
+from dnasa.core import InputError, RunError
+from dnasa.files import make_folder
 from dnasa.rules import RULES
 
 if TYPE_CHECKING:
@@ -58,8 +59,23 @@ def save(folder: Path, source: "Source", result: "Result", network: "Network") -
     print_line(f"Saved the trained model{use}.")
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has ended.")]) -> None:
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a run that has ended; with --html, of any run or of several.")
+    ],
+    html: Annotated[
+        bool, typer.Option("--html", help="Write a page for a browser instead: one file, no network.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File of the page. Default: report.html in the folder.", show_default=False)
+    ] = None,
+) -> None:
     """The settings of a run, its metrics, lost nodes, time by kind of work, and the tests of the trained model."""
+    if html:
+        return _write_page(folder, out or folder / "report.html")
+    if out is not None:
+        raise InputError("--out is the file of a page: give --html too.")
+    from dnasa.pages.parts import settings
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.studies.run_table import source
@@ -69,7 +85,7 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a run that has
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
     options = _options(run)
-    console.print(settings_table(_settings(run, options), f"{source(options)}, {run.state}, in {folder}"))
+    console.print(settings_table(settings(folder, run.config, options), f"{source(options)}, {run.state}, in {folder}"))
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
         console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)))))
@@ -84,18 +100,26 @@ def _options(run: "RunFolder") -> dict[str, Any]:
     return configs.without_unused(stored) if isinstance(stored, dict) else {}
 
 
-def _settings(run: "RunFolder", options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    stored, model = run.config.get("run"), run.path / "model.json"
-    facts = stored if isinstance(stored, dict) else {}
-    always = {
-        "model": read_json(model, "model.json").get("model") if model.is_file() else None,
-        "parameters": facts.get("the number of parameters"),
-        "batch": facts.get("the batch"),
-        "seed": options.get("seed"),
-    }
-    given = {name.replace("_", "-"): value for name, value in options.items() if value not in (None, False, [])}
-    return given | {name: value for name, value in always.items() if value is not None}
+def _write_page(folder: Path, file: Path) -> None:
+    from dnasa.pages import Folders, render
+
+    page = render(Folders(folder).contents())
+    make_folder(file.parent)
+    write(file, page.encode())
+    print_line(f"Saved {file}, to be opened in a browser.")
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way, or of several.")],
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: one that is free.", show_default=False)] = 0,
+) -> None:
+    """Serve the page of a run while it is under way, to browsers on this machine; Ctrl-C ends it."""
+    from dnasa.pages import Server
+
+    with Server(folder, port) as server:
+        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _variant(values: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from dnasa.engine.steppers import Stepper, check_state
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
-from dnasa.runs.progress import progress_bar
+from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session, restarted
 from dnasa.runs.timing import Timeline, now, write_trace
@@ -44,7 +44,8 @@ class Options(TypedDict, total=False):
     overlap: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
     folder: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
         `resume=True` continues from the newest checkpoint, exactly
-    progress: a progress bar (default: on a terminal); trace: a file for a timeline of the first steps (Chrome, Perfetto)
+    progress: True for a bar (default: on a terminal), "json" for a line per evaluation and run, False for nothing
+    trace: a file for a timeline of the first steps (Chrome, Perfetto)
     """
 
     evaluate: int | Sequence[int] | None
@@ -60,7 +61,7 @@ class Options(TypedDict, total=False):
     folder: str | Path | RunFolder | None
     checkpoint_every: int | None
     resume: bool
-    progress: bool | None
+    progress: Progress
     trace: str | Path | None
 
 
@@ -133,9 +134,10 @@ class Run:
     def run(self) -> Result:
         options, plan = self.options, self.plan
         settings = run_settings(self.problem, plan, list(options["metrics"]))
+        progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options["progress"])
         with (
             Session(self._folder(), options["checkpoint_every"], settings, plan.steps, self.network) as session,
-            progress_bar(plan.steps, False if self.network.rank else options["progress"]) as bar,
+            progress as bar,
             np.errstate(all="ignore"),
         ):
             answers = self._train(session, bar)

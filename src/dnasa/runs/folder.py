@@ -1,9 +1,11 @@
 """A run on disk."""
 
 import csv
+import json
 import os
 import platform
 import shutil
+import sys
 import time
 import zlib
 from importlib.metadata import PackageNotFoundError, version
@@ -38,20 +40,29 @@ def versions() -> dict[str, str]:
 class RunFolder:
     """A run on disk, written as it happens and locked while in use.
 
-    `config.json` has everything needed to repeat the run, `history.csv` grows by one row per evaluation and run,
-    `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json` how it ended. The trained
-    model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at the end. A process
-    that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that it runs: a reader
-    never touches `.lock`, so it cannot make a start fail.
+    `config.json` has everything needed to repeat the run, `graph.json` the graph of its nodes, `history.csv` grows by one
+    row per evaluation and run, `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json`
+    how it ended. The trained model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at
+    the end. A process that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that
+    it runs: a reader never touches `.lock`, so it cannot make a start fail.
     """
 
     FILES = (
         *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
-        *("history.png", "curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
+        *(
+            "graph.json",
+            "trace.json",
+            "report.html",
+            "history.png",
+            "curves.csv",
+            "stepsizes.csv",
+            "table.csv",
+            "table.tex",
+        ),
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
     )
-    PARTS = ("extension-*", "alone-*")  # folders of further runs
+    PARTS = ("extension-*", "alone-*", "tensorboard")  # folders of further runs, and of the events of this one
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
@@ -112,14 +123,16 @@ class RunFolder:
             if lock is not None:
                 lock.close()
 
-    def begin(self, run: dict[str, Any], steps: int) -> None:
-        """Write the config and the status before the first step."""
+    def begin(self, run: dict[str, Any], steps: int, graph: dict[str, Any] | None = None) -> None:
+        """Write the config, the graph and the status before the first step."""
         self.steps = steps
         if self.resume:
             self._log_other_versions(self.config.get("versions"))
         else:
             self.config |= {"versions": versions(), "run": run}
             self._write("config.json", to_json(self.config))
+            if graph is not None:
+                self._write("graph.json", json.dumps(graph).encode())
         self.status("running", 0, steps)
 
     def _log_other_versions(self, before: Any) -> None:
@@ -196,7 +209,7 @@ class RunFolder:
 
     def _report(self, line: str) -> None:
         self.log(line)
-        print(line, flush=True)
+        print(line, file=sys.stderr, flush=True)
 
     def _check_history(self, checkpoint: Checkpoint) -> None:
         if self.steps is not None and checkpoint.step > self.steps:

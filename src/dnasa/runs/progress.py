@@ -1,29 +1,64 @@
-"""A progress bar on a terminal, nothing elsewhere."""
+"""The progress of a run: a bar on a terminal, JSON lines on standard output, or nothing."""
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from math import isfinite
+from typing import Any, Literal
+
+from dnasa.core import InputError
+
+Progress = bool | Literal["json"] | None
+Rows = Sequence[Mapping[str, Any]]
+
+
+class Speed:
+    """Steps and samples per second, counted from the first step of this process, and the seconds that are left."""
+
+    def __init__(self, steps: int, batch: int):
+        self.steps, self.batch = steps, batch
+        self.first: int | None = None
+        self.begun = 0.0
+        self.samples_per_step = 0
+        self.steps_per_second = 0.0
+
+    def advance(self, t: int) -> None:
+        now = time.perf_counter()
+        if self.first is None:
+            self.first, self.begun = t, now
+        elif now > self.begun:
+            self.steps_per_second = (t - self.first) / (now - self.begun)
+
+    def evaluated(self, rows: Rows) -> None:
+        """The samples of a step, of all nodes and runs together; after a loss there are fewer nodes."""
+        self.samples_per_step = self.batch * sum(row["nodes"] for row in rows)
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.steps_per_second * self.samples_per_step
+
+    def remaining(self, t: int) -> float | None:
+        return (self.steps - t) / self.steps_per_second if self.steps_per_second else None
 
 
 class Bar:
-    """Steps, steps per second and the current loss on a terminal; redrawn a few times a second."""
+    """Steps, samples per second, the current loss and the remaining time; redrawn a few times a second."""
 
-    def __init__(self, steps: int):
+    def __init__(self, speed: Speed):
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self.progress = Progress(
             TextColumn("[bold]training"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]:,.0f} steps/s  loss {task.fields[loss]:.4g}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[samples]:,.0f} samples/s  loss {task.fields[loss]:.4g}  {task.fields[left]}"),
             console=Console(stderr=True),
         )
-        self.task = self.progress.add_task("", total=steps, speed=0.0, loss=float("nan"))
-        self.begun = self.drawn = time.perf_counter()
+        self.speed, self.drawn = speed, time.perf_counter()
+        self.task = self.progress.add_task("", total=speed.steps, samples=0.0, loss=float("nan"), left="")
 
     def __enter__(self) -> "Bar":
         self.progress.start()
@@ -32,28 +67,69 @@ class Bar:
     def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
-    def show(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def show(self, t: int, rows: Rows) -> None:
         """The smallest current loss of the runs that have not diverged."""
+        self.speed.evaluated(rows)
         losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
         finite = [loss for loss in losses if loss == loss]
         self.progress.update(self.task, completed=t, loss=min(finite, default=float("nan")))
 
     def advance(self, t: int) -> None:
+        self.speed.advance(t)
         now = time.perf_counter()
         if now - self.drawn > 0.1:
             self.drawn = now
-            self.progress.update(self.task, completed=t, speed=t / (now - self.begun))
+            left = duration(self.speed.remaining(t))
+            self.progress.update(self.task, completed=t, samples=self.speed.samples_per_second, left=left)
+
+
+class JsonLines:
+    """One JSON object per run and evaluation, on a line of standard output; what is not finite is null."""
+
+    def __init__(self, speed: Speed):
+        self.speed = speed
+
+    def show(self, t: int, rows: Rows) -> None:
+        self.speed.evaluated(rows)
+        progress = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "steps": self.speed.steps,
+            "samples_per_second": self.speed.samples_per_second,
+            "remaining_seconds": self.speed.remaining(t),
+        }
+        for row in rows:
+            print(json.dumps({name: _finite(value) for name, value in (row | progress).items()}), flush=True)  # type: ignore[operator]
+
+    def advance(self, t: int) -> None:
+        self.speed.advance(t)
 
 
 class Quiet:
     """Shows nothing."""
 
-    def show(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
+    def show(self, t: int, rows: Rows) -> None: ...
 
     def advance(self, t: int) -> None: ...
 
 
-def progress_bar(steps: int, progress: bool | None) -> Any:
+def make_progress(steps: int, batch: int, progress: Progress) -> Any:
+    """A context manager; by default a bar on a terminal, and nothing elsewhere."""
+    if progress == "json":
+        return nullcontext(JsonLines(Speed(steps, batch)))
+    if progress not in (True, False, None):
+        raise InputError(f"progress is True, False, None or 'json', not {progress!r:.40}.")
     if progress is False or (progress is None and not sys.stderr.isatty()):
         return nullcontext(Quiet())
-    return Bar(steps)
+    return Bar(Speed(steps, batch))
+
+
+def duration(seconds: float | None) -> str:
+    """As hours, minutes and seconds."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02} left"
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -20,6 +20,7 @@ from dnasa.rules.registry import Group
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.graph import describe
 from dnasa.runs.history import Recorder
 from dnasa.runs.result import parse_rows
 
@@ -40,7 +41,7 @@ class Session:
             self._check_settings(folder.config.get("run", {}))
         if folder is not None and network.rank == 0:
             folder.open()
-            folder.begin(self.settings, steps)
+            folder.begin(self.settings, steps, None if network.topology is None else describe(network.topology))
 
     # ------------------------------------------------------------ resume
 
@@ -156,10 +157,11 @@ class Session:
             raise KeyboardInterrupt
         self.stop_requested = True
 
-    def __exit__(self, kind: Any, *error: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.folder is not None and self.network.rank == 0 and kind is not None and kind is not Interrupted:
             with suppress(RunError):
                 self.folder.status("failed", self.t, self.steps)
+                self.folder.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
             self.folder.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)

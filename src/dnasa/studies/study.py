@@ -14,6 +14,7 @@ from dnasa.plots import label
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.progress import Progress
 from dnasa.statistics import final
 from dnasa.studies.comparison import Comparison, X, compare
 from dnasa.studies.sources import make_source
@@ -96,7 +97,7 @@ def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> 
 
 
 def run(
-    study: Study, out: Path, progress: bool | None = None, report: Callable[[str], None] = print
+    study: Study, out: Path, progress: Progress = None, report: Callable[[str], None] = print
 ) -> tuple[list[tuple[Cell, Comparison]], list[str]]:
     """The comparison of every cell, and notes on rules that were left out. What is in `out` already is not run again."""
     folders = [cell_folder(cell, out) for cell in study.cells]
@@ -137,7 +138,7 @@ def stored(cell: Cell) -> dict[str, Any]:
     return json.loads(json.dumps(names | {key: value for key, value in cell.settings.items() if key not in UNCOMPARED}))
 
 
-def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: bool | None) -> Comparison:
+def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
     """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
     try:

@@ -1,0 +1,139 @@
+"""What a page shows, read from run folders. Anybody may have written them, so every part is checked."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dnasa.core import InputError
+from dnasa.pages import parts
+from dnasa.pages.history import AXES, History
+from dnasa.plots import LABELS, LINEAR, colours
+from dnasa.runs.folder import RunFolder
+from dnasa.studies.run_table import source
+
+DEPTH = 3  # folders below the one that was given: studies have folders of folders
+
+
+class Folders:
+    """All runs in a folder, or the one that it holds."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.known: dict[str, Folder] = {}
+        self.update()
+        if not self.known:
+            raise InputError(f"There is no run in {path}: give a run's folder, or one that holds runs.")
+
+    def update(self) -> None:
+        """Find runs that are new, and read what was appended to the histories."""
+        if not self.path.is_dir():
+            raise InputError(f"There is no folder {self.path}: give a run's folder, or one that holds runs.")
+        for folder in _run_folders(self.path):
+            name = str(folder.relative_to(self.path)) if folder != self.path else folder.resolve().name
+            self.known.setdefault(name, Folder(folder, name))
+        for folder_ in self.known.values():
+            folder_.update()
+
+    def contents(self, since: Mapping[str, int] | None = None) -> dict[str, Any]:
+        """Everything; of histories the rows from `since` on, a number for each folder."""
+        folders = [folder.contents((since or {}).get(name, 0)) for name, folder in self.known.items()]
+        metrics = dict.fromkeys(metric for folder in self.known.values() for metric in folder.history.metrics())
+        order = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
+        return {
+            "title": text(self.path.resolve().name),
+            "folders": folders,
+            "metrics": [
+                {"name": name, "label": LABELS.get(name, name), "log": self._logarithmic(name)} for name in order
+            ],
+            "axes": [axis for axis in AXES if any(axis in folder.history.columns for folder in self.known.values())],
+            "colours": self._colours(),
+        }
+
+    def _colours(self) -> dict[str, str]:
+        """Of each name of a curve; the first curve of a rule has the rule's colour."""
+        names: dict[str, str] = {}
+        for folder in self.known.values():
+            for line in folder.history.lines.values():
+                name = line["name"] if len(self.known) == 1 else f"{folder.name}: {line['name']}"
+                names.setdefault(name, line["rule"])
+        rules = list(names.values())
+        keys = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
+        chosen = colours(keys)
+        return {name: chosen[key] for name, key in zip(names, keys, strict=True)}
+
+    def _logarithmic(self, metric: str) -> bool:
+        if metric in LABELS:
+            return metric not in LINEAR
+        values = (value for folder in self.known.values() for value in folder.history.columns.get(metric, ()))
+        return all(value is None or value > 0 for value in values)
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The run folder itself with the stepsizes that were added to it, or those below. Links are not followed."""
+    if (path / "config.json").is_file():
+        return [path, *sorted(part for part in path.glob("extension-*") if (part / "config.json").is_file())]
+    found = [file.parent for depth in range(1, DEPTH + 1) for file in path.glob("*/" * depth + "config.json")]
+    return sorted(folder for folder in found if not folder.name.startswith("alone-"))
+
+
+class Folder:
+    """One run folder. What cannot be read is reported in the page, as a failure."""
+
+    def __init__(self, path: Path, name: str):
+        self.path, self.name = path, text(name)
+        self.history = History(path / "history.csv")
+        self.damage: list[str] = []
+
+    def update(self) -> None:
+        self.damage = []
+        self._attempt(self.history.update, None)
+
+    def _attempt(self, read: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return read()
+        except (InputError, OSError) as error:
+            self.damage.append(text(error))
+            return otherwise
+
+    def contents(self, since: int) -> dict[str, Any]:
+        history = self.history
+        first = since if since <= history.count else 0  # a resumed run begins again at its checkpoint
+        run = self._attempt(lambda: RunFolder(self.path, resume=True), None)
+        config = run.config if run else {}
+        stored = config.get("options")
+        options = stored if isinstance(stored, dict) else {}
+        state = run.state if run else "damaged"
+        settings = self._attempt(lambda: parts.result_settings(self.path), {})
+        given = self._attempt(lambda: parts.settings(self.path, config, options), {})
+        log = self._attempt(lambda: parts.log(self.path), [])
+        out = {
+            "name": self.name,
+            "state": state,
+            "step": history.columns["step"][-1] if history.count else 0,
+            "steps": _steps(config),
+            "source": text(source(options)) if options else "",
+            "settings": {text(name): text(value) for name, value in given.items()},
+            "lines": [{"run": run, **line} for run, line in history.lines.items()],
+            "first": first,
+            "count": history.count,
+            "columns": history.since(first),
+            "graph": self._attempt(lambda: parts.graph(self.path), None),
+            "tests": self._attempt(lambda: parts.tests(self.path), None),
+            "timing": settings.get("timing", {}),
+            "trace": self._attempt(lambda: parts.trace(self.path), []),
+            "events": log,
+        }
+        diverged = self._attempt(lambda: parts.diverged(self.path, history), [])
+        failures = [*parts.ended(state, self.path, log), *parts.lost(settings, log), *diverged, *self.damage]
+        return out | {"lost": bool(parts.lost(settings, log)), "failures": failures}
+
+
+def _steps(config: Mapping[str, Any]) -> int | None:
+    run = config.get("run")
+    steps = run.get("steps") if isinstance(run, dict) else None
+    return steps if type(steps) is int else None
+
+
+def text(value: Any) -> str:
+    """Short, and without characters that cannot be encoded."""
+    return " ".join(f"{value!s:.300}".split()).encode(errors="replace").decode()

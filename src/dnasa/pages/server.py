@@ -1,0 +1,89 @@
+"""`dnasa watch`: the page of runs that are under way, for browsers on this machine that know the token."""
+
+import hmac
+import json
+import secrets
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from dnasa.core import InputError
+from dnasa.pages.contents import Folders
+from dnasa.pages.page import render, to_json
+
+LOOPBACK = "127.0.0.1"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `/`, the page, and `/contents?since=...`, what is new, both only with the token that `url` has."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, port: int = 0):
+        self.folders, self.lock = Folders(folder), threading.Lock()
+        self.token = secrets.token_urlsafe(16)
+        try:
+            super().__init__((LOOPBACK, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise InputError(
+                f"Cannot listen on port {port}: {error}. Choose another --port, or leave it out."
+            ) from error
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_address[1]}/?token={self.token}"
+
+    def contents(self, since: dict[str, int] | None = None) -> dict[str, Any]:
+        with self.lock:
+            self.folders.update()
+            return self.folders.contents(since)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that closes its connection is no error to print."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        query = parse_qs(address.query)
+        given = query.get("token", [""])[0].encode()
+        if not hmac.compare_digest(given, self.server.token.encode()):
+            return self._answer(403, "text/plain", "Open the address that `dnasa watch` printed: it has the token.\n")
+        try:
+            if address.path == "/":
+                return self._answer(200, "text/html", render(self.server.contents(), live=True))
+            if address.path == "/contents":
+                return self._answer(200, "application/json", to_json(self.server.contents(_since(query))))
+        except InputError as error:
+            return self._answer(500, "text/plain", f"{error}\n")
+        self._answer(404, "text/plain", "There is no such page.\n")
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(code)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Content-Type-Options", "nosniff"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not printed."""
+
+
+def _since(query: dict[str, list[str]]) -> dict[str, int]:
+    """How many rows of each folder's history the page has."""
+    try:
+        since = json.loads(query.get("since", ["{}"])[0])
+        return {name: max(0, int(row)) for name, row in since.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise InputError("since must be a JSON object of numbers.") from None

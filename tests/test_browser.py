@@ -1,0 +1,270 @@
+"""The page of a run in a real browser."""
+
+import json
+import re
+import shutil
+import threading
+
+import pandas as pd
+import pytest
+from browsing import browser, opened
+from test_cli import run
+
+import dnasa
+from dnasa import pages
+from dnasa.runs import locks
+
+pytestmark = pytest.mark.xdist_group("browser")  # one process starts the browser
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, chromium):
+    """Two finished runs and the pages of one and of both."""
+    folder = tmp_path_factory.mktemp("browser")
+    common = "train --steps 60 --nodes 5 --quiet --out".split()
+    trace = ["--trace", folder / "star" / "trace.json"]
+    assert run(*common, folder / "star", "--topology", "star", "--seeds", 2, *trace).returncode == 0
+    wide = ["--topology", "directed_exponential", "--rule", "sgp", "--eta", 0.1]
+    assert run(*common, folder / "directed", *wide).returncode == 0
+    for path in (folder / "star", folder):
+        assert run("report", path, "--html").returncode == 0
+    return folder
+
+
+def address(folder):
+    return (folder / "report.html").as_uri()
+
+
+def test_a_page_shows_every_part_of_a_run(chromium, home):
+    with opened(chromium, address(home / "star")) as page:
+        titles = page.locator("h2").all_inner_texts()
+        assert titles == [
+            *("Last evaluation", "Curves", "Settings", "Graph", "Nodes", "Timeline", "Tests of the trained model")
+        ]
+        assert "done step 60 of 60, digits" in page.locator("header").inner_text()
+        metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
+        assert {"train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus"} <= {*metrics}
+        counts = [int(text or 0) for text in page.locator(".matrix td").all_inner_texts()]
+        stored = json.loads((home / "star" / "evaluation.json").read_text())
+        assert counts == [count for row in stored["confusion"] for count in row]
+        assert page.locator(".trace rect").count() > 20
+
+
+def test_hovering_shows_the_value_that_is_in_the_csv(chromium, home):
+    history = pd.read_csv(home / "star" / "history.csv").set_index(["run", "step"])
+    with opened(chromium, address(home / "star")) as page:
+        box = page.locator("figure[data-metric=test_loss] .u-over").bounding_box()
+        seen = set()
+        for share in (0.1, 0.35, 0.5, 0.8):
+            for height in (0.1, 0.9):
+                page.mouse.move(box["x"] + share * box["width"], box["y"] + height * box["height"])
+                text = page.locator("#tooltip").inner_text()
+                number, step, value = re.search(r"seed (\d)\nstep (\d+): ([\d.]+)", text).groups()  # type: ignore[union-attr]
+                assert float(value) == pytest.approx(history.test_loss[int(number), int(step)], rel=1e-5)
+                seen.add((number, step))
+        assert len(seen) >= 4
+
+
+def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium, home):
+    ranges = (
+        "charts.list.filter((chart) => chart.built).map((chart) => [chart.plot.scales.x.min, chart.plot.scales.x.max])"
+    )
+    with opened(chromium, address(home / "star")) as page:
+        page.wait_for_function("() => charts.list.filter((chart) => chart.built).length > 1")
+        box = page.locator("figure[data-metric=test_loss] .u-over").bounding_box()
+        y = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + 0.25 * box["width"], y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.5 * box["width"], y, steps=4)
+        page.mouse.up()
+        page.wait_for_function(f"() => {ranges}.every(([low, high]) => low > 10 && high < 35)")
+        page.mouse.dblclick(box["x"] + 20, y)
+        page.wait_for_function(f"() => {ranges}.every(([low, high]) => low === 0 && high === 60)")
+
+
+def test_a_name_in_the_legend_hides_its_curves(chromium, home):
+    with opened(chromium, address(home)) as page:
+        entries = page.locator(".legend button")
+        assert entries.all_inner_texts() == ["directed: SGP, eta = 0.1", "star: D-NASA (2 seeds)"]
+        entries.nth(1).click()
+        shown = "charts.list.find((chart) => chart.built).plot.series.map((series) => series.show)"
+        assert page.evaluate(shown)[1:] == [True, False, False]
+
+
+@pytest.mark.parametrize("axis", ["seconds", "bytes"])
+def test_curves_can_be_drawn_against_time_and_traffic(axis, chromium, home):
+    history = pd.read_csv(home / "star" / "history.csv")
+    with opened(chromium, address(home)) as page:
+        page.locator("select").first.select_option(axis)
+        high = page.evaluate("charts.list.find((chart) => chart.built).plot.scales.x.max")
+        assert high >= history[axis].max() * (1 - 1e-6)
+
+
+def test_the_graph_shows_the_weights(chromium, home):
+    star = dnasa.topology.star(5)
+    with opened(chromium, address(home / "star")) as page:
+        edges = page.locator(".edge")
+        assert edges.count() == 4
+        edges.first.scroll_into_view_if_needed()
+        box = edges.first.locator("path").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        text = page.locator("#tooltip").inner_text()
+        i, j, weight = re.fullmatch(r"nodes (\d) – (\d)\nweight ([\d.]+)", text).groups()  # type: ignore[union-attr]
+        assert float(weight) == pytest.approx(star.weights[int(i), int(j)], rel=1e-3)
+
+
+def test_each_run_of_several_has_its_details(chromium, home):
+    with opened(chromium, address(home)) as page:
+        runs = page.locator("section[aria-label=Runs] tbody tr")
+        assert runs.count() == 2
+        assert "sgp" in runs.nth(0).inner_text()
+        assert page.locator("section[aria-label=Settings]").inner_text().count("directed_exponential") == 1
+        runs.nth(1).locator("button").click()
+        assert "star" in page.locator("section[aria-label=Settings]").inner_text()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_phone_needs_no_horizontal_scrolling(several, chromium, home):
+    with opened(chromium, address(home if several else home / "star"), **PHONE) as page:
+        sizes = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert sizes[0] <= sizes[1] == 390
+        assert page.locator(".plot").first.bounding_box()["width"] > 300
+
+
+CONTRAST = """() => {
+  const light = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => part / 255);
+    const [r, g, b] = parts.map((c) => (c <= 0.04 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const { color, backgroundColor } = getComputedStyle(document.body);
+  const [text, ground] = [light(color), light(backgroundColor)];
+  return { ground, ratio: (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05) };
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_light_and_dark(scheme, chromium, home):
+    with opened(chromium, address(home / "star"), scheme=scheme) as page:
+        measured = page.evaluate(CONTRAST)
+        assert (measured["ground"] > 0.5) == (scheme == "light")
+        assert measured["ratio"] > 7
+
+
+def test_a_text_in_a_run_folder_is_never_html(chromium, home, tmp_path):
+    shutil.copytree(home / "star", tmp_path / "run")
+    attack = "</script><img src=x onerror=document.title='owned'>"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["options"] |= {"data": attack, attack: attack}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run" / "log.txt").write_text(f"2026-01-01 10:00:00 Lost nodes {attack}\n")
+    history = (tmp_path / "run" / "history.csv").read_text().replace("dnasa", attack)
+    (tmp_path / "run" / "history.csv").write_text(history)
+    assert run("report", tmp_path / "run", "--html").returncode == 0
+    with opened(chromium, address(tmp_path / "run")) as page:
+        assert page.locator("img").count() == 0
+        assert page.title() == "run – dnasa"
+        assert attack in page.locator(".failures").inner_text()
+
+
+def test_a_watched_run_is_updated_as_rows_arrive(chromium, home, tmp_path):
+    shutil.copytree(home / "star", tmp_path / "run")
+    history = tmp_path / "run" / "history.csv"
+    lines = history.read_text().splitlines(keepends=True)
+    half = len(lines) // 2
+    history.write_text("".join(lines[:half]))
+    writer = locks.acquire(tmp_path / "run" / ".running")  # as a process that runs does
+    assert writer is not None
+    with pages.Server(tmp_path / "run") as server, writer:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with opened(chromium, server.url) as page:
+            assert "running" in page.locator("header").inner_text()
+            rows = "[...state.lines.values()].reduce((sum, line) => sum + line.columns.step.length, 0)"
+            assert page.evaluate(rows) == half - 1
+            history.write_text("".join(lines))
+            page.wait_for_function(f"() => {rows} === {len(lines) - 1}")
+            assert page.evaluate("charts.list[0].plot.data[0].at(-1)") == 60
+            history.write_text("".join(lines[:5]))  # resumed from an earlier checkpoint
+            page.wait_for_function(f"() => {rows} === 4")
+        server.shutdown()
+
+
+@pytest.mark.parametrize("low", [0.05, 3e-3, 7e-6, 6.3e-14])
+def test_an_axis_has_numbers_however_many_decades_it_spans(low, chromium, home, tmp_path):
+    shutil.copytree(home / "star", tmp_path / "run")
+    history = pd.read_csv(tmp_path / "run" / "history.csv")
+    history["test_loss"] = low * (2.3 / low) ** (1 - history.step / history.step.max())  # from 2.3 down to low
+    history.to_csv(tmp_path / "run" / "history.csv", index=False)
+    assert run("report", tmp_path / "run", "--html").returncode == 0
+    chart = "charts.list.find((chart) => chart.metric.name === 'test_loss')"
+    with opened(chromium, address(tmp_path / "run")) as page:
+        page.wait_for_function(f"() => {chart}.built")
+        assert len(page.evaluate(f"{chart}.plot.axes[1]._values.filter(Boolean)")) >= 2
+
+
+def many_runs(folder, runs, evaluations):
+    """The history of a large comparison."""
+    steps = pd.Series(range(evaluations)) * 10
+    parts = []
+    for number in range(runs):
+        loss = 1 / (1 + steps / 1000) + 0.01 * number + 0.1 * ((steps * 7919 + number * 31) % 97) / 97
+        metrics = {"train_loss": loss, "test_loss": loss + 0.1, "test_accuracy": 1 - loss / 4, "consensus": loss / 100}
+        label = {"run": number, "rule": "dsgd", "eta": 0.1 + number // 5, "seed": number % 5, "step": steps, "nodes": 8}
+        parts.append(pd.DataFrame(label | metrics | {"seconds": steps / 50, "bytes": steps * 1000}))
+    folder.mkdir()
+    pd.concat(parts).sort_values(["step", "run"], kind="stable").to_csv(folder / "history.csv", index=False)
+    (folder / "config.json").write_text(json.dumps({"command": "compare", "options": {"data": "digits"}}))
+    (folder / "status.json").write_text('{"state": "done"}')
+
+
+# How long a bare canvas takes to draw as many points, how long a chart takes, and how long a move of the pointer.
+MEASURE = """async ({ runs, evaluations }) => {
+  const median = (times) => times.sort((a, b) => a - b)[times.length >> 1];
+  const timed = async (work, context) => {
+    const began = performance.now();
+    work();
+    for (let i = 0; i < 5; i++) await null; // charts are drawn in a microtask
+    context?.getImageData(0, 0, 1, 1); // a bare canvas is drawn when it is read
+    return performance.now() - began;
+  };
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 20));
+  const canvas = Object.assign(document.createElement("canvas"), { width: 560, height: 260 });
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  const bare = () => {
+    for (let run = 0; run < runs; run++) {
+      context.beginPath();
+      for (let i = 0; i < evaluations; i++) context.lineTo((560 * i) / evaluations, 130 + 100 * Math.sin(run + i));
+      context.stroke();
+    }
+  };
+  const chart = charts.list.find((one) => one.built);
+  const times = { bare: [], chart: [], move: [] };
+  for (let i = 0; i < 9; i++) {
+    times.bare.push(await timed(bare, context));
+    await pause();
+    times.chart.push(await timed(() => chart.rebuild()));
+    await pause();
+    times.move.push(await timed(() => chart.plot.setCursor({ left: 20 + 30 * i, top: 20 + 10 * i })));
+    await pause();
+  }
+  return Object.fromEntries(Object.entries(times).map(([name, values]) => [name, median(values)]));
+}"""
+
+
+@pytest.mark.long
+def test_200_runs_with_500_evaluations_stay_responsive(chromium, tmp_path):
+    many_runs(tmp_path / "many", runs=200, evaluations=500)
+    assert run("report", tmp_path / "many", "--html").returncode == 0
+    with opened(chromium, address(tmp_path / "many")) as page:
+        assert page.locator(".legend button").count() == 40
+        measured = page.evaluate(MEASURE, {"runs": 200, "evaluations": 500})
+        print(measured)  # milliseconds
+        assert measured["chart"] < 5 * measured["bare"], measured
+        assert measured["move"] < 0.2 * measured["bare"], measured

@@ -1,0 +1,279 @@
+"""What a page shows of run folders, and who may see it."""
+
+import json
+import re
+import shutil
+import threading
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import dnasa
+from dnasa import pages
+from dnasa.core import InputError
+from dnasa.pages.history import History
+from dnasa.runs.graph import describe
+
+pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
+HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
+
+
+def row(step, number=0, loss=0.5):
+    return f"{number},dsgd,diminishing,1,{number},{step},4,{loss},0.25,10,{8 * step},{64 * step},0.5\n"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two runs in a folder, one of which diverged; nothing in it is changed."""
+    folder = tmp_path_factory.mktemp("pages")
+    common = "--steps 20 --nodes 5 --topology star --quiet".split()
+    assert run("train", *common, "--out", folder / "good").returncode == 0
+    assert run("train", *common, "--rule", "dsgd", "--eta", "1e200", "--out", folder / "bad").returncode == 1
+    return folder
+
+
+def contents(path):
+    return pages.Folders(path).contents()
+
+
+def only(path):
+    (folder,) = contents(path)["folders"]
+    return folder
+
+
+# ---------------------------------------------------------------- histories
+
+
+def test_a_history_that_grows_is_read_on_from_where_it_was(tmp_path):
+    history = History(tmp_path / "history.csv")
+    history.update()
+    assert history.count == 0
+    history.path.write_text(HEADER + row(0) + row(10)[:20])
+    history.update()
+    assert history.columns["step"] == [0]
+    history.path.write_text(HEADER + row(0) + row(10) + row(20))
+    history.update()
+    assert history.since(1)["step"] == [10, 20]
+
+
+@pytest.mark.parametrize("rewritten", [row(0, loss=0.7), row(0, loss=0.7) + row(10) + row(20) + row(30)])
+def test_a_history_that_was_rewritten_is_read_from_its_beginning(rewritten, tmp_path):
+    history = History(tmp_path / "history.csv")
+    history.path.write_text(HEADER + row(0) + row(10) + row(20))
+    history.update()
+    history.path.write_text(HEADER + rewritten)
+    history.update()
+    assert history.count == rewritten.count("\n")
+    assert history.columns["test_loss"][0] == 0.7
+
+
+def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path):
+    history = History(tmp_path / "history.csv")
+    history.path.write_text(HEADER + row(0) + row(0, 1) + row(0).replace("0,dsgd", "2,dsgd", 1))
+    history.update()
+    assert [line["name"] for line in history.lines.values()] == [
+        "D-SGD, eta = 1",
+        "D-SGD, eta = 1",
+        "D-SGD, eta = 1, no. 2",
+    ]
+    assert [line["seed"] for line in history.lines.values()] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n"])
+def test_a_damaged_history_is_reported_in_the_page(text, tmp_path, home):
+    shutil.copytree(home / "good", tmp_path / "run")
+    (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
+    assert "history.csv is damaged" in only(tmp_path / "run")["failures"][0]
+
+
+# ---------------------------------------------------------------- contents
+
+
+def test_the_numbers_of_a_page_are_those_of_the_run(home):
+    folder, history = only(home / "good"), pd.read_csv(home / "good" / "history.csv")
+    assert folder["state"] == "done"
+    assert folder["step"] == folder["steps"] == 20
+    assert folder["columns"]["test_accuracy"] == pytest.approx(history.test_accuracy.tolist(), rel=1e-6)
+    assert folder["settings"]["topology"] == "star"
+    stored = json.loads((home / "good" / "evaluation.json").read_text())
+    assert folder["tests"]["confusion"]["counts"] == stored["confusion"]
+    assert len(folder["tests"]["nodes"]) == 5
+    assert folder["timing"]["gradient_seconds"] > 0
+    assert folder["failures"] == []
+
+
+def test_a_page_says_what_failed(home):
+    failures = " ".join(only(home / "bad")["failures"])
+    assert "Every run diverged" in failures
+    assert re.search(r"D-SGD, eta = 1e\+200, seed 0, diverged at step \d+ at node \d", failures)
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [("running", "ended without notice"), ("interrupted", "was interrupted"), ("odd", "does not say")],
+)
+def test_a_page_says_how_an_incomplete_run_continues(state, line, home, tmp_path):
+    shutil.copytree(home / "good", tmp_path / "run")
+    (tmp_path / "run" / "status.json").write_text(json.dumps({"state": state}))
+    assert line in only(tmp_path / "run")["failures"][0]
+
+
+def test_a_failed_run_says_why(tmp_path):
+    def gradient(x, node, rng):
+        raise InputError("The sensor is off.")
+
+    problem = dnasa.problems.Custom(gradient, start=np.zeros(2))
+    with pytest.raises(InputError):
+        dnasa.solve(problem, dnasa.topology.ring(3), steps=5, folder=tmp_path / "run")
+    (line,) = only(tmp_path / "run")["failures"]
+    assert line.startswith("The run failed. Failed at step 0: ")
+    assert "The sensor is off." in line
+
+
+def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home, tmp_path):
+    shutil.copytree(home / "good", tmp_path / "run")
+    with open(tmp_path / "run" / "log.txt", "a") as log:
+        log.write("2026-01-01 10:00:00 Lost nodes 2 and their data at step 7; 4 continue.\n")
+    assert only(tmp_path / "run")["failures"] == ["Lost nodes 2 and their data at step 7; 4 continue."]
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text())
+    settings["lost"] = [{"step": 7, "nodes": [2]}]
+    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
+    folder = only(tmp_path / "run")
+    assert folder["failures"] == ["Lost at step 7: nodes [2] and their data."]
+    assert folder["lost"]
+
+
+def test_several_runs_are_found_in_folders_of_folders(home, tmp_path):
+    shutil.copytree(home, tmp_path / "studies" / "first")
+    shutil.copytree(home / "good", tmp_path / "studies" / "first" / "good" / "extension-1")
+    names = [folder["name"] for folder in contents(tmp_path / "studies")["folders"]]
+    assert names == ["first/bad", "first/good", "first/good/extension-1"]
+    assert len(contents(tmp_path / "studies" / "first" / "good")["folders"]) == 2
+
+
+@pytest.mark.parametrize("name", ["graph.json", "evaluation.json", "settings.json", "trace.json", "runs.csv"])
+@pytest.mark.parametrize(
+    "text", ["[1]", "{", '{"nodes": 5, "name": "a", "edges": [[0, 9, 1]], "timing": 3, "names": 1}']
+)
+def test_a_damaged_file_is_reported_and_the_rest_is_shown(name, text, home, tmp_path):
+    shutil.copytree(home / "bad" if name == "runs.csv" else home / "good", tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    folder = only(tmp_path / "run")
+    assert any(name in line for line in folder["failures"])
+    assert folder["columns"]["step"][-1] > 0
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    for words in (["report", tmp_path, "--html"], ["watch", tmp_path]):
+        done = run(*words)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
+    assert "There is no folder" in run("report", tmp_path / "none", "--html").stderr
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def test_the_stored_graph_has_the_weights_of_w(home):
+    graph = only(home / "good")["graph"]
+    W = dnasa.topology.star(5).sparse.toarray()
+    assert all(W[i, j] == weight for i, j, weight in graph["edges"])
+    assert len(graph["edges"]) == 4
+    assert graph["messages"] == [4, 1, 1, 1, 1]
+    assert len(graph["places"]) == 5
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        dnasa.topology.directed_exponential(8),
+        dnasa.topology.changing([dnasa.topology.ring(6), dnasa.topology.star(6)]),
+        dnasa.topology.ring(1),
+    ],
+    ids=lambda topology: topology.name,
+)
+def test_messages_of_the_nodes_add_up_to_those_of_an_exchange(topology):
+    graph = describe(topology)
+    assert sum(graph["messages"]) == topology.messages
+    assert all(graph["directed"] or i != j for i, j, _ in graph["edges"])
+
+
+def test_a_large_graph_is_stored_without_its_edges():
+    graph = describe(dnasa.topology.ring(6000))
+    assert graph == {"name": "ring", "nodes": 6000, "directed": False}
+
+
+# ---------------------------------------------------------------- files and servers
+
+
+def test_the_page_is_one_file_that_names_no_other(home, tmp_path):
+    done = run("report", home / "good", "--html", "--out", tmp_path / "pages" / "a.html")
+    assert done.returncode == 0, done.stderr
+    assert "a.html" in done.stdout
+    text = (tmp_path / "pages" / "a.html").read_text()
+    assert not re.search(r"""<(script|img|iframe|link)[^>]*(src|href)=["'](?!data:)""", text)
+    assert not re.search(r"@import|url\(|import\(", text)
+    assert not (home / "good" / "report.html").exists()
+
+
+def test_nothing_in_a_run_folder_can_end_the_script_of_a_page():
+    html = pages.render({"title": "</script><script>alert(1)</script><!--", "folders": []})
+    assert "alert(1)" in html
+    assert html.count("<script") == 2
+
+
+def test_a_page_needs_html_for_its_file(home):
+    done = run("report", home / "good", "--out", "x.html")
+    assert done.returncode == 2
+    assert done.stderr == "Error: --out is the file of a page: give --html too.\n"
+
+
+@pytest.fixture
+def server(home, tmp_path):
+    shutil.copytree(home / "good", tmp_path / "run")
+    with pages.Server(tmp_path / "run") as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+
+
+def fetch(url):
+    with urllib.request.urlopen(url, timeout=600) as answer:
+        return answer.read().decode()
+
+
+def test_a_watched_run_is_served_on_loopback_to_those_with_the_token(server):
+    assert server.server_address[0] == "127.0.0.1"
+    assert "<!doctype html>" in fetch(server.url)
+    for url in (server.url[:-1], server.url.partition("?")[0], server.url.replace("/?", "/contents?")[:-1]):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            fetch(url)
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        fetch(server.url.replace("/?", "/etc/passwd?"))
+
+
+def test_a_watched_run_sends_only_rows_that_are_new(server):
+    def update(since):
+        return json.loads(fetch(f"{server.url.replace('/?', '/contents?')}&since={json.dumps(since)}".replace(" ", "")))
+
+    history = server.folders.path / "history.csv"
+    count = update({})["folders"][0]["count"]
+    assert update({"run": count})["folders"][0]["columns"]["step"] == []
+    with open(history, "a") as file:
+        file.write(history.read_text().splitlines()[-1] + "\n")
+    assert update({"run": count})["folders"][0]["columns"]["step"] == [20]
+    assert update({"run": 10_000})["folders"][0]["first"] == 0
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        update([1])
+
+
+def test_a_port_that_is_taken_is_refused(server):
+    done = run("watch", server.folders.path, "--port", server.server_address[1])
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: Cannot listen on port")
+    assert done.stderr.count("\n") == 1
