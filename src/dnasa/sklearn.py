@@ -18,6 +18,8 @@ from dnasa.engine.loop import solve
 from dnasa.studies.tasks import on_shards
 from dnasa.trained import TrainedModel
 
+__all__ = ["DecentralizedClassifier", "DecentralizedRegressor"]
+
 
 class _Decentralized(BaseEstimator):
     """Inputs are standardised; `random_state` is the seed. `model_` is the trained model, `nodes_` the number of nodes."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dnasa.problems import Problem
     from dnasa.topology import Changing, Topology
 
+__all__ = ["Comparison", "compare"]
+
 MOST_EXTENSIONS = 8
 X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
 METRICS = (  # the first that is there is compared; never the consensus: where nothing moves, it is perfect

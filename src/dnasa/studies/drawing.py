@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from dnasa.plots import LABELS, draw_curve, drawable, finish, label, panels, shown, styles
 from dnasa.statistics import VARIANT, larger_is_better
 
+__all__ = ["draw_curves", "draw_stepsizes", "figure_of_curves", "figure_of_stepsizes"]
+
 AXES = {
     "step": "step",
     "epochs": "passes over the data",
