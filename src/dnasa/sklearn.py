@@ -98,6 +98,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on these rows; `groups` says which node each belongs to."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -107,10 +108,12 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):
         return self._fit(X, labels, encoding, groups)
 
     def predict(self, X: Any) -> np.ndarray:
+        """The prediction for each row."""
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class, in the order of `classes_`."""
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
 
@@ -123,6 +126,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on these rows; `groups` says which node each belongs to."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         scale = np.array([y.std() or 1.0])
         encoding = self._encoding(X, "regression", target_mean=np.array([y.mean()]), target_scale=scale)
@@ -130,5 +134,6 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):
         return self._fit(X, labels.astype(np.float32), encoding, groups)
 
     def predict(self, X: Any) -> np.ndarray:
+        """The prediction for each row."""
         outputs = self._outputs(X)
         return self.model_.encoding.target_values(outputs)[:, 0]

@@ -75,6 +75,7 @@ class Comparison:
         return differences(self._chosen(final(self.history)), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
+        """Mean, smallest and largest seed of each chosen variant at every evaluation."""
         rows = with_eta(self.history if self.timed is None else self.timed)
         return curves(self._chosen(rows), self.metric, X[self.x])
 
@@ -87,9 +88,11 @@ class Comparison:
         return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
 
     def draw_curves(self) -> Figure:
+        """The figure of `curves`."""
         return drawing.figure_of_curves(self.curves(), X[self.x], self.metric)
 
     def draw_stepsizes(self) -> Figure:
+        """The figure of `stepsizes`."""
         return drawing.figure_of_stepsizes(self.stepsizes(), self.metric)
 
     # ------------------------------------------------------------ tables
