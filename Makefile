@@ -1,14 +1,14 @@
 # `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup run test test-long lint figures bench bench-check faults clean
+.PHONY: setup run test test-long lint docs figures bench bench-check faults clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mpi,dev,docs]"
 	touch .venv/ready
 
 run: setup
@@ -24,6 +24,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html."
 
 figures: setup
 	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
@@ -46,4 +50,4 @@ faults: setup
 	$(BIN)/python tests/faults.py 240
 
 clean:
-	rm -rf .venv runs figures studies
+	rm -rf .venv runs figures site studies
