@@ -58,9 +58,12 @@ PROGRAMS = {
     "quick-start-gradients": {},
     "quick-start-pytorch": {"predictions.csv": 50},
 }
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("page", PROGRAMS)
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=LONG if p == "quick-start-comparing" else ()) for p in PROGRAMS]
+)
 def test_the_python_and_the_commands_of_a_page_form_a_program(page, tmp_path):
     found = re.findall(r"^```(python)?\n(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.S | re.M)
     program = ["from dnasa.cli import app"]
