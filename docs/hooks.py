@@ -26,6 +26,7 @@ NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 LINK = re.compile(r"(?<=\]\()[^)#:\s]+")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 EXTERNAL = re.compile(r"""<(?:script|img|link|iframe)[^>]*(?:src|stylesheet)[^>]*=["'](?:https?:)?//[^>]*>""")
+BAR = re.compile(r"<mo[^>]*>(&#x02016;|&#x0007C;)</mo>")  # of a norm: as an operator it would be wide and tall
 PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")  # as a superscript it would be raised twice
 
 
@@ -67,10 +68,13 @@ def on_page_content(html: str, **_: Any) -> str:
     """TeX becomes MathML, which browsers show without scripts or fonts of the site."""
 
     def mathml(found: re.Match[str]) -> str:
-        math = convert(unescape(found[2]), display="block" if found[1] == "div" else "inline")
+        block = found[1] == "div"
+        math = convert(unescape(found[2]), display="block" if block else "inline")
         if "&</mi>" in math or "\\" in math:  # what the converter does not know stays as it is
             raise PluginError(f"This equation cannot be converted to MathML: {found[2]}")
-        return PRIME.sub(r'\1<mo lspace="0" rspace="0">&#x02032;</mo>', math)
+        math = BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', math)
+        math = PRIME.sub(r'\1<mo lspace="0" rspace="0">&#x02032;</mo>', math)
+        return f'<div class="equation">{math}</div>' if block else math
 
     return MATH.sub(mathml, html)
 
