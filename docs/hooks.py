@@ -65,7 +65,7 @@ def site_path(path: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """TeX becomes MathML, which browsers show without scripts or fonts of the site."""
+    """TeX becomes MathML, which browsers show without scripts."""
 
     def mathml(found: re.Match[str]) -> str:
         block = found[1] == "div"

@@ -14,7 +14,7 @@ import griffe
 import nbformat
 import numpy as np
 import pytest
-from launching import PATIENCE
+from launching import PATIENCE, launch
 from nbclient import NotebookClient
 
 from dnasa.core import Needs, leaves
@@ -80,6 +80,16 @@ def test_the_python_and_the_commands_of_a_page_form_a_program(page, tmp_path):
     assert done.stdout
     for name, size in PROGRAMS[page].items():
         assert (tmp_path / name).stat().st_size > size
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["mpi", "torch"])
+def test_the_program_of_the_quick_start_for_pytorch_runs_as_real_processes(engine, tmp_path):
+    (tmp_path / "train.py").write_text(blocks("docs/quick-start-pytorch.md", "python")[0])
+    done = launch(engine, 2, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "node 0 of 2" in done.stdout
+    assert "node 1 of 2" in done.stdout
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
