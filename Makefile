@@ -1,14 +1,14 @@
 # `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup run test test-long lint figures bench bench-check faults clean
+.PHONY: setup run test test-long lint docs figures bench bench-check faults clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	@$(BIN)/python -c "import dnasa.compiled" 2>/dev/null || echo "WARNING: the C extension was not built: everything works, more slowly." \
 		"To see why: $(BIN)/pip install --verbose --no-deps -e ."
 	touch .venv/ready
@@ -26,6 +26,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 figures: setup
 	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
@@ -48,4 +51,4 @@ faults: setup
 	$(BIN)/python tests/faults.py 240
 
 clean:
-	rm -rf .venv runs figures studies
+	rm -rf .venv runs figures site studies

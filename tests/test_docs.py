@@ -1,20 +1,28 @@
 """What the documentation shows works as shown."""
 
+import inspect
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import griffe
+import nbformat
 import numpy as np
 import pytest
-from launching import PATIENCE
+from launching import PATIENCE, launch
+from nbclient import NotebookClient
 
 from dnasa.core import Needs, leaves
 from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which also names what is gone
 
 
@@ -29,7 +37,9 @@ def blocks(page, language):
         "README.md",
         *(
             f"docs/{name}.md"
-            for name in "comparing distributed extending models own-model reports schedules your-data your-gradients".split()
+            for name in (
+                "comparing distributed extending how-it-works models own-model reports schedules your-data your-gradients"
+            ).split()
         ),
     ],
 )
@@ -41,20 +51,55 @@ def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
     assert done.stdout
 
 
-def test_the_blocks_of_the_page_on_predicting_form_a_program(tmp_path):
-    found = re.findall(r"^```(python)?\n(.*?)^```$", (ROOT / "docs/predicting.md").read_text(), re.S | re.M)
+# What a page leaves behind when its Python and its commands are executed in order.
+PROGRAMS = {
+    "predicting": {"predictions.csv": 50, "flowers.onnx": 1000},
+    "quick-start-comparing": {"runs/first/history.png": 1000, "runs/compared/table.tex": 100, "curves.png": 1000},
+    "quick-start-gradients": {},
+    "quick-start-pytorch": {"predictions.csv": 50},
+}
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=LONG if p == "quick-start-comparing" else ()) for p in PROGRAMS]
+)
+def test_the_python_and_the_commands_of_a_page_form_a_program(page, tmp_path):
+    found = re.findall(r"^```(python)?\n(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.S | re.M)
     program = ["from dnasa.cli import app"]
     for language, code in found:
         if code.startswith("# my_net.py"):
             (tmp_path / "my_net.py").write_text(code)
-        commands = [f"app({line.split()[1:]}, standalone_mode=False)" for line in code.splitlines()]
+        lines = [line.split("#")[0].split() for line in code.splitlines() if line.startswith("dnasa ")]
+        commands = [f"app({words[1:]}, standalone_mode=False)" for words in lines]
         program += [code] if language else commands
     (tmp_path / "page.py").write_text("\n".join(program))
     words = [sys.executable, "page.py"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 21
-    assert (tmp_path / "flowers.onnx").stat().st_size > 1000
+    assert done.stdout
+    for name, size in PROGRAMS[page].items():
+        assert (tmp_path / name).stat().st_size > size
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["mpi", "torch"])
+def test_the_program_of_the_quick_start_for_pytorch_runs_as_real_processes(engine, tmp_path):
+    (tmp_path / "train.py").write_text(blocks("docs/quick-start-pytorch.md", "python")[0])
+    done = launch(engine, 2, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "node 0 of 2" in done.stdout
+    assert "node 1 of 2" in done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run_and_are_stored_as_they_ran(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    stored = [[output.output_type for output in cell.outputs] for cell in code]
+    NotebookClient(notebook, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert [[output.output_type for output in cell.outputs] for cell in code] == stored
 
 
 @pytest.mark.long
@@ -110,6 +155,71 @@ def test_commands_and_options_shown_exist(page):
         assert given <= known, f"dnasa {name}: {given - known}"
 
 
+def test_every_figure_is_shown_with_its_command():
+    text = (ROOT / "docs/figures.md").read_text()
+    shown = dict(re.findall(r"\(figures/([\w-]+\.png)\)\]\([^)]+\)\n\n\*[^`]*.*?`([^`]+)`\*$", text, re.M))
+    assert sorted(shown) == sorted(path.name for path in ROOT.glob("docs/figures/*.png"))
+    assert all(command.startswith(("dnasa ", "python ", "OMP_NUM_THREADS=1 torchrun ")) for command in shown.values())
+
+
+def test_the_page_on_installing_has_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text(), re.M)) == set(extras)
+
+
+# ---------------------------------------------------------------- the reference
+
+REFERENCE = [path for page in ROOT.glob("docs/api/*.md") for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+
+
+def public_modules(name="dnasa"):
+    """The modules that a user can reach by public names, and those of the reference."""
+    module = import_module(name)
+    parts = [getattr(module, part) for part in module.__all__]
+    yield name
+    for part in parts:
+        if isinstance(part, ModuleType):
+            yield from public_modules(part.__name__)
+
+
+MODULES = sorted({*public_modules(), *(path for path in REFERENCE if hasattr(sys.modules.get(path), "__all__"))})
+
+
+@pytest.fixture(scope="module")
+def source():
+    return griffe.load("dnasa", search_paths=[ROOT / "src"])
+
+
+def described(source, path):
+    """What the reference shows for a path: an object, or what a module exports; a submodule hides an export of its name."""
+    found = source[path.removeprefix("dnasa.")]
+    if found.kind is not griffe.Kind.MODULE:
+        return {found.canonical_path: found}
+    members = [found[name] for name in found.exports]
+    return {part.canonical_path: part for part in members if part.kind is not griffe.Kind.MODULE}
+
+
+def test_the_reference_has_every_public_name(source):
+    shown = {name for path in REFERENCE for name in described(source, path)}
+    for module in MODULES:
+        for name in import_module(module).__all__:
+            part = getattr(import_module(module), name)
+            if inspect.isclass(part) or inspect.isroutine(part):
+                assert {f"{module}.{name}", f"{part.__module__}.{part.__qualname__}"} & shown, f"{module}.{name}"
+            elif not isinstance(part, ModuleType):
+                assert source[f"{module}.{name}".removeprefix("dnasa.")].canonical_path in shown, f"{module}.{name}"
+
+
+def test_every_public_name_has_a_docstring(source):
+    for path in REFERENCE:
+        for name, part in described(source, path).items():
+            assert part.docstring, name
+            methods = part.members if part.kind is griffe.Kind.CLASS else {}
+            for method in [m for m in methods if not m.startswith("_") and methods[m].kind is griffe.Kind.FUNCTION]:
+                owner = getattr(import_module(part.module.canonical_path), part.name)
+                assert inspect.getdoc(getattr(owner, method)), f"{name}.{method}"
+
+
 # ---------------------------------------------------------------- the table of methods
 
 COMPUTED = ("stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden")
@@ -159,4 +269,8 @@ def facts(name, period=20, d=40_000):
 def test_the_table_of_methods_says_what_the_rules_do(name):
     row = methods_table()[name]
     assert {column: row[column] for column in COMPUTED} == facts(name)
-    assert row["method"].startswith(registry.RULES[name].title)
+    title = row["method"].split("]")[0].strip("[")
+    assert title == registry.RULES[name].title
+    section = (ROOT / "docs/methods.md").read_text().split(f"\n### {title}\n")[1].split("\n### ")[0]
+    assert f"`{name}`" in section
+    assert "\n$$\n" in section or "which-rule.md#adanasa" in section

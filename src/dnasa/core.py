@@ -10,13 +10,43 @@ from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
+__all__ = [
+    "Array",
+    "Channel",
+    "Exchange",
+    "Gradients",
+    "InputError",
+    "Interrupted",
+    "Layout",
+    "Messages",
+    "Multiply",
+    "Needs",
+    "Network",
+    "ProcessLost",
+    "Prox",
+    "Rule",
+    "RunError",
+    "Schedule",
+    "State",
+    "leaves",
+    "size",
+    "slices",
+]
+
 Array = Any
-State = Any  # of a rule: a NamedTuple of arrays (or of further such tuples) whose first array is x
+"""A NumPy array or a torch tensor."""
+State = Any
+"""Of a rule: a NamedTuple of arrays (or of further such tuples) whose first array is x."""
 Messages = tuple[Array, ...]
+"""What a rule exchanges in a step, and what it receives: the same, averaged over the neighbours."""
 Gradients = tuple[Array, ...]
+"""One gradient for each of a rule's points."""
 Schedule = Callable[[int], Any]
-Prox = Callable[[Array, Any], Array]  # (x, step) -> argmin_y h(y) + |y - x|^2 / (2 step), of each row of x
-Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the parts of x, in order
+"""A function of the step t = 0, 1, 2, ..."""
+Prox = Callable[[Array, Any], Array]
+"""(x, step) -> argmin_y h(y) + |y - x|^2 / (2 step), of each row of x."""
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of the parts of x, in order."""
 # Columns of every history, which no metric may be named after.
 COLUMNS = (
     *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from dnasa.topology import Changing, Topology
 
+__all__ = ["draw_curve", "draw_history", "draw_topology", "panels", "save_figure"]
+
 LABELS = {
     "train_loss": "training loss",
     "validation_loss": "validation loss",

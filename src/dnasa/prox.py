@@ -12,6 +12,8 @@ import numpy as np
 from dnasa.arrays import like, maximum, minimum, moderate, nonzero, norm, to_numpy
 from dnasa.core import Array, InputError, Prox, positive
 
+__all__ = ["ball", "box", "l1"]
+
 
 def l1(weight: Any) -> Prox:
     """h = weight |x|_1, or sum_j weight_j |x_j|: soft thresholding."""

@@ -22,6 +22,8 @@ with needed_by("dnasa.sklearn"):
     from dnasa.studies.tasks import on_shards
     from dnasa.trained import TrainedModel
 
+__all__ = ["DecentralizedClassifier", "DecentralizedRegressor"]
+
 
 class _Decentralized(BaseEstimator):  # type: ignore[misc]
     """Inputs are standardised; `random_state` is the seed. `model_` is the trained model, `nodes_` the number of nodes."""
@@ -100,6 +102,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on these rows; `groups` says which node each belongs to."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -109,10 +112,12 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         return self._fit(X, labels, encoding, groups)
 
     def predict(self, X: Any) -> np.ndarray:
+        """The prediction for each row."""
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of each class, in the order of `classes_`."""
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
 
@@ -125,6 +130,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on these rows; `groups` says which node each belongs to."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         scale = np.array([y.std() or 1.0])
         encoding = self._encoding(X, "regression", target_mean=np.array([y.mean()]), target_scale=scale)
@@ -132,5 +138,6 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         return self._fit(X, labels.astype(np.float32), encoding, groups)
 
     def predict(self, X: Any) -> np.ndarray:
+        """The prediction for each row."""
         outputs = self._outputs(X)
         return self.model_.encoding.target_values(outputs)[:, 0]

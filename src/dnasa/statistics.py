@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+__all__ = ["curves", "differences", "final", "in_percent", "labelled", "larger_is_better", "over_seeds"]
+
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
 

@@ -9,6 +9,8 @@ import pandas as pd
 
 from dnasa.statistics import in_percent
 
+__all__ = ["html", "latex", "metric_name", "number", "with_interval", "with_spread"]
+
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}

@@ -300,3 +300,4 @@ KNOWN = {
     ),
 }
 DATASETS = ("digits", *KNOWN, "shakespeare")
+"""Datasets that can be loaded by name."""

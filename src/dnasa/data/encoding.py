@@ -193,12 +193,14 @@ class Encoding(NamedTuple):
     # ------------------------------------------------------------ on disk
 
     def to_json(self) -> dict[str, Any]:
+        """Everything as numbers, text and lists, for a file."""
         arrays = {name: None if (array := getattr(self, name)) is None else array.tolist() for name in ARRAYS}
         features = [feature._asdict() for feature in self.features]
         return self._asdict() | {"features": features} | arrays
 
     @classmethod
     def from_json(cls, d: Any) -> "Encoding":
+        """The encoding that `to_json` wrote; anything else is an `InputError`."""
         try:
             features = tuple(
                 Feature(str(f["name"]), str(f["kind"]), _number(f["fill"]), tuple(map(str, f["categories"])))

@@ -88,6 +88,7 @@ PARTITIONS: dict[str, Callable[..., Shards]] = {
     "by_label": by_label,
     "dirichlet": dirichlet,
 }
+"""Partitions by name."""
 
 
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:

@@ -9,7 +9,8 @@ from dnasa.core import InputError
 from dnasa.data import files
 from dnasa.data.dataset import Dataset
 
-CONTEXT = 256  # characters that a model of a text sees at once
+CONTEXT = 256
+"""Characters that a model of a text sees at once."""
 
 
 def from_text(path: Path, context: int = CONTEXT) -> Dataset:

@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 class Options(TypedDict, total=False):
     """What `solve` takes by keyword besides the method and its stepsize; the defaults are in `DEFAULTS`.
 
-    evaluate: when to measure, every so many steps or at which steps (default: up to 50 times, fewer where evaluation
-        would dominate)
-    metrics: own metrics by name, functions of the mean answer `(d,)` that return a number
-    callback: called with an `Evaluation` at every evaluation (in the first process); the run stops when it returns true
-    stop: thresholds by metric, such as `{"grad_norm": 1e-3}`; the run stops when all runs have reached all of them
-    node_weights: how much each node counts, p_i up to a common factor, or "rows": as many rows as it has (default: all alike)
-    rounds: exchanges per step; message_dtype: "bfloat16" or "float16" messages; compress: "topk:0.01", "randk:0.01",
-        "8bit", "4bit", "sign" or a `Codec`; all three for the simulated network
-    network: replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates
-    overlap: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
-    folder: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
-        `resume=True` continues from the newest checkpoint, exactly
-    progress: True for a bar (default: on a terminal), "json" for a line per evaluation and run, False for nothing
-    trace: a file for a timeline of the first steps (Chrome, Perfetto)
+    - `evaluate`: when to measure, every so many steps or at which steps (default: up to 50 times, fewer where evaluation
+      would dominate)
+    - `metrics`: own metrics by name, functions of the mean answer `(d,)` that return a number
+    - `callback`: called with an `Evaluation` at every evaluation (in the first process); the run stops when it returns true
+    - `stop`: thresholds by metric, such as `{"grad_norm": 1e-3}`; the run stops when all runs have reached all of them
+    - `node_weights`: how much each node counts, p_i up to a common factor, or "rows": as many rows as it has (default: all
+      alike)
+    - `rounds`: exchanges per step; `message_dtype`: "bfloat16" or "float16" messages; `compress`: "topk:0.01", "randk:0.01",
+      "8bit", "4bit", "sign" or a `Codec`; all three for the simulated network
+    - `network`: replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates
+    - `overlap`: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
+    - `folder`: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
+      `resume=True` continues from the newest checkpoint, exactly
+    - `progress`: True for a bar (default: on a terminal), "json" for a line per evaluation and run, False for nothing
+    - `trace`: a file for a timeline of the first steps (Chrome, Perfetto)
     """
 
     evaluate: int | Sequence[int] | None

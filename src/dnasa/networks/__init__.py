@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from dnasa.channels import Codec
     from dnasa.topology import Changing, Topology
 
+__all__ = ["ENGINES", "can_survive", "connect", "detect"]
+
 ENGINES = ("simulated", "mpi", "torch")
+"""Who multiplies by W: this process, MPI, or torch.distributed."""
 LONGEST_TIMEOUT = 10_000_000
 MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 

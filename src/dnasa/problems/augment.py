@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+__all__ = ["flip_and_shift"]
+
 
 def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4, flip: bool = True) -> Tensor:
     """Each image (b, channels, height, width) shifted by up to `most` pixels, 0 outside; half of them mirrored."""

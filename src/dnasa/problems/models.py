@@ -10,6 +10,8 @@ from torch.nn.functional import gelu, relu
 
 from dnasa.core import InputError, choose
 
+__all__ = ["gpt", "lenet", "perceptron", "resnet"]
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 

@@ -127,6 +127,7 @@ RULES: dict[str, Method] = {
     "adanasa": Method(adanasa, ADANASA, needs_eta=False, needs_layout=True, title="AdaNASA", colour="#e377c2"),
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728", takes_prox=True),
 }
+"""All rules that can be used by name, with registered ones."""
 
 
 def register(

@@ -11,6 +11,25 @@ import numpy as np
 
 from dnasa.core import Array, InputError, Schedule
 
+__all__ = [
+    "adanasa",
+    "adanasa_averaged",
+    "averaging",
+    "constant",
+    "cosine",
+    "diminishing",
+    "fixed",
+    "gt_nsgdm_fixed",
+    "linear",
+    "moments",
+    "parameter_free",
+    "parameter_free_fixed",
+    "root_decay",
+    "root_fixed",
+    "variance_reduction",
+    "warm_up",
+]
+
 
 def constant(value: Array) -> Schedule:
     """The same at every step."""

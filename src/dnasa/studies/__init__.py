@@ -6,6 +6,8 @@ from typing import Any
 from dnasa.core import choose
 from dnasa.extras import needed_by
 
+__all__ = ["FIGURES", "figure"]
+
 FIGURES = {
     "fig1": "speedup with the number of nodes (least squares, ring)",
     "fig2": "the spike model against tuned methods",
@@ -23,6 +25,7 @@ FIGURES = {
     "guidance": "four problems with gradients of one's own: where D-NASA trails tuned methods, and where it does not",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
+"""What `dnasa reproduce` makes, by name."""
 
 
 def figure(name: str) -> Any:

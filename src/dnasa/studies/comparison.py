@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dnasa.problems import Problem
     from dnasa.topology import Changing, Topology
 
+__all__ = ["Comparison", "compare"]
+
 MOST_EXTENSIONS = 8
 X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
 METRICS = (  # the first that is there is compared; never the consensus: where nothing moves, it is perfect
@@ -74,6 +76,7 @@ class Comparison:
         return differences(self._chosen(final(self.history)), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
+        """Mean, smallest and largest seed of each chosen variant at every evaluation."""
         rows = with_eta(self.history if self.timed is None else self.timed)
         return curves(self._chosen(rows), self.metric, X[self.x])
 
@@ -86,9 +89,11 @@ class Comparison:
         return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
 
     def draw_curves(self) -> "Figure":
+        """The figure of `curves`."""
         return drawing.figure_of_curves(self.curves(), X[self.x], self.metric)
 
     def draw_stepsizes(self) -> "Figure":
+        """The figure of `stepsizes`."""
         return drawing.figure_of_stepsizes(self.stepsizes(), self.metric)
 
     # ------------------------------------------------------------ tables

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = ["draw_curves", "draw_stepsizes", "figure_of_curves", "figure_of_stepsizes"]
+
 AXES = {
     "step": "step",
     "epochs": "passes over the data",
@@ -99,6 +101,7 @@ def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any
 
 
 def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> "Figure":
+    """One panel of `draw_curves`."""
     figure, axes = panels(1, width=6.4, height=4.2)
     draw_curves(axes[0, 0], table, x, metric)
     legend_below(figure, 2)
@@ -106,6 +109,7 @@ def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> "Figure":
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
+    """One panel of `draw_stepsizes`."""
     figure, axes = panels(1, width=6.4, height=4.2)
     draw_stepsizes(axes[0, 0], table, metric)
     legend_below(figure, 2)

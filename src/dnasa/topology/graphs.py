@@ -289,6 +289,7 @@ def _lattice(rows: int, columns: int, wrap: bool) -> np.ndarray:
 UNDIRECTED = (ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, paper_random)
 DIRECTED = (directed_ring, directed_exponential)
 TOPOLOGIES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (*UNDIRECTED, *DIRECTED)}
+"""Graphs by name."""
 
 
 def make(name: str, nodes: int, weights: str | None = None) -> Any:

@@ -111,6 +111,7 @@ class Changing:
         return len(self.each)
 
     def at(self, t: int) -> Topology:
+        """The graph of step t."""
         return self.each[t % self.period]
 
     @cached_property

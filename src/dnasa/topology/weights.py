@@ -56,3 +56,4 @@ def _fill_diagonal(off: Any) -> sp.csr_array:
 
 
 WEIGHTS: dict[str, Weights] = {"laplacian": laplacian, "metropolis": metropolis, "max_degree": max_degree}
+"""Mixing weights of an undirected graph, by name."""

@@ -69,6 +69,7 @@ class TrainedModel:
     # ------------------------------------------------------------ outputs
 
     def check_takes_rows(self) -> None:
+        """Refuse a model of a text, which has no rows to predict."""
         if self.kind == "tokens":
             raise InputError("This model continues a text and predicts no rows: use its network, .to_torch().")
 
@@ -93,6 +94,7 @@ class TrainedModel:
             yield part.to(device, self.dtype if part.is_floating_point() else part.dtype)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
+        """Of each class (or label), from the outputs of the network."""
         logits = torch.from_numpy(outputs)
         return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
 

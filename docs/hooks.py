@@ -1,0 +1,147 @@
+"""What the site has besides the pages in docs/: the repository's own pages, the examples, the notebooks, the commands, math.
+
+Links in pages lead to files of the repository, so that they work there. On the site they lead to the pages of these files.
+"""
+
+import ast
+import re
+from html import unescape
+from pathlib import Path
+from posixpath import dirname, join, normpath, relpath
+from typing import Any
+
+import nbformat
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PLAIN = ("CITATION.cff", "LICENSE")
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
+LINK = re.compile(r"(?<=\]\()[^)#:\s]+")
+MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+EXTERNAL = re.compile(r"""<(?:script|img|link|iframe)[^>]*(?:src|stylesheet)[^>]*=["'](?:https?:)?//[^>]*>""")
+BAR = re.compile(r"<mo[^>]*>(&#x02016;|&#x0007C;)</mo>")  # of a norm: as an operator it would be wide and tall
+PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")  # as a superscript it would be raised twice
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are made here."""
+    made: dict[str, str | bytes] = {target: (ROOT / source).read_text() for source, target in PAGES.items()}
+    made |= {name: (ROOT / name).read_bytes() for name in PLAIN}
+    made |= {f"examples/{path.stem}.md": example(path) for path in EXAMPLES} | {"examples.md": examples()}
+    made["api/cli.md"] = commands()
+    for path in NOTEBOOKS:
+        files.remove(files.get_file_from_path(f"notebooks/{path.name}"))  # type: ignore[arg-type]
+        made |= notebook(path)
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Links to files of the repository lead to their pages."""
+    here = page.file.src_uri
+    source = {target: name for name, target in PAGES.items()}.get(here, f"docs/{here}")
+
+    def link(found: re.Match[str]) -> str:
+        return relpath(site_path(normpath(join(dirname(source), found[0]))), dirname(here) or ".")
+
+    return LINK.sub(link, markdown)
+
+
+def site_path(path: str) -> str:
+    """Where a file of the repository is on the site."""
+    if path == "examples":
+        return "examples.md"
+    if path.startswith("examples/"):
+        return path.replace(".py", ".md")
+    return PAGES.get(path, path.removeprefix("docs/").replace(".ipynb", ".md"))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """TeX becomes MathML, which browsers show without scripts."""
+
+    def mathml(found: re.Match[str]) -> str:
+        block = found[1] == "div"
+        math = convert(unescape(found[2]), display="block" if block else "inline")
+        if "&</mi>" in math or "\\" in math:  # what the converter does not know stays as it is
+            raise PluginError(f"This equation cannot be converted to MathML: {found[2]}")
+        math = BAR.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', math)
+        math = PRIME.sub(r'\1<mo lspace="0" rspace="0">&#x02032;</mo>', math)
+        return f'<div class="equation">{math}</div>' if block else math
+
+    return MATH.sub(mathml, html)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> None:
+    """Pages must work without a network."""
+    for element in EXTERNAL.findall(output):
+        raise PluginError(f"{page.file.src_uri} loads something from elsewhere: {element}")
+
+
+# ---------------------------------------------------------------- examples and notebooks
+
+
+def example(path: Path) -> str:
+    """The page of a program: its docstring, then the code."""
+    code = path.read_text()
+    return f"# {path.name}\n\n{docstring(path)}\n\n```python\n{code}```\n"
+
+
+def examples() -> str:
+    rows = [f"| [{path.name}](examples/{path.stem}.md) | {docstring(path).splitlines()[0]} |" for path in EXAMPLES]
+    return "\n".join(["# Example programs", "", "| program | |", "|---|---|", *rows])
+
+
+def docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+def notebook(path: Path) -> dict[str, str | bytes]:
+    """The page of a notebook with its outputs, and its pictures."""
+    body, resources = MarkdownExporter().from_notebook_node(
+        nbformat.read(path, as_version=4), {"unique_key": path.stem, "output_files_dir": f"{path.stem}_files"}
+    )
+    body = re.sub(r"<style scoped>.*?</style>", "", body, flags=re.S)
+    body = re.sub(r"<(table|tr|th|td)\b[^>]*>", r"<\1>", body)  # the site's own look of tables
+    pictures = {f"notebooks/{name}": picture for name, picture in resources["outputs"].items()}
+    return {f"notebooks/{path.stem}.md": body} | pictures
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def commands() -> str:
+    """Every command with its options, from the program itself."""
+    from typer.main import get_command
+
+    from dnasa.cli import app
+
+    program: Any = get_command(app)
+    return "# Command line\n\n" + "\n\n".join(command(name, program.commands[name]) for name in program.commands)
+
+
+def command(name: str, command: Any) -> str:
+    arguments = [argument(p) for p in command.params if p.param_type_name == "argument"]
+    rows = [option(p) for p in command.params if p.param_type_name == "option" and not p.hidden]
+    table = ["| option | default | |", "|---|---|---|", *rows] if rows else []
+    return "\n".join(
+        [f"## dnasa {name}", "", f"`{' '.join(['dnasa', name, *arguments])}`", "", command.help, "", *table]
+    )
+
+
+def option(parameter: Any) -> str:
+    default = "" if parameter.default in (None, False, ()) else f"`{parameter.default}`"
+    text = " ".join((parameter.help or "").split()).replace("|", "\\|").replace("<", "&lt;")
+    return f"| `{'`, `'.join(parameter.opts)}` | {default} | {text} |"
+
+
+def argument(parameter: Any) -> str:
+    name = parameter.name.upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
