@@ -3,11 +3,12 @@
 import atexit
 import datetime
 import os
+import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
-from dnasa.networks.members import Members
+from dnasa.networks.members import POLL, Members
 from dnasa.networks.processes import Message, ProcessExchange, Traffic
 from dnasa.networks.torchdist import UNLIMITED, Waiter, as_tensor, first_line, gathered_texts, wait_for
 from dnasa.topology import Changing, Topology, without
@@ -27,7 +28,7 @@ TORCHRUN = (
     "by itself with dnasa.connect(graph, join='HOST:29500')."
 )
 
-CLOSING: list[threading.Thread] = []  # of groups with a collective under way
+BACKGROUND: list[threading.Thread] = []  # that open and close groups; they may wait for a process that hangs
 
 
 def connect(
@@ -89,7 +90,7 @@ def leave(members: Members) -> None:
         time.sleep(monitor.interval / 5)
     monitor.close()
     members.listener.close()
-    if Waiter.stuck() or any(thread.is_alive() for thread in CLOSING):  # they wait for a process that hangs
+    if Waiter.stuck() or any(thread.is_alive() for thread in BACKGROUND):  # they wait for a process that hangs
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -106,13 +107,37 @@ def losses(members: Members) -> Iterator[None]:
 
 
 def new_group(members: Members, store: TCPStore) -> ProcessGroupGloo | None:
-    """Of the members of this epoch, with a connection of its own to the store: connecting blocks it."""
+    """Of the members of this epoch. Connecting may block as long as one of them hangs, so another thread does it."""
     if len(members.list) == 1:
         return None
-    with losses(members):
-        again = PrefixStore(f"epoch {members.epoch}", open_store(store.host, store.port, members.timeout))
-        timeout = datetime.timedelta(seconds=members.timeout)
-        return ProcessGroupGloo(again, members.rank, len(members.list), timeout)
+    place = members.epoch, members.rank, len(members.list), datetime.timedelta(seconds=members.timeout)
+    made: queue.SimpleQueue[ProcessGroupGloo | RuntimeError] = queue.SimpleQueue()
+    start_thread(lambda: made.put(connected_group(store, *place)))
+    deadline = time.monotonic() + 2 * members.timeout
+    while members.monitor.problem is None and time.monotonic() < deadline:  # type: ignore[union-attr]
+        with suppress(queue.Empty):
+            group = made.get(timeout=POLL)
+            if isinstance(group, ProcessGroupGloo):
+                return group
+            raise ProcessLost(f"Node {members.me.node} lost a process: {first_line(group)}.")
+    raise ProcessLost(f"Node {members.me.node} could not connect to all members.")
+
+
+def connected_group(
+    store: TCPStore, epoch: int, rank: int, size: int, timeout: datetime.timedelta
+) -> ProcessGroupGloo | RuntimeError:
+    """With a connection of its own to the store, since connecting blocks it."""
+    try:
+        again = TCPStore(store.host, store.port, is_master=False, timeout=timeout)
+        return ProcessGroupGloo(PrefixStore(f"epoch {epoch}", again), rank, size, timeout)
+    except RuntimeError as error:
+        return error
+
+
+def start_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work, daemon=True)
+    BACKGROUND[:] = [*filter(threading.Thread.is_alive, BACKGROUND), thread]
+    thread.start()
 
 
 class Transport:
@@ -235,9 +260,7 @@ class Exchange:
         for transport in self.transports:
             transport.group = None
         self.transports.clear()
-        thread = threading.Thread(target=groups.clear, name="closing", daemon=True)
-        CLOSING.append(thread)
-        thread.start()
+        start_thread(groups.clear)
 
     def outside(self) -> Network:
         """Before this process is let in: an optimizer calls `join` when it is ready."""
