@@ -1,7 +1,7 @@
 # `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
 PYTHON ?= python3
 BIN := .venv/bin
-.PHONY: setup run test test-long lint docs figures bench bench-check faults clean
+.PHONY: setup run test test-long lint docs figures bench bench-check faults churn clean
 
 setup: .venv/ready
 
@@ -49,6 +49,9 @@ bench-check: setup
 
 faults: setup
 	$(BIN)/python tests/faults.py 240
+
+churn: setup
+	$(BIN)/python tests/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
 
 clean:
 	rm -rf .venv runs figures site studies

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from launching import ENVIRONMENT, PATIENCE, free_port
@@ -132,6 +133,29 @@ def test_a_process_with_another_rule_is_refused_and_the_others_continue(port):
 
     _, opts = train_with_one_lost(port, "dnasa", join)
     assert [opt.t for opt in opts] == [60, 60]
+
+
+def test_solve_continues_without_a_lost_process(port):
+    processes, graph = [Process(port, nodes=3) for _ in range(3)], dnasa.topology.ring(3)
+
+    def solve(process):
+        def gradient(x, node, rng, calls=[0]):  # noqa: B006
+            calls[0] += 1
+            if process is processes[1] and calls[0] == 30:
+                raise InterruptedError
+            return x - node
+
+        problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
+        try:
+            return dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=process.connect(), evaluate=[20, 60])
+        except InterruptedError:
+            return process.end()
+
+    results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
+    assert len(results) == 2
+    assert results[0].history.nodes.tolist() == [3, 2]
+    for process in processes:
+        process.end()
 
 
 # ---------------------------------------------------------------- which calls are done again
