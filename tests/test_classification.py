@@ -10,6 +10,7 @@ from dnasa import topology
 from dnasa.core import InputError
 from dnasa.problems import Classification
 from dnasa.problems.batched import Models, cross_entropy
+from dnasa.problems.layers import MaxPool2d
 from dnasa.problems.models import lenet, perceptron
 
 
@@ -254,3 +255,31 @@ def test_unusable_shards_are_refused(shards, words):
         dnasa.solve(
             Classification(lambda: perceptron(6, 5, 3), x, [0, 1, 2, 0], shards, x, [0] * 4), topology.ring(2), steps=2
         )
+
+
+def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies_of_them():
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(150, 10)
+    )
+    models = Models(network)
+    assert models.stack is not None
+    assert models.stack.shares
+    generator = torch.Generator().manual_seed(0)
+    flat = 0.1 * torch.randn(12, sum(models.sizes), generator=generator, dtype=torch.float64)
+    x = torch.randn(3, 7, 1, 14, 14, generator=generator, dtype=torch.float64)
+    y = torch.randint(10, (12, 7), generator=generator)
+    shared, copied = (models.gradient(flat, inputs, y, 1.0) for inputs in (x, x.repeat_interleave(4, 0)))
+    torch.testing.assert_close(shared, copied, rtol=1e-10, atol=1e-12)
+
+
+def test_where_pools_do_not_overlap_the_gradient_goes_back_to_the_largest_pixels():
+    """Which is how it is computed on a GPU."""
+    layer = MaxPool2d(nn.MaxPool2d(2))
+    assert layer.disjoint
+    assert not MaxPool2d(nn.MaxPool2d(3, stride=2)).disjoint
+    y, (images, indices) = layer.forward(torch.empty(0), torch.randn(3, 4, 5, 9, 8))
+    dy = torch.randn_like(y)
+    dx = layer.backward(torch.empty(0), (images, indices), dy, torch.empty(0), True)
+    unpooled = torch.ops.aten.max_unpool2d(dy.reshape(indices.shape), indices, images.shape[-2:])
+    assert dx is not None
+    assert torch.equal(dx, unpooled.view_as(dx))

@@ -124,9 +124,15 @@ class Stack:
         self.layers = sequence
         self.sizes = [layer.size for layer in sequence]
         self.first = next((i for i, layer in enumerate(sequence) if layer.size), len(sequence))
+        self.shares = self.first < len(sequence) and isinstance(sequence[self.first], layers.Conv2d)
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """Inputs that are the same for all models, once: a GPU's time goes into the patches of the first convolution."""
+        return x[:1] if self.shares and x.is_cuda and x.stride(0) == 0 else x
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """(R, b, classes), without storing activations."""
+        x = self._shared(x)
         with torch.no_grad():
             for layer, p in zip(self.layers, flat.split(self.sizes, dim=1), strict=True):
                 x, _ = layer.forward(p, x)
@@ -142,8 +148,11 @@ class Stack:
         return total
 
     def gradient(self, flat: Tensor, x: Tensor, loss_gradient: Callable[[Tensor], Tensor]) -> Tensor:
-        """(R, d); `loss_gradient` gives the gradient of each model's loss at its logits."""
-        g, saved = torch.empty_like(flat), []
+        """(R, d); `loss_gradient` gives the gradient of each model's loss at its logits.
+
+        Where the network `shares`, `x` may have fewer entries than there are models: each is that of as many consecutive ones.
+        """
+        g, saved, x = torch.empty_like(flat), [], self._shared(x)
         with torch.no_grad():
             parts, slots = flat.split(self.sizes, dim=1), g.split(self.sizes, dim=1)
             for layer, p in zip(self.layers, parts, strict=True):

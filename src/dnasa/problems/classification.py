@@ -104,20 +104,30 @@ class Classification(Sharded):
         return torch.cat([parameter.detach().reshape(-1) for parameter in self._seeded(seed).parameters()])
 
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
-        rows = self._drawn(nodes, seeds, t).expand(*x.shape[:-1], -1).reshape(-1, self.batch)
-        flat = x.reshape(-1, x.shape[-1])
-        chunk = self._models_in_budget(self.batch)
-        parts = [self._gradient(*part) for part in zip(flat.split(chunk), rows.split(chunk), strict=True)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).view_as(x)
+        rows = self._drawn(nodes, seeds, t)
+        if x.is_cuda and x.dim() > 3 and self.models.stack and self.models.stack.shares:
+            runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows beside each other
+            g = self._all_gradients(runs.reshape(-1, x.shape[-1]), rows.reshape(-1, self.batch))
+            return g.view(runs.shape).movedim(-2, 0).reshape(x.shape)
+        rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
+        return self._all_gradients(x.reshape(-1, x.shape[-1]), rows).view_as(x)
+
+    def _all_gradients(self, flat: Tensor, rows: Tensor) -> Tensor:
+        """Of models each of which has rows of its own, or shares them with as many consecutive ones."""
+        sharing = len(flat) // len(rows)
+        chunk = max(1, self._models_in_budget(self.batch) // sharing)
+        parts = [self._gradient(*part) for part in zip(flat.split(chunk * sharing), rows.split(chunk), strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
-        small = rows.numel() * self.footprint <= SMALL
+        small = len(flat) * self.batch * self.footprint <= SMALL
         if flat.is_cuda and small and self.models.stack:
             return self.replayed(flat, rows).clone()
         return self._gradient_of(flat, rows)
 
     def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
-        return self.models.gradient(flat, self.inputs[rows], self.labels[rows], self.loss_scale / self.batch)
+        labels = self.labels[rows].repeat_interleave(len(flat) // len(rows), 0)
+        return self.models.gradient(flat, self.inputs[rows], labels, self.loss_scale / self.batch)
 
     def _models_in_budget(self, rows: int) -> int:
         """How many models with so many rows each fit into the budget."""
