@@ -144,13 +144,11 @@ def disturbed(steps, faults, minutes, seed, hidden):
 
 def summary(job, counts, minutes):
     reports = job.reports()
-    never_faulty = [process for process in job.processes if process.pid not in job.faulty]
     return {
         "minutes": minutes,
         "faults": dict(counts),
         "joins": job.restarts,
         "finished": len(reports),
-        "untouched": len(never_faulty),
         "steps": max(report["steps"] for report in reports),
         "lost steps": [report["lost"] for report in reports],
         "accuracy": reports[0]["accuracy"],

@@ -486,7 +486,7 @@ def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later():
     opt = Decentralized(groups, alone())
     net[0].weight.requires_grad_(False)
     expected = torch.cat([torch.zeros(36), *(p.detach().reshape(-1) for p in net[2].parameters())])
-    assert torch.equal(opt._decayed_gradient()[0], expected)
+    assert torch.equal(opt.parameters.decayed_gradient()[0], expected)
 
 
 def test_sparse_gradients_are_welcome():

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,15 +62,17 @@ def in_threads(*works):
         return [future.result(timeout=PATIENCE) for future in [pool.submit(work) for work in works]]
 
 
-def train(process, rule, leaves_at=None, extra=()):
-    """To step 60, or until this process leaves. At step 30, those who are left wait for the one that wants to join."""
+def train(process, rule, leaves_at=None, extra=(), came=lambda: False):
+    """To step 60, or until this process leaves. At step 30, those who are left wait until the one that joins has come."""
     network, net = process.connect(), model()
     process.opt = opt = Decentralized([*net.parameters(), *extra], network, rule)
     process.joined_with = flat(net).clone(), opt.t
     while opt.t < 60:
         if opt.t == leaves_at:
             return process.end()
-        while opt.t == 30 and len(opt.nodes) < process.members.nodes and process.members.monitor.problem is None:
+        while opt.t == 30 and len(opt.nodes) < process.members.nodes and not came():
+            if process.members.monitor.problem is not None:
+                break
             time.sleep(0.02)
         opt.zero_grad()
         backward(net, network.rank, opt.t)
@@ -81,16 +84,19 @@ def train(process, rule, leaves_at=None, extra=()):
 def train_with_one_lost(port, rule, late, extra=tuple):
     """Three processes of which one leaves after step 10, and `late()` in a further thread: the optimizers at the end."""
     processes = [Process(port, nodes=3) for _ in range(3)]
-    lost = processes[1]
+    lost, refused = processes[1], threading.Event()
 
     def last():
         while any(process.members.epoch < 2 for process in processes if process is not lost):
             time.sleep(0.02)
         processes.append(Process(port, nodes=3))
-        return late(processes[-1])
+        opt = late(processes[-1])
+        if opt is None:
+            refused.set()
+        return opt
 
     try:
-        works = [lambda p=p: train(p, rule, 10 if p is lost else None, extra()) for p in processes]
+        works = [lambda p=p: train(p, rule, 10 if p is lost else None, extra(), refused.is_set) for p in processes]
         return processes, [opt for opt in in_threads(*works, last) if opt]
     finally:
         for process in processes:

@@ -1,9 +1,8 @@
-"""The optimizer. All parameters live in one flat vector, since rules may normalise the whole of it; so do their gradients."""
+"""The optimizer: an ordinary loop of torch on the outside, steps of a rule with the neighbours inside."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -31,14 +30,10 @@ from dnasa.networks.processes import agree
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.compiled import MIN_PARAMETERS, InPlace, fused, make_rule
 from dnasa.optim.finite import describe, finite
-from dnasa.optim.parameters import (
-    check_parameters,
-    check_same_modules,
-    parameter_names,
-    start_at_the_same_point,
-    views,
-)
+from dnasa.optim.flat import Flat
+from dnasa.optim.parameters import check_same_modules, described, start_at_the_same_point, views
 from dnasa.optim.recovery import Recovery
+from dnasa.optim.saving import loaded_state, saved_state
 from dnasa.optim.untrained import Untrained
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
@@ -51,7 +46,6 @@ NO_LEARNING_RATE = (
 
 
 BEYOND = "step() is called more often than steps={} says: the rule's steps are 0 now, and the model no longer changes."
-OWN = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
 
 
 class Group(dict[str, Any]):
@@ -120,8 +114,9 @@ class Decentralized(torch.optim.Optimizer):
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         self.nonfinite, self.joined = nonfinite, False
         self.network, self.t = network.duplicate() if network.duplicate else network, 0
-        self._flatten(buffers)
-        layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.trained))
+        self.parameters = Flat(self.param_groups)
+        self.buffers = MixedBuffers(buffers, self.network)
+        layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.parameters.trained))
         self.made = make_rule(rule, eta, schedule, steps, network.nodes, layout)
         self.rule = self.made.rule
         if network.topology is not None:
@@ -130,11 +125,11 @@ class Decentralized(torch.optim.Optimizer):
         self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         others = self.buffers.tensors if model is None else list(model.buffers())
-        self.untrained_tensors = [*self.frozen, *others]
+        self.untrained_tensors = [*self.parameters.frozen, *others]
         self.stepper: Any = None
         self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
         self.untrained: Untrained | None = None
-        self.recovery = Recovery(self, [self._settings(), repr(model)])
+        self.recovery = Recovery(self, [self._settings(), described(model)])
         if network.join is not None:
             self.recovery.join()
             return
@@ -148,29 +143,7 @@ class Decentralized(torch.optim.Optimizer):
             check_same_modules(self.network, model)
         start_at_the_same_point(self.network, [self.flat, *self.untrained_tensors])
         if self.network.nodes > 1 and not model:
-            self.untrained = Untrained(self.trained, self.untrained_tensors)
-
-    def _flatten(self, buffers: Iterable[Tensor]) -> None:
-        everyone = [p for group in self.param_groups for p in group["params"]]
-        self.trained = [p for p in everyone if p.requires_grad]
-        self.frozen = [p for p in everyone if not p.requires_grad]
-        self.names = parameter_names(self.param_groups)
-        sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in self.param_groups]
-        ends = accumulate(sizes)
-        self.group_slices = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-        check_parameters(self.trained)
-        self.buffers = MixedBuffers(buffers, self.network)
-        self._join_parameters()
-
-    def _join_parameters(self) -> None:
-        """The parameters become views of one vector, their gradients of another."""
-        self.flat = torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
-        self.gradient = torch.zeros_like(self.flat)
-        self.values = views(self.flat, self.trained)
-        self.gradients = views(self.gradient, self.trained)
-        for p, value in zip(self.trained, self.values, strict=True):
-            p.data = value
-        self._clear_gradients()
+            self.untrained = Untrained(self.parameters.trained, self.untrained_tensors)
 
     def _check_agreement(self) -> None:
         if self.network.nodes > 1:
@@ -179,7 +152,11 @@ class Decentralized(torch.optim.Optimizer):
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same at all nodes."""
-        kinds = {"parameters": self.trained, "frozen parameters": self.frozen, "buffers": self.buffers.tensors}
+        kinds = {
+            "parameters": self.parameters.trained,
+            "frozen parameters": self.parameters.frozen,
+            "buffers": self.buffers.tensors,
+        }
         return {
             "the rule": self.made.name,
             "overlap": self.overlap,
@@ -193,6 +170,11 @@ class Decentralized(torch.optim.Optimizer):
 
     def _own_parameters(self) -> Tensor:
         return self.flat if self.own_values is None else self.own_values
+
+    @property
+    def flat(self) -> Tensor:
+        """All trained parameters as one row."""
+        return self.parameters.vector
 
     # ------------------------------------------------------------ the interface of an optimizer
 
@@ -226,7 +208,7 @@ class Decentralized(torch.optim.Optimizer):
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
         self._check_unchanged()
-        self._collect_gradients()
+        self.parameters.collect_gradients()
         self._unscale()
         return loss
 
@@ -253,7 +235,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def _all_gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """At every point of the rule; the parameters are at the first of them already."""
-        gradients = [self._decayed_gradient()]
+        gradients = [self.parameters.decayed_gradient()]
         for point in self.stepper.points(self.t)[1:]:
             if closure is None:
                 raise InputError(
@@ -265,8 +247,8 @@ class Decentralized(torch.optim.Optimizer):
             try:
                 with torch.enable_grad():
                     closure()
-                self._collect_gradients()
-                gradients.append(self._decayed_gradient())
+                self.parameters.collect_gradients()
+                gradients.append(self.parameters.decayed_gradient())
             finally:
                 self.flat.copy_(first)
         return tuple(gradients)
@@ -276,20 +258,13 @@ class Decentralized(torch.optim.Optimizer):
         point = self.stepper.points(self.t)[0]
         if point is not self.flat:
             self.flat.copy_(point)
-        increment_version(self.trained)  # so that a backward pass through an older graph is noticed
-        self.versions = self._versions()
+        increment_version(self.parameters.trained)  # so that a backward pass through an older graph is noticed
+        self.versions = self.parameters.versions()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The gradients stay in one flat vector, so they become zero rather than None."""
         self._follow_parameters()
-        self._clear_gradients()
-
-    def _clear_gradients(self) -> None:
-        self.gradient.zero_()
-        for p, view in zip(self.trained, self.gradients, strict=True):
-            p.grad = view
-        for p in self.frozen:
-            p.grad = None
+        self.parameters.clear_gradients()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if hasattr(self, "flat"):
@@ -307,74 +282,20 @@ class Decentralized(torch.optim.Optimizer):
 
     # ------------------------------------------------------------ checkpoints
 
-    def _saved_names(self, state: Any) -> list[str]:
-        """All arrays of the rule's state but x, where that is what the model's parameters hold."""
-        names = list(leaves(state))
-        return names[1:] if self.rule.points is only_x else names
-
     def state_dict(self) -> dict[str, Any]:
         """This node's own state; every node saves and loads its own, together with the model's."""
-        state, memory, sent = self._waited_snapshot()
-        arrays, per_node = leaves(state), {}
-        for name in self._saved_names(state):
-            if arrays[name].shape == self.flat.shape:
-                for p, view in zip(self.trained, views(arrays[name], self.trained), strict=True):
-                    self.state[p][name] = view
-            else:
-                per_node[name] = arrays[name]
-        own = {
-            "step": self.t,
-            "node": self.network.local_nodes[0],
-            "nodes": self.network.nodes,
-            "per_node": per_node,
-            "memory": memory,
-            "sent": [sent.messages, sent.bytes],
-        }
+        own = saved_state(self)
         out = super().state_dict() | {"decentralized": own}
         self.state.clear()  # or the arrays of this step would stay in memory
         return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken, once the model has its parameters of that moment again."""
-        own, node = state_dict.get("decentralized"), self.network.local_nodes[0]
-        own = own if isinstance(own, dict) else {}
-        if own.get("nodes") != self.network.nodes or own.get("node") != node:
-            raise InputError(
-                f"This state is of node {own.get('node')} of {own.get('nodes')}, this process is node {node} of "
-                f"{self.network.nodes}: every node saves and loads a file of its own."
-            )
-        if OWN - own.keys():
-            raise InputError(f"This state is damaged or of another version: it has no '{min(OWN - own.keys())}'.")
-        numbers = {id(p): i for i, p in enumerate(p for group in self.param_groups for p in group["params"])}
-        saved = [state_dict["state"].get(numbers[id(p)], {}) for p in self.trained]
-        arrays = self._loaded_arrays(saved, own["per_node"])
+        snapshot, step = loaded_state(self, state_dict)
         self._halt()
-        state = rebuilt(self.snapshot.state, leaves(self.snapshot.state) | arrays)
-        memory = {
-            number: tuple(tuple(a.to(self.flat.device) for a in arrays) for arrays in entries)
-            for number, entries in own["memory"].items()
-        }
-        self.snapshot, self.t = Snapshot(state, memory, Sent(*own["sent"])), own["step"]
+        self.snapshot, self.t = snapshot, step
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group["weight_decay"] = loaded["weight_decay"]
-
-    def _loaded_arrays(self, saved: list[dict[str, Tensor]], per_node: dict[str, Tensor]) -> dict[str, Tensor]:
-        expected = leaves(self.snapshot.state)
-        arrays = {}
-        for name in self._saved_names(self.snapshot.state):
-            whole = expected[name].shape != self.flat.shape
-            good = (
-                name in per_node and per_node[name].shape == expected[name].shape
-                if whole
-                else all(name in s and s[name].shape == p.shape for s, p in zip(saved, self.trained, strict=True))
-            )
-            if not good:
-                raise InputError(
-                    "This state is of another model or another rule: make both as they were when it was saved."
-                )
-            joined = per_node[name] if whole else torch.cat([each[name].reshape(-1) for each in saved])[None]
-            arrays[name] = joined.to(self.flat)
-        return arrays
 
     # ------------------------------------------------------------ the mean over all nodes
 
@@ -399,7 +320,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def means(self) -> list[Tensor]:
         """Over all nodes: of the answers, then of the buffers."""
-        sources = [self.rule.answer(self._waited_snapshot().state), *self.buffers.tensors]
+        sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
         return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
     @torch.no_grad()
@@ -409,7 +330,7 @@ class Decentralized(torch.optim.Optimizer):
         return recovery.together(lambda: f"consensus() after {self.t} steps", self.distance, lambda: recovery.consensus)
 
     def distance(self) -> float:
-        answer = self.rule.answer(self._waited_snapshot().state)
+        answer = self.rule.answer(self.waited_snapshot().state)
         return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
     # ------------------------------------------------------------ processes that leave and join
@@ -440,17 +361,10 @@ class Decentralized(torch.optim.Optimizer):
 
     def _follow_parameters(self) -> None:
         """A model may be moved to its device after the optimizer was made, as `accelerator.prepare` does, but not later."""
-        if self.stepper is None and self.t == 0 and not self.buffers.tensors and self._moved():
-            gradients = [p.grad for p in self.trained]
-            check_parameters(self.trained)
-            self._join_parameters()
-            for p, gradient in zip(self.trained, gradients, strict=True):
-                p.grad = gradient
+        if self.stepper is None and self.t == 0 and not self.buffers.tensors and self.parameters.moved():
+            self.parameters.follow()
             self.fuse = self._fuses()
             self.snapshot = self._initial()
-
-    def _moved(self) -> bool:
-        return any(p.data_ptr() != value.data_ptr() for p, value in zip(self.trained, self.values, strict=True))
 
     def _fuses(self) -> bool:
         return bool(self.flat.is_cuda and self.flat.numel() >= MIN_PARAMETERS and self.made.compiles)
@@ -462,7 +376,7 @@ class Decentralized(torch.optim.Optimizer):
         if self.untrained is not None and self.t == 0:
             self.untrained.compare(self.network)
         snapshot = self._unstarted()
-        self.versions = self._versions()
+        self.versions = self.parameters.versions()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
         if self.fuse and self.network.nodes == 1:
             self.stepper = InPlace(self.made, _cloned(snapshot, keep=self.flat))
@@ -500,7 +414,7 @@ class Decentralized(torch.optim.Optimizer):
             return snapshot
         return snapshot._replace(state=with_x(snapshot.state, self._own_parameters()))
 
-    def _waited_snapshot(self) -> Snapshot:
+    def waited_snapshot(self) -> Snapshot:
         """The state with nothing in flight."""
         snapshot = self._unstarted() if self.stepper is None else self.stepper.snapshots[0]
         self.buffers.receive()
@@ -515,12 +429,9 @@ class Decentralized(torch.optim.Optimizer):
             self.stepper.close()
         self.stepper = None
 
-    def _versions(self) -> int:
-        return sum(p._version for p in self.trained)
-
     def _check_unchanged(self) -> None:
         """The next iterate may have been sent already: a change by hand would be lost silently."""
-        if self._versions() != self.versions or self._edited():
+        if self.parameters.versions() != self.versions or self._edited():
             raise InputError(
                 "The parameters were changed by hand between two steps: every node must instead save and load, "
                 "opt.load_state_dict(opt.state_dict()), after such a change."
@@ -533,29 +444,11 @@ class Decentralized(torch.optim.Optimizer):
             return False
         return not torch.allclose(point, self.flat, rtol=0, atol=0, equal_nan=True)
 
-    def _collect_gradients(self) -> None:
-        """Into the flat vector; a parameter without a gradient has gradient zero."""
-        if self._moved():
-            raise InputError(
-                "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."
-            )
-        for p, view in zip(self.trained, self.gradients, strict=True):
-            if not p.requires_grad:
-                raise InputError("A parameter that was trained is frozen now: make a new optimizer after freezing.")
-            if p.grad is None:
-                view.zero_()
-            elif p.grad.is_sparse:
-                view.copy_(p.grad.to_dense())
-            elif p.grad.data_ptr() != view.data_ptr():
-                view.copy_(p.grad)
-        if any(p.grad is not None for p in self.frozen):
-            raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
-
     def _unscale(self) -> None:
         """With a GradScaler: undo the scale."""
         scale = getattr(self, "grad_scale", None)
         if scale is not None:
-            self.gradient.div_(scale)
+            self.parameters.gradient.div_(scale)
 
     def _all_skip(self, gradients: tuple[Tensor, ...]) -> bool:
         """Whether all skip this step, since a node's gradient has overflowed or is not finite."""
@@ -570,7 +463,7 @@ class Decentralized(torch.optim.Optimizer):
         if (self.flat.is_cuda and self.network.nodes == 1) or all(map(finite, gradients)):
             return True
         worst = next(g for g in gradients if not finite(g))
-        reason = describe(views(worst, self.trained), self.values, self.names)
+        reason = describe(views(worst, self.parameters.trained), self.parameters.values, self.parameters.names)
         reason = f"Rank {self.network.rank}, step {self.t + 1}: {reason}."
         if self.nonfinite == "skip":
             warnings.warn(f"{reason} All skip this step.", stacklevel=4)
@@ -581,20 +474,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def _vote(self, active: bool, unusable: bool) -> tuple[bool, bool]:
         """Whether any node has a batch, and whether any node cannot use its gradient."""
-        self._waited_snapshot()
+        self.waited_snapshot()
         has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
         return has_batch > 0, skip > 0
-
-    def _decayed_gradient(self) -> Tensor:
-        """The gradient with the weight decay added; steppers copy what they need of it."""
-        decays = [group["weight_decay"] for group in self.param_groups]
-        if not any(decays):
-            return self.gradient
-        g = self.gradient.clone()
-        for part, decay in zip(self.group_slices, decays, strict=True):
-            if decay:
-                g[:, part].add_(self.flat[:, part], alpha=decay)
-        return g
 
 
 def _loss(closure: Callable[[], Any] | None) -> Any:

@@ -1,4 +1,4 @@
-"""All parameters of a model as one flat vector, the same at all nodes in the beginning."""
+"""The parameters of a model: their names and checks, and the same ones at all nodes in the beginning."""
 
 import re
 import zlib
@@ -65,9 +65,14 @@ def checksum(arrays: Iterable[Tensor]) -> int:
     return total
 
 
+def described(model: nn.Module | None) -> str:
+    """Its modules as text, without addresses in memory."""
+    return re.sub("0x[0-9a-f]+", "", repr(model))
+
+
 def check_same_modules(network: Network, model: nn.Module) -> None:
     """Models of equal shapes may still differ, in an activation or in the order of two layers."""
-    texts = [re.sub("0x[0-9a-f]+", "", text) for text in network.allgather_text(repr(model))]
+    texts = network.allgather_text(described(model))
     for rank, text in enumerate(texts):
         for mine, theirs in zip_longest(texts[0].splitlines(), text.splitlines(), fillvalue="nothing"):
             if mine != theirs:
