@@ -37,7 +37,8 @@ class Job:
         port = free_port()
         rendezvous = [str(BIN / "dnasa"), "rendezvous", "--port", str(port)]
         self.rendezvous = subprocess.Popen(rendezvous, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        assert self.rendezvous.stdout and "join" in self.rendezvous.stdout.readline()
+        assert self.rendezvous.stdout
+        assert "join" in self.rendezvous.stdout.readline()
         self.words = [f"127.0.0.1:{port}", str(steps), str(pace), str(self.folder), "hidden" if hidden else "open"]
         self.log = (self.folder / "log").open("w")
         self.processes = [self.start() for _ in range(NODES)]
