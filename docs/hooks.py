@@ -19,7 +19,12 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).parents[1]
-PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
 PLAIN = ("CITATION.cff", "LICENSE")
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
@@ -96,7 +101,8 @@ def example(path: Path) -> str:
 
 def examples() -> str:
     rows = [f"| [{path.name}](examples/{path.stem}.md) | {docstring(path).splitlines()[0]} |" for path in EXAMPLES]
-    return "\n".join(["# Example programs", "", "| program | |", "|---|---|", *rows])
+    needs = "They need `pip install '.[torch,data,plot]'` ([install](install.md)); some name further packages."
+    return "\n".join(["# Example programs", "", needs, "", "| program | |", "|---|---|", *rows])
 
 
 def docstring(path: Path) -> str:

@@ -37,6 +37,7 @@ class Job:
         port = free_port()
         rendezvous = [str(BIN / "dnasa"), "rendezvous", "--port", str(port)]
         self.rendezvous = subprocess.Popen(rendezvous, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        assert self.rendezvous.stdout
         assert "join" in self.rendezvous.stdout.readline()
         self.words = [f"127.0.0.1:{port}", str(steps), str(pace), str(self.folder), "hidden" if hidden else "open"]
         self.log = (self.folder / "log").open("w")
@@ -114,9 +115,9 @@ def undisturbed(steps, hidden):
 
 
 def disturbed(steps, faults, minutes, seed, hidden):
-    rng, counts = random.Random(seed), Counter()
+    rng, counts = random.Random(seed), Counter[str]()
     job = Job(steps, PACE, hidden)
-    began, following, shown = time.monotonic(), None, 0
+    began, following, shown = time.monotonic(), None, 0.0
     try:
         while job.running() or job.due:
             time.sleep(0.1)

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,8 @@ def in_threads(*works):
 def train(process, rule, leaves_at=None, extra=(), came=lambda: False):
     """To step 60, or until this process leaves. At step 30, those who are left wait until the one that joins has come."""
     network, net = process.connect(), model()
-    process.opt = opt = Decentralized([*net.parameters(), *extra], network, rule)
+    opt: Any = Decentralized([*net.parameters(), *extra], network, rule)
+    process.opt = opt
     process.joined_with = flat(net).clone(), opt.t
     while opt.t < 60:
         if opt.t == leaves_at:
@@ -192,8 +194,8 @@ class Scripted:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_again(ahead):
     other = Scripted(ahead)
-    opt = SimpleNamespace(network=other.network(), t=0, stopped=lambda: None, resume=lambda *args: None)
-    recovery = Recovery(opt, 0)
+    opt: Any = SimpleNamespace(network=other.network(), t=0, stopped=lambda: None, resume=lambda *args: None)
+    recovery: Any = Recovery(opt, 0)
     recovery._continue = lambda snapshot, connect, new=False: setattr(
         recovery, "resume_at", max(p.calls for p in recovery._positions(connect(), new))
     )

@@ -12,15 +12,19 @@ from dnasa.core import COLUMNS, InputError
 if TYPE_CHECKING:
     from dnasa.runs.history import Evaluation
 
+__all__ = ["Log", "Writer", "mlflow", "tensorboard", "wandb"]
+
 LOGGED = ("consensus", "samples", "epochs", "messages", "bytes", "seconds")  # columns of every history
 
 
 class Writer(Protocol):
     """One run of a tracking tool."""
 
-    def write(self, metrics: Mapping[str, float], step: int) -> None: ...
+    def write(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log the values of a step."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the run."""
 
 
 class Log:
@@ -38,7 +42,7 @@ class Log:
             self.log(_metrics(row), evaluation.step, _name(row))
 
     def log(self, metrics: Mapping[str, float], step: int, run: str = "run") -> None:
-        """Processes that log side by side give names of their own, such as f"rank {network.rank}"."""
+        """Log the values of a step. Processes that log side by side give names of their own, such as f"rank {network.rank}"."""
         if run not in self._writers:
             self._writers[run] = self._start(run)
         finite = {name: float(value) for name, value in metrics.items() if isfinite(value)}
@@ -46,6 +50,7 @@ class Log:
             self._writers[run].write(finite, step)
 
     def close(self) -> None:
+        """End all runs; leaving a `with` block does it too."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()

@@ -330,6 +330,7 @@ class Decentralized(torch.optim.Optimizer):
         return recovery.together(lambda: f"consensus() after {self.t} steps", self.distance, lambda: recovery.consensus)
 
     def distance(self) -> float:
+        """What `consensus` returns, for nodes that all compute it at the same time."""
         answer = self.rule.answer(self.waited_snapshot().state)
         return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
