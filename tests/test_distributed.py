@@ -85,7 +85,7 @@ def test_a_process_that_hangs_ends_all_with_its_name(engine):
     assert re.search(r"No answer from rank 2 \(nodes 4 to 5\)", done.stderr), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_a_process_that_raises_ends_all_with_its_reason(engine):
     done = launch(engine, 3, JOB, "wait", engine, "raise")
     assert done.returncode != 0
@@ -148,7 +148,7 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("engine", "target"), [pytest.param("mpi", "kind", marks=(needs_mpi, LONG)), ("torch", "size")]
+    ("engine", "target"), [pytest.param("mpi", "size", marks=needs_mpi), pytest.param("torch", "kind", marks=LONG)]
 )
 def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, tmp_path):
     """Nodes with other sizes, means, categories and classes, and no common test rows; classes and a regression."""
