@@ -12,6 +12,8 @@ from dnasa.core import COLUMNS, InputError
 if TYPE_CHECKING:
     from dnasa.runs.history import Evaluation
 
+__all__ = ["Log", "mlflow", "tensorboard", "wandb"]
+
 LOGGED = ("consensus", "samples", "epochs", "messages", "bytes", "seconds")  # columns of every history
 
 
@@ -46,6 +48,7 @@ class Log:
             self._writers[run].write(finite, step)
 
     def close(self) -> None:
+        """End all runs of the tool."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
