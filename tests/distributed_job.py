@@ -185,7 +185,7 @@ def trip(engine):
 
 def wait(engine, what):
     """Rank 2 is killed, hangs, or raises, in the middle of a run."""
-    graph = topology.ring(8)
+    graph = topology.ring(6)
     net = connect(graph, engine, timeout=20 if what == "hang" else 300)
 
     def gradient(x, node, rng):

@@ -124,6 +124,6 @@ def test_checksums_are_the_same_in_every_process():
             check=True,
             env=os.environ | {"PYTHONHASHSEED": seed},
         ).stdout
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(outputs) == 1

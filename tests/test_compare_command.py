@@ -71,9 +71,17 @@ def test_a_wrong_comparison_gets_one_clear_line(words, message):
     assert done.stderr.count("\n") == 1
 
 
-def test_the_same_comparison_again_draws_its_runs_in_other_formats(tmp_path, monkeypatch):
-    words = [*LEAST, "--out", tmp_path / "a"]
-    assert run(*words, "--extend").returncode == 0
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory):
+    """A comparison with extensions; nothing in it is changed."""
+    folder = tmp_path_factory.mktemp("extended") / "a"
+    done = run(*LEAST, "--extend", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_same_comparison_again_draws_its_runs_in_other_formats(extended, tmp_path, monkeypatch):
+    words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
     monkeypatch.setattr(comparison, "solve", None)  # nothing is run
     again = run(*words, "--extend", "--format", "pdf,svg", "--latex")
@@ -101,13 +109,10 @@ def without_seconds(folder):
 
 
 @pytest.mark.parametrize("lost", ["everything after the grid", "the second extension", "the figures"])
-def test_a_comparison_resumes_wherever_it_was_stopped(lost, tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    done = run(*LEAST, "--extend", "--out", whole)
-    assert done.returncode == 0, done.stderr
+def test_a_comparison_resumes_wherever_it_was_stopped(lost, extended, tmp_path):
+    whole, part = extended, shutil.copytree(extended, tmp_path / "part")
     extensions = sorted(path.name for path in whole.glob("extension-*"))
     assert len(extensions) > 1
-    shutil.copytree(whole, part)
     for name in ("curves.csv", "curves.png", "stepsizes.csv", "stepsizes.png", "table.csv"):
         (part / name).unlink()
     if lost == "everything after the grid":
@@ -144,8 +149,8 @@ def test_an_interrupted_extension_names_the_comparison_to_resume(tmp_path, monke
     assert done.stderr.rstrip().endswith(f"Interrupted at step 3; continue with: dnasa resume {tmp_path / 'a'}")
 
 
-def test_a_comparison_that_is_replaced_leaves_no_extension_behind(tmp_path):
-    assert run(*LEAST, "--extend", "--out", tmp_path / "a").returncode == 0
+def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended, tmp_path):
+    shutil.copytree(extended, tmp_path / "a")
     assert run(*LEAST, "--out", tmp_path / "a", "--force").returncode == 0
     assert not [*(tmp_path / "a").glob("extension-*")]
 

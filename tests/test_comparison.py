@@ -387,7 +387,7 @@ HISTORIES = st.lists(
 
 
 @settings(
-    max_examples=6,
+    max_examples=3,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),  # shrinking would draw for minutes

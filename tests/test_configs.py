@@ -1,6 +1,7 @@
 """config.json repeats and resumes a run, and can do no more than that."""
 
 import json
+import shutil
 
 import pytest
 from test_resume import TRAIN, history, run
@@ -38,11 +39,19 @@ def test_a_config_repeats_its_run(tmp_path):
     assert history(tmp_path / "c").step.tolist() == [0, 50]
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A run that can be resumed; nothing in it is changed."""
+    folder = tmp_path_factory.mktemp("stored") / "a"
+    assert run(*TRAIN, "--out", folder).returncode == 0
+    (folder / "status.json").write_text('{"state": "interrupted"}')
+    return folder
+
+
 @pytest.fixture
-def interrupted(tmp_path):
-    """A run that can be resumed, and a function that changes its stored options."""
-    assert run(*TRAIN, "--out", tmp_path / "a").returncode == 0
-    (tmp_path / "a" / "status.json").write_text('{"state": "interrupted"}')
+def interrupted(stored, tmp_path):
+    """A function that changes the options of a copy of the stored run."""
+    shutil.copytree(stored, tmp_path / "a")
 
     def change(**options):
         path = tmp_path / "a" / "config.json"

@@ -412,6 +412,7 @@ def test_the_real_files_have_their_known_sizes():
     assert share == pytest.approx(0.4876, abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs $DNASA_DATA")
 def test_the_real_cifar10_and_shakespeare_have_their_known_sizes():
     cifar10, text = data.load("cifar10"), data.load("shakespeare")

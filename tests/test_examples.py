@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,11 @@ def test_sensors_locate_the_source(tmp_path):
     assert (tmp_path / "localisation.png").stat().st_size > 10_000
 
 
-def test_the_quickstart_runs(tmp_path):
-    out = run("quickstart.py", cwd=tmp_path)
-    assert "rho = 0.805" in out
+def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["quickstart.py"])
+    runpy.run_path(str(EXAMPLES / "quickstart.py"))
+    assert "rho = 0.805" in capsys.readouterr().out
     assert (tmp_path / "quickstart" / "history.csv").exists()
     assert (tmp_path / "quickstart" / "history.png").exists()
 

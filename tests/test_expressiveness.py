@@ -58,7 +58,7 @@ def run(name, network=None, task=None, steps=40, **options):
 
 @cases
 def test_the_simulator_runs_it_to_the_minimiser(name):
-    done = run(name, task=problem(noise_free=True), steps=3000, evaluate=[3000])
+    done = run(name, task=problem(noise_free=True), steps=1000, evaluate=[1000])
     exact = name in EXACT
     expected = minimiser(CASES[name].options.get("node_weights"))
     np.testing.assert_allclose(done.mean, expected, atol=1e-6 if exact else 0.1)
@@ -144,7 +144,7 @@ def test_the_others_continue_when_a_node_is_lost(name):
             return CURVATURES[node] * (x - TARGETS[node])
 
         task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run(name, network, task, steps=1500, evaluate=[0, 1500])
+        return run(name, network, task, steps=800, evaluate=[0, 800])
 
     done = run_threads(case.graph(NODES), work, channel=case.channel, survive=True)
     assert done[2] is None

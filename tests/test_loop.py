@@ -330,7 +330,7 @@ def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=pytest.mark.long)])
 def test_real_processes_with_other_calls_are_told_so(engine):
     done = launch(engine, 2, JOB, "unequal", engine)
     assert done.returncode != 0

@@ -84,12 +84,12 @@ def train(process, rule, leaves_at=None, extra=(), came=lambda: False):
 
 
 def train_with_one_lost(port, rule, late, extra=tuple):
-    """Three processes of which one leaves after step 10, and `late()` in a further thread: the optimizers at the end."""
+    """Three processes of which one leaves after step 10, and `late()` once the others wait: the optimizers at the end."""
     processes = [Process(port, nodes=3) for _ in range(3)]
     lost, refused = processes[1], threading.Event()
 
     def last():
-        while any(process.members.epoch < 2 for process in processes if process is not lost):
+        while any(not p.opt or p.opt.t < 30 for p in processes if p is not lost):
             time.sleep(0.02)
         processes.append(Process(port, nodes=3))
         opt = late(processes[-1])
