@@ -41,7 +41,7 @@ def optimizer(fuse: bool, parameters: int, device: str, options: dict[str, Any])
     parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
     opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
     opt.fuse = fuse
-    opt.gradient.normal_()
+    opt.parameters.gradient.normal_()
     for _ in range(3):
         opt.step()
     return opt
