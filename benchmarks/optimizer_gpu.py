@@ -58,7 +58,7 @@ def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[s
         "copy": lambda: b.copy_(a),
         "fused": fast.step,
         "plain": plain.step,
-        "send": lambda: rule.send(state, (plain.gradient,), 5),
+        "send": lambda: rule.send(state, (plain.parameters.gradient,), 5),
         "zero_grad": fast.zero_grad,
     }
     return times(works, device, calls)
