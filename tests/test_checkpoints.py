@@ -114,7 +114,7 @@ def test_a_checkpoint_beyond_the_end_of_the_run_is_skipped(tmp_path, capsys):
     newest = checkpoints.found(tmp_path / "a" / "checkpoints")[0]
     newest.rename(newest.with_name(newest.name.replace(f"{40:012d}", f"{99_999:012d}")))
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
-    assert "beyond the end of the run" in capsys.readouterr().out
+    assert "beyond the end of the run" in capsys.readouterr().err
 
 
 def test_a_history_that_cannot_be_parsed_is_not_continued(tmp_path):

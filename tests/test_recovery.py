@@ -135,7 +135,7 @@ def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parame
 @pytest.mark.filterwarnings("ignore:After step")
 def test_a_process_with_another_rule_is_refused_and_the_others_continue(port):
     def join(late):
-        with pytest.raises(InputError, match="another model, rule or settings"):
+        with pytest.raises(InputError, match="another setting of the rule than this process"):
             Decentralized(model(), late.connect(), "adanasa")
         late.end()
 
@@ -287,7 +287,41 @@ def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp
     assert reports[0]["first"] == reports[2]["first"] == 0
 
 
+def test_when_all_processes_have_ended_the_next_run_can_use_the_same_store(port):
+    first = [Process(port, nodes=2) for _ in range(2)]
+    in_threads(*(process.connect for process in first))
+    for process in first:
+        process.end()
+    second = [Process(port, nodes=2) for _ in range(2)]
+    assert [process.members.run for process in second] == [1, 1]
+    assert [network.nodes for network in in_threads(*(process.connect for process in second))] == [2, 2]
+    for process in second:
+        process.end()
+
+
+def test_when_the_store_has_ended_an_error_says_so():
+    store = serve(free_port())
+    process = Process(store.port, nodes=2)
+    del store
+    with pytest.raises(RunError, match=r"The rendezvous at 127\.0\.0\.1:\d+ has ended"):
+        process.members.begin()
+
+
 # ---------------------------------------------------------------- what users give
+
+
+def test_all_processes_must_have_the_same_graph(port):
+    store = open_store("127.0.0.1", port, 10)
+    texts = [elastic.described(graph, 1, None) for graph in (dnasa.topology.ring(3), dnasa.topology.ring(4))]
+    first = Members(store, 3, 10, None, texts[0])
+    with pytest.raises(InputError, match=r"another network \(ring, 3 nodes, .*\) than this process \(ring, 4 nodes"):
+        Members(store, 4, 10, None, texts[1])
+    first.listener.close()
+
+
+def test_an_unknown_host_is_named():
+    with pytest.raises(InputError, match=r"There is no host 'nowhere\.invalid'"):
+        dnasa.connect(dnasa.topology.ring(3), join="nowhere.invalid:29500")
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":1", "localhost:0", "localhost:x"])

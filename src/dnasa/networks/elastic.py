@@ -4,9 +4,11 @@ import atexit
 import datetime
 import os
 import queue
+import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -40,13 +42,26 @@ def connect(
     host, port = find_store(address)
     node = None if address else int(os.environ["RANK"])
     store = open_store(host, port, timeout)
-    members = Members(store, topology.nodes, timeout, node)
+    members = Members(store, topology.nodes, timeout, node, described(topology, rounds, channel))
     atexit.register(leave, members)
     exchange = Exchange(members, store, topology, rounds, channel)
     if members.started():
         return exchange.outside()
     members.begin()
     return exchange.new_epoch()
+
+
+def described(topology: Topology | Changing, rounds: int, channel: Channel | None) -> str:
+    """What must be the same at all processes: the weights, and how messages travel."""
+    graphs = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
+    total = 0
+    for graph in graphs:
+        weights = graph.sparse.tocoo()
+        for part in (weights.row, weights.col, weights.data):
+            total = zlib.crc32(part.tobytes(), total)
+    text = f"{topology.name}, {topology.nodes} nodes, checksum {total:08x}"
+    text += f", {rounds} rounds" * (rounds > 1)
+    return text if channel is None else f"{text}, messages {channel.settings}"
 
 
 def find_store(address: str | None) -> tuple[str, int]:
@@ -64,12 +79,27 @@ def find_store(address: str | None) -> tuple[str, int]:
 
 
 def open_store(host: str, port: int, timeout: float) -> TCPStore:
+    remedy = f"start `dnasa rendezvous --port {port}` there first"
+    wait_for_port(host, port, timeout, remedy)
     try:
         return TCPStore(host, port, is_master=False, timeout=datetime.timedelta(seconds=timeout))
     except RuntimeError as error:
-        raise InputError(
-            f"Nothing answers at {host}:{port}: start `dnasa rendezvous --port {port}` there first."
-        ) from error
+        raise InputError(f"What answers at {host}:{port} is no rendezvous: {remedy}.") from error
+
+
+def wait_for_port(host: str, port: int, timeout: float, remedy: str) -> None:
+    """Processes may be started before the store is there."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=timeout).close()
+            return
+        except socket.gaierror as error:
+            raise InputError(f"There is no host '{host}': {error.strerror}.") from error
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise InputError(f"Nothing answers at {host}:{port}: {remedy}.") from error
+            time.sleep(10 * POLL)
 
 
 def serve(port: int) -> TCPStore:
@@ -110,7 +140,12 @@ def new_group(members: Members, store: TCPStore) -> ProcessGroupGloo | None:
     """Of the members of this epoch. Connecting may block as long as one of them hangs, so another thread does it."""
     if len(members.list) == 1:
         return None
-    place = members.epoch, members.rank, len(members.list), datetime.timedelta(seconds=members.timeout)
+    place = (
+        f"run {members.run} epoch {members.epoch}",
+        members.rank,
+        len(members.list),
+        datetime.timedelta(seconds=members.timeout),
+    )
     made: queue.SimpleQueue[ProcessGroupGloo | RuntimeError] = queue.SimpleQueue()
     start_thread(lambda: made.put(connected_group(store, *place)))
     deadline = time.monotonic() + 2 * members.timeout
@@ -124,12 +159,12 @@ def new_group(members: Members, store: TCPStore) -> ProcessGroupGloo | None:
 
 
 def connected_group(
-    store: TCPStore, epoch: int, rank: int, size: int, timeout: datetime.timedelta
+    store: TCPStore, prefix: str, rank: int, size: int, timeout: datetime.timedelta
 ) -> ProcessGroupGloo | RuntimeError:
     """With a connection of its own to the store, since connecting blocks it."""
     try:
         again = TCPStore(store.host, store.port, is_master=False, timeout=timeout)
-        return ProcessGroupGloo(PrefixStore(f"epoch {epoch}", again), rank, size, timeout)
+        return ProcessGroupGloo(PrefixStore(prefix, again), rank, size, timeout)
     except RuntimeError as error:
         return error
 

@@ -34,25 +34,62 @@ class Member(NamedTuple):
     port: int
 
 
-class Members:
-    """This process' view of the list. `epoch` is 0 until it is a member."""
+class Store:
+    """The part of a TCPStore that belongs to one run; says so when it does not answer."""
 
-    def __init__(self, store: Any, nodes: int, timeout: float, node: int | None):
-        self.store, self.nodes, self.timeout = PrefixStore("dnasa members", store), nodes, timeout
+    def __init__(self, store: Any, prefix: str):
+        self.store, self.where = PrefixStore(prefix, store), f"{store.host}:{store.port}"
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.store, name)
+
+        def call(*args: Any) -> Any:
+            try:
+                return method(*args)
+            except RuntimeError as error:
+                raise RunError(f"The rendezvous at {self.where} has ended, and with it the run.") from error
+
+        return call
+
+
+class Members:
+    """This process' view of the list. `epoch` is 0 until it is a member; `graph` describes what all must have in common."""
+
+    def __init__(self, store: Any, nodes: int, timeout: float, node: int | None, graph: str = ""):
+        self.nodes, self.timeout = nodes, timeout
         self.epoch, self.list = 0, list[Member]()
         self.monitor: MembersMonitor | None = None
+        self.run, self.store = self._find_run(store)
+        self._check_graph(graph)
         self.listener = listener(store.host, store.port)
         name = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex[:8]}"
         self.store.set(f"report {name}", "")
         self.me = Member(-1, name, *self.listener.getsockname()[:2])
         self.me = self._claim(range(nodes) if node is None else [node])
 
+    def _find_run(self, store: Any) -> tuple[int, Store]:
+        """A store can be used for one run after the other: the latest, or the next if all processes of that have ended."""
+        numbers = Store(store, "dnasa")
+        run = int(numbers.compare_set("run", "", "0"))
+        while True:
+            self.store = Store(store, f"dnasa run {run}")
+            latest = self._latest()
+            if not latest or not all(map(self._gone, latest)):
+                return run, self.store
+            numbers.compare_set("run", str(run), str(run + 1))
+            run += 1
+
+    def _check_graph(self, graph: str) -> None:
+        common = self.store.compare_set("graph", "", graph).decode()
+        if common != graph:
+            raise InputError(f"The run has another network ({common}) than this process ({graph}): give all the same.")
+
     # ------------------------------------------------------------ places
 
     def _claim(self, places: Sequence[int]) -> Member:
         """The first of these places that nobody holds who is still running."""
-        deadline = time.monotonic() + 2 * self.timeout
-        while time.monotonic() < deadline:
+        began, warned = time.monotonic(), False
+        while time.monotonic() < began + 2 * self.timeout:
             for node in places:
                 mine, holder = self.me._replace(node=node), self._read(f"place {node}")
                 if holder and not self._gone(holder) and not self._left_behind(holder):
@@ -60,6 +97,9 @@ class Members:
                 before = json.dumps(holder) if holder else ""
                 if self.store.compare_set(f"place {node}", before, json.dumps(mine)).decode() == json.dumps(mine):
                     return mine
+            if not warned:
+                warned = True
+                warnings.warn(f"No node is free: waiting {2 * self.timeout:g} s for a process that ends.", stacklevel=2)
             time.sleep(10 * POLL)
         taken = f"All {self.nodes} nodes of the graph have" if len(places) > 1 else f"Node {places[0]} has"
         raise InputError(f"{taken} a running process: start one when another has ended, or use a larger graph.")
@@ -99,6 +139,13 @@ class Members:
         if not self.store.check([key]):
             return []
         return [Member(*member) for member in json.loads(self.store.get(key))]
+
+    def _latest(self) -> list[Member]:
+        """The list that was closed last."""
+        epoch, latest = 1, list[Member]()
+        while closed := self._closed(epoch):
+            epoch, latest = epoch + 1, closed
+        return latest
 
     def called(self) -> bool:
         """Whether somebody calls for the next epoch."""

@@ -104,7 +104,8 @@ class Monitor:
             try:
                 reports = self.board.share(json.dumps(report))
             except Exception as error:
-                self.problem = self.problem or RunError(f"Rank {self.rank} lost the connection to the others: {error}.")
+                lost = RunError(f"Rank {self.rank} lost the connection to the others: {error}.")
+                self.problem = self.problem or (error if isinstance(error, RunError) else lost)
                 self.stop.set()
                 return
             for rank, text in enumerate(reports):

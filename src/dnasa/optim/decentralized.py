@@ -129,7 +129,7 @@ class Decentralized(torch.optim.Optimizer):
         self.stepper: Any = None
         self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
         self.untrained: Untrained | None = None
-        self.recovery = Recovery(self, [self._settings(), described(model)])
+        self.recovery = Recovery(self, self._settings() | {"the modules of the model": described(model)})
         if network.join is not None:
             self.recovery.join()
             return

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -48,7 +49,7 @@ class Recovery:
             except ProcessLost:
                 if self.opt.network.survivors is None:
                     raise
-                self.opt.network = self.opt.buffers.network = self.opt.network.survivors()
+            self.opt.network = self.opt.buffers.network = self.opt.network.survivors()
 
     def together(self, name: Callable[[], str], work: Callable[[], T], missed: Callable[[], T]) -> T:
         """`work()`, or `missed()` if the others had done that call already when the network changed."""
@@ -60,7 +61,7 @@ class Recovery:
             except ProcessLost:
                 if self.opt.network.survivors is None:
                     raise
-                self._continue(self.opt.stopped(), self.opt.network.survivors)
+            self._continue(self.opt.stopped(), self.opt.network.survivors)
         return missed()
 
     def miss_step(self) -> None:
@@ -76,23 +77,20 @@ class Recovery:
 
     def _next_call(self) -> str:
         while True:
-            try:
+            with suppress(ProcessLost):
                 return self.opt.network.next_call()
-            except ProcessLost:
-                self._continue(self.opt.stopped(), self.opt.network.survivors)  # type: ignore[arg-type]
+            self._continue(self.opt.stopped(), self.opt.network.survivors)  # type: ignore[arg-type]
 
     def _continue(self, snapshot: Snapshot, connect: Callable[[], Network], new: bool = False) -> None:
         """Processes may be lost while the others agree: then they begin again."""
         before = [] if new else list(self.opt.network.node_ids)
         while True:
-            try:
+            with suppress(ProcessLost):
                 network = connect()
                 connect = network.survivors  # type: ignore[assignment]
                 positions = self._positions(network, new)
                 state = self._received(network, positions, snapshot.state)
                 break
-            except ProcessLost:
-                continue
         self.resume_at = max(position.calls for position in positions if not position.new)
         step = max(position.step for position in positions if not position.new)
         self.opt.resume(network, snapshot._replace(state=self.opt.rule.restarted(state), memory={}), step)
@@ -104,8 +102,8 @@ class Recovery:
         known = next((position for position in positions if not position.new), None)
         if known is None:
             raise RunError("All processes that had the model are gone.")
-        if new and known.settings != json.loads(json.dumps(self.settings)):
-            raise InputError("The run has another model, rule or settings than this process: start it as the others.")
+        if new:
+            check_same(json.loads(json.dumps(self.settings)), known.settings)
         if any(position.settings != known.settings for position in positions):
             raise ProcessLost("A process with other settings wants to join.")
         return positions
@@ -131,6 +129,16 @@ class Recovery:
             for a, value in zip(self.opt.buffers.tensors, self.means[1:], strict=True):
                 a.copy_(value)
         return state
+
+
+def check_same(own: dict[str, Any], known: dict[str, Any]) -> None:
+    """A process that joins must have the settings of the others."""
+    for name, value in known.items():
+        if own[name] != value:
+            detail = "" if len(str(value)) > 60 else f": {value} there, {own[name]} here"
+            raise InputError(
+                f"The run has another setting of {name} than this process{detail}. Start it as the others."
+            )
 
 
 def copy_from(network: Network, rank: int, tensors: Sequence[Tensor]) -> None:
