@@ -173,7 +173,7 @@ def main():
     if args.report:
         args.report.write_text(json.dumps(result, indent=1))
     assert result["finished"] > 0
-    assert result["accuracy"] > result["undisturbed"] - 0.01
+    assert result["accuracy"] > result["undisturbed"] - (0.01 if args.minutes > 10 else 0.02)  # of 360 test rows
 
 
 if __name__ == "__main__":
