@@ -67,3 +67,8 @@ GRAPHS = {
 def graph(request):
     """Graphs that all rules accept."""
     return GRAPHS[request.param]()
+
+
+def pytest_make_parametrize_id(config, val):
+    """Files in bytes hold the time at which they were made: names with it would differ between the workers."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
