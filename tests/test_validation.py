@@ -78,3 +78,7 @@ def test_the_history_has_the_validation_metrics():
 def test_validation_rows_must_be_given_for_every_node():
     with pytest.raises(InputError, match="validation rows for 1 nodes and shards for 4"):
         classification(validation=[HELD_OUT])
+
+
+def test_an_error_is_one_line_whatever_it_quotes():
+    assert str(InputError("There is no column 'a\x0bb\u2028c'.")) == "There is no column 'a b c'."

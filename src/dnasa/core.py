@@ -55,7 +55,10 @@ COLUMNS = (
 
 
 class InputError(ValueError):
-    """A user's mistake: one line that names the cause and the remedy."""
+    """A user's mistake: one line that names the cause and the remedy, whatever is in the names it quotes."""
+
+    def __init__(self, message: str = ""):
+        super().__init__(" ".join(message.splitlines()))
 
 
 class RunError(RuntimeError):
