@@ -98,45 +98,54 @@ def connect(
         raise InputError("Sites cannot survive losses yet: leave survive and join out, or let each process be a node.")
     if join and (engine != "torch" or isinstance(topology, str)):
         raise InputError("To join a run, use the torch engine and a graph with its nodes: dnasa.topology.ring(8).")
-    channel = choose_channel(message_dtype, channel, compress)
-    if engine == "mpi":
-        if survive:
-            prepare_to_survive(timeout)
-        from dnasa.networks import mpi
-
-        network = mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)
-        _exit_together(engine)
-        return network
-    if survive and engine == "simulated" and join is None:
+    if survive and engine == "simulated":
         raise InputError(
             "To survive lost processes there must be some: start them with mpirun --with-ft ulfm or torchrun, or give "
             "join='HOST:PORT'."
         )
-    if join or survive:
-        from dnasa.networks import elastic
+    channel = choose_channel(message_dtype, channel, compress)
+    if engine == "simulated":
+        from dnasa.networks import simulated
 
-        graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]))
-        network = elastic.connect(graph, join, rounds, timeout, channel)
-        _exit_together(engine)
-        return network
-    if site is not None:
-        from dnasa.networks import sites
-
-        members = sites.find_sites(site, timeout)
-        network = sites.connect(_graph(topology, lambda: len(members)), members, timeout, rounds, channel)
-        _exit_together(engine)
-        return network
-    if engine == "torch":
+        return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
+    if engine == "mpi":
+        network = _over_mpi(topology, rounds, timeout, channel, survive)
+    else:
         with needed_by("The engine torch"):
-            from dnasa.networks import torchdist
+            import torch.distributed  # noqa: F401
+        network = _over_torch(topology, rounds, timeout, device, channel, survive, site, join)
+    _exit_together(engine)
+    return network
 
-        graph = _graph(topology, lambda: torchdist.processes(timeout, device))
-        network = torchdist.connect(graph, rounds, timeout, device, channel)
-        _exit_together(engine)
-        return network
-    from dnasa.networks import simulated
 
-    return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
+def _over_mpi(topology: Any, rounds: int, timeout: float, channel: Channel | None, survive: bool) -> Network:
+    if survive:
+        prepare_to_survive(timeout)
+    from dnasa.networks import mpi
+
+    return mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)
+
+
+def _over_torch(
+    topology: Any,
+    rounds: int,
+    timeout: float,
+    device: str | None,
+    channel: Channel | None,
+    survive: bool,
+    site: Any,
+    join: str | None,
+) -> Network:
+    from dnasa.networks import elastic, sites, torchdist
+
+    if join or survive:
+        graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]))
+        return elastic.connect(graph, join, rounds, timeout, channel)
+    if site is not None:
+        members = sites.find_sites(site, timeout)
+        return sites.connect(_graph(topology, lambda: len(members)), members, timeout, rounds, channel)
+    graph = _graph(topology, lambda: torchdist.processes(timeout, device))
+    return torchdist.connect(graph, rounds, timeout, device, channel)
 
 
 def choose_channel(

@@ -8,7 +8,6 @@ import socket
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from dnasa.networks.members import POLL, Members
 from dnasa.networks.processes import Message, ProcessExchange, Traffic
 from dnasa.networks.torchdist import UNLIMITED, Waiter, as_tensor, first_line, gathered_texts, wait_for
 from dnasa.topology import Changing, Topology, without
+from dnasa.topology.types import checksum
 
 TORCHRUN = (
     "torchrun ends all its processes when one of them dies: start one torchrun for each node (torchrun --nnodes 8 "
@@ -53,13 +53,8 @@ def connect(
 
 def described(topology: Topology | Changing, rounds: int, channel: Channel | None) -> str:
     """What must be the same at all processes: the weights, and how messages travel."""
-    graphs = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
-    total = 0
-    for graph in graphs:
-        weights = graph.sparse.tocoo()
-        for part in (weights.row, weights.col, weights.data):
-            total = zlib.crc32(part.tobytes(), total)
-    text = f"{topology.name}, {topology.nodes} nodes, checksum {total:08x}"
+    weights = checksum(topology.each if isinstance(topology, Changing) else [topology])
+    text = f"{topology.name}, {topology.nodes} nodes, checksum {weights}"
     text += f", {rounds} rounds" * (rounds > 1)
     return text if channel is None else f"{text}, messages {channel.settings}"
 
@@ -128,9 +123,10 @@ def leave(members: Members) -> None:
 
 @contextmanager
 def losses(members: Members) -> Iterator[None]:
+    """An error of gloo is a lost process; our own errors stay what they are."""
     try:
         yield
-    except ProcessLost:
+    except RunError:
         raise
     except RuntimeError as error:
         raise ProcessLost(f"Node {members.me.node} lost a process: {first_line(error)}.") from error

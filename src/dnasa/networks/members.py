@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from torch.distributed import PrefixStore
 
 from dnasa.core import InputError, ProcessLost, RunError
-from dnasa.networks.monitor import Monitor
+from dnasa.networks.monitor import Monitor, StoreBoard
 
 POLL = 0.05  # seconds between two looks at the store while processes meet
 PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
@@ -225,24 +225,13 @@ class Members:
         return self.list.index(self.me)
 
 
-class Board:
-    """Reports in the store, of the members of one epoch."""
-
-    def __init__(self, store: Any, me: Member, members: Sequence[Member]):
-        self.store, self.me = store, me
-        self.keys = [f"report {member.name}" for member in members]
-
-    def share(self, report: str) -> list[str]:
-        self.store.set(f"report {self.me.name}", report)
-        return [text.decode() for text in self.store.multi_get(self.keys)]
-
-
 class MembersMonitor(Monitor):
     """Notices as well that somebody calls for the next epoch."""
 
     def __init__(self, members: Members):
         self.members = members
-        super().__init__(Board(members.store, members.me, members.list), members.rank, len(members.list))
+        keys = [f"report {member.name}" for member in members.list]
+        super().__init__(StoreBoard(members.store, keys[members.rank], keys), members.rank, len(keys))
 
     def end(self) -> None:
         """Those who still train go on without this process."""

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dnasa.core import InputError, RunError
@@ -22,6 +23,17 @@ class Board(Protocol):
 
     def share(self, report: str) -> list[str]:
         """Show this report; the latest one of every process, empty where none has come yet."""
+
+
+class StoreBoard:
+    """In a store of torch, each process under a key of its own."""
+
+    def __init__(self, store: Any, own: str, everyone: Sequence[str]):
+        self.store, self.own, self.everyone = store, own, list(everyone)
+
+    def share(self, report: str) -> list[str]:
+        self.store.set(self.own, report)
+        return [text.decode() for text in self.store.multi_get(self.everyone)]
 
 
 class Monitor:

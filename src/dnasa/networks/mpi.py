@@ -280,7 +280,7 @@ class Transport:
             while time.monotonic() < began + self.timeout:
                 if request.Test():
                     return True
-                os.sched_yield()
+                yield_processor()
         return False
 
     def dead(self) -> list[int]:

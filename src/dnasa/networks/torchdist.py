@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from dnasa.core import Array, Channel, InputError, Network, RunError
-from dnasa.networks.monitor import INTERVAL, Monitor
+from dnasa.networks.monitor import INTERVAL, Monitor, StoreBoard
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
 from dnasa.topology import Changing, Topology
 
@@ -74,25 +74,14 @@ def end_group() -> None:
             dist.destroy_process_group()
 
 
-class Board:
-    """Reports in the store of the process group."""
-
-    def __init__(self) -> None:
-        self.store = dist.PrefixStore("dnasa reports", dist.distributed_c10d._get_default_store())
-        self.rank, self.names = str(dist.get_rank()), [str(rank) for rank in range(dist.get_world_size())]
-        self.store.set(self.rank, "")
-
-    def share(self, report: str) -> list[str]:
-        self.store.set(self.rank, report)
-        return [text.decode() for text in self.store.multi_get(self.names)]
-
-
 @cache
 def monitor() -> Monitor:
     """One for all networks of this process."""
-    board = Board()
+    store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+    board = StoreBoard(dist.PrefixStore("dnasa reports", store), str(rank), [str(other) for other in range(size)])
+    board.store.set(board.own, "")
     dist.all_reduce(torch.zeros(1))  # everyone has a report now
-    made = Monitor(board, dist.get_rank(), dist.get_world_size())
+    made = Monitor(board, rank, size)
     atexit.register(made.close)
     atexit.register(exit_together, made)
     return made

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dnasa.core import InputError, Network
 from dnasa.networks.processes import agree
 
-CHUNK = 1 << 20  # parameters that are sent at once when node 0 sends the others its starting point
+CHUNK = 1 << 20  # parameters that are sent at once when one process sends the others its values
 
 
 def check_parameters(trained: Sequence[Tensor]) -> None:
@@ -44,18 +44,22 @@ def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [part.view(p.shape) for part, p in zip(parts, like, strict=True)]
 
 
-@torch.no_grad()
 def start_at_the_same_point(network: Network, arrays: Sequence[Tensor]) -> None:
-    """Node 0's values are sent to all, a chunk at a time, and everyone checks that they arrived."""
-    if network.nodes == 1:
-        return
+    """Node 0's values are sent to all, and everyone checks that they arrived."""
+    if network.nodes > 1:
+        copy_from(network, 0, arrays)
+        agree(network, {"the starting point": checksum(arrays)})
+
+
+@torch.no_grad()
+def copy_from(network: Network, rank: int, arrays: Sequence[Tensor]) -> None:
+    """The values of that process become those of all, a chunk at a time."""
     for a in (a for a in arrays if a.numel()):
         row = a.detach().reshape(1, -1)
         sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)  # not all numbers can be added
         for piece in sent.split(CHUNK, dim=1):
-            piece.copy_(network.gather(piece)[:1])
+            piece.copy_(network.gather(piece)[rank : rank + 1])
         a.copy_(sent.view(row.dtype).view_as(a))
-    agree(network, {"the starting point": checksum(arrays)})
 
 
 def checksum(arrays: Iterable[Tensor]) -> int:

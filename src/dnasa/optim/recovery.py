@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dnasa.core import InputError, Network, ProcessLost, RunError, Snapshot, State, leaves, rebuilt
+from dnasa.optim.parameters import copy_from
 from dnasa.runs.metrics import squared_distances
 
 if TYPE_CHECKING:
@@ -139,15 +140,6 @@ def check_same(own: dict[str, Any], known: dict[str, Any]) -> None:
             raise InputError(
                 f"The run has another setting of {name} than this process{detail}. Start it as the others."
             )
-
-
-def copy_from(network: Network, rank: int, tensors: Sequence[Tensor]) -> None:
-    """To all processes, as it is at that one."""
-    for a in tensors:
-        row = a.detach().reshape(1, -1)
-        sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)
-        everyone = network.gather(sent)
-        a.copy_(everyone[rank : rank + 1].view(row.dtype).view_as(a))
 
 
 def warn_of_changes(before: Sequence[int], network: Network, step: int) -> None:
