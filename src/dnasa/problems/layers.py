@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from dnasa.problems import gpu_kernels
+
 Saved = Any
 
 
@@ -56,13 +58,15 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """On planes: the patches of all models as columns, one batched product with the kernels.
+    """On planes: the patches of all models as columns, one batched product with the kernels; on a GPU, where every model has
+    inputs of its own, without storing patches.
 
     As the first layer it also takes fewer inputs than models: each is then that of as many consecutive models.
     """
 
     def __init__(self, module: nn.Conv2d):
-        self.outputs, self.inputs, *self.kernel = module.weight.shape
+        self.outputs, self.inputs, *sides = module.weight.shape
+        self.kernel = (sides[0], sides[1])
         self.stride, self.dilation = module.stride, module.dilation
         self.padding: Any = module.padding
         self.weights = module.weight.numel()
@@ -87,33 +91,58 @@ class Conv2d(Layer):
         shape = (*x.shape[:2], *self.kernel, x.shape[2], height, width)
         return x.as_strided(shape, (models, channels, di * rows, dj * cells, batch, si * rows, sj * cells))
 
-    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
-        padded = (
-            F.pad(x, (self.padding[1], self.padding[1], self.padding[0], self.padding[0])) if any(self.padding) else x
+    def _with_biases(self, p: Tensor) -> Tensor:
+        """The kernels, with the biases as the weights of a last row of ones."""
+        return (
+            torch.cat((self._weight(p), p[:, self.weights :, None]), 2) if self.bias else self._weight(p).contiguous()
         )
+
+    def _biases(self, p: Tensor) -> Tensor | None:
+        return p[:, self.weights :] if self.bias else None
+
+    def _on_gpu(self, p: Tensor, x: Tensor) -> bool:
+        simple = self.stride == self.dilation == (1, 1) and self.outputs <= gpu_kernels.MAX_OUTPUTS
+        return simple and len(x) == len(p) and gpu_kernels.applies(x)
+
+    def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
+        top, left = self.padding
+        padded = (F.pad(x, (left, left, top, top)) if top or left else x).contiguous()
+        if self._on_gpu(p, x):
+            return gpu_kernels.convolve(padded, self._weight(p), self._biases(p), self.kernel), padded
         height, width = (
             (size - spread * (kernel - 1) - 1) // stride + 1
             for size, spread, kernel, stride in zip(
                 padded.shape[3:], self.dilation, self.kernel, self.stride, strict=True
             )
         )
-        flat = self._patches(padded.contiguous(), height, width).reshape(len(x), -1, x.shape[2] * height * width)
-        y = torch.bmm(self._weight(p).reshape(len(x), -1, flat.shape[1]), flat).view(len(p), self.outputs, -1)
-        if self.bias:
-            y += p[:, self.weights :, None]
-        return y.view(len(p), self.outputs, -1, height, width), (flat, padded.shape)
+        patches = self._patches(padded, height, width)
+        columns = x.new_ones(len(x), self.weights // self.outputs + self.bias, x.shape[2] * height * width)
+        columns[:, : self.weights // self.outputs].view(patches.shape).copy_(patches)
+        y = torch.bmm(self._with_biases(p).view(len(x), -1, columns.shape[1]), columns)
+        return y.view(len(p), self.outputs, -1, height, width), (columns, padded.shape)
 
     def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
+        backward = self._backward_on_gpu if isinstance(saved, Tensor) else self._backward_of_patches
+        dx = backward(p, saved, dy, g, needs_dx)
+        if dx is None or not any(self.padding):
+            return dx
+        (top, left), (height, width) = self.padding, dx.shape[3:]
+        return dx[..., top : height - top, left : width - left]
+
+    def _backward_on_gpu(self, p: Tensor, x: Tensor, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
+        dy = dy.contiguous()
+        gpu_kernels.weight_gradients(x, dy, self._weight(g), self._biases(g), self.kernel)
+        return gpu_kernels.input_gradients(dy, self._weight(p), self.kernel) if needs_dx else None
+
+    def _backward_of_patches(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
         columns, shape = saved
         height, width = dy.shape[-2:]
         flat = dy.reshape(len(dy), self.outputs, -1)
-        if len(columns) == len(dy):
-            torch.bmm(flat, columns.transpose(1, 2), out=self._weight(g))
-        else:
-            shared = torch.bmm(flat.view(len(columns), -1, flat.shape[2]), columns.transpose(1, 2))
-            self._weight(g).copy_(shared.view(len(dy), self.outputs, -1))
+        slopes = torch.bmm(flat.view(len(columns), -1, flat.shape[2]), columns.transpose(1, 2))
+        slopes = slopes.view(len(dy), self.outputs, -1)
+        self._weight(g).copy_(slopes[..., : self.weights // self.outputs])
         if self.bias:
-            torch.sum(flat, dim=2, out=g[:, self.weights :])
+            g[:, self.weights :].copy_(slopes[..., -1])
         if not needs_dx:
             return None
         dcolumns = torch.bmm(self._weight(p).transpose(1, 2), flat)
@@ -122,8 +151,7 @@ class Conv2d(Layer):
         for k, (i, j) in enumerate(self._entries()):
             rows, cells = self._pixels(i, j, height, width)
             dx[..., rows, cells] += dcolumns[:, :, k]
-        (top, left) = self.padding
-        return dx[..., top : shape[3] - top, left : shape[4] - left] if any(self.padding) else dx
+        return dx
 
 
 class Embedding(Layer):
@@ -192,20 +220,23 @@ class MaxPool2d(Layer):
         ]
         self.settings = (*pairs, module.ceil_mode)
         kernel, step, padding, dilation = pairs
-        self.disjoint = kernel == step and padding == [0, 0] and dilation == [1, 1]
+        self.kernel = (kernel[0], kernel[1])
+        whole = padding == [0, 0] and dilation == [1, 1] and not module.ceil_mode
+        self.disjoint = kernel == step and whole and kernel[0] * kernel[1] <= gpu_kernels.MAX_WINDOW
 
     def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
+        if self.disjoint and gpu_kernels.applies(x):
+            y, places = gpu_kernels.pool(x.contiguous(), self.kernel)
+            return y, (x.shape, places)
         images = x.flatten(0, 1)
         y, indices = torch.ops.aten.max_pool2d_with_indices(images, *self.settings)
         return y.view(*x.shape[:3], *y.shape[2:]), (images, indices)
 
     def backward(self, p: Tensor, saved: Saved, dy: Tensor, g: Tensor, needs_dx: bool) -> Tensor | None:
         images, indices = saved
-        dy_images = dy.reshape(indices.shape)
-        if self.disjoint and dy.is_cuda:  # every number goes to one place: several times faster there
-            dx = torch.ops.aten.max_unpool2d(dy_images, indices, images.shape[-2:])
-        else:
-            dx = torch.ops.aten.max_pool2d_with_indices_backward(dy_images, images, *self.settings, indices)
+        if isinstance(images, torch.Size):
+            return gpu_kernels.unpool(dy.contiguous(), indices, images, self.kernel)
+        dx = torch.ops.aten.max_pool2d_with_indices_backward(dy.reshape(indices.shape), images, *self.settings, indices)
         return dx.view(*dy.shape[:3], *dx.shape[2:])
 
 

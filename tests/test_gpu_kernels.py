@@ -1,0 +1,74 @@
+"""The kernels for convolutions and pools on a GPU against torch's own layers.
+
+With `TRITON_INTERPRET=1` they run without a GPU, in Triton's interpreter.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dnasa.problems import gpu_kernels
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = [
+    pytest.mark.skipif(not gpu_kernels.available(), reason="needs Triton"),
+    pytest.mark.skipif(DEVICE == "cpu" and not os.environ.get("TRITON_INTERPRET"), reason="needs a GPU"),
+]
+
+SHAPES = {  # inputs, outputs, kernel, height, width, batch
+    "LeNet's second": (6, 16, (5, 5), 12, 12, 3),
+    "an odd number of rows": (2, 3, (3, 3), 7, 9, 2),
+    "one pixel": (3, 2, (4, 2), 4, 2, 1),
+    "a kernel of one": (5, 7, (1, 1), 6, 5, 2),
+    "many channels": (20, 64, (3, 3), 6, 6, 2),
+    "more pixels than a block": (1, 4, (5, 3), 20, 22, 2),
+}
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(DEVICE)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", SHAPES)
+def test_convolutions_and_their_gradients_are_those_of_torch(name: str, bias: bool) -> None:
+    inputs, outputs, kernel, height, width, batch = SHAPES[name]
+    models, terms = 3, inputs * kernel[0] * kernel[1]
+    p, x = random(models, outputs * (terms + bias)), random(models, inputs, batch, height, width)
+    dy = random(models, outputs, batch, height - kernel[0] + 1, width - kernel[1] + 1)
+    g = torch.full_like(p, torch.nan)
+    weights, biases = (
+        (lambda a: a[:, : outputs * terms].view(models, outputs, terms)),
+        (lambda a: a[:, outputs * terms :] if bias else None),
+    )
+    y = gpu_kernels.convolve(x, weights(p), biases(p), kernel)
+    gpu_kernels.weight_gradients(x, dy, weights(g), biases(g), kernel)
+    dx = gpu_kernels.input_gradients(dy, weights(p), kernel)
+    for r in range(models):
+        conv = nn.Conv2d(inputs, outputs, kernel, bias=bias, dtype=torch.float64, device=DEVICE)
+        nn.utils.vector_to_parameters(p[r].double(), conv.parameters())
+        images = x[r].transpose(0, 1).double().requires_grad_()
+        expected = conv(images)
+        expected.backward(dy[r].transpose(0, 1).double())
+        slopes = torch.cat([part.grad.flatten() for part in conv.parameters() if part.grad is not None])
+        assert images.grad is not None
+        for ours, theirs in ((y[r], expected.detach().transpose(0, 1)), (g[r], slopes), (dx[r], images.grad.transpose(0, 1))):
+            torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
+
+
+@pytest.mark.parametrize(("kernel", "height", "width"), [((2, 2), 8, 6), ((3, 2), 10, 7), ((1, 1), 3, 3)])
+def test_pools_and_their_gradients_are_those_of_torch(kernel: tuple[int, int], height: int, width: int) -> None:
+    x = random(2, 3, 4, height, width)
+    x[0, 0, 0] = 1.0  # equal numbers: the first counts
+    x[1, 0, 0, 0, 0] = torch.nan
+    y, places = gpu_kernels.pool(x, kernel)
+    images = x.flatten(0, 1).requires_grad_()
+    expected = nn.functional.max_pool2d(images, kernel)
+    assert torch.equal(y.flatten(0, 1).nan_to_num(7.0), expected.nan_to_num(7.0))
+    dy = random(*y.shape)
+    dx = gpu_kernels.unpool(dy, places, x.shape, kernel)
+    expected.backward(dy.flatten(0, 1))
+    assert images.grad is not None
+    assert torch.equal(dx.flatten(0, 1), images.grad)
