@@ -116,7 +116,8 @@ def _starts(sizes: Sequence[int]) -> list[int]:
 
 def stack_into(place: Array, arrays: Messages, staged: bool) -> None:
     if isinstance(place, np.ndarray):
-        np.stack(arrays, out=place)
+        for row, array in zip(place, arrays, strict=True):  # half the time of np.stack
+            row[...] = array
         return
     import torch
 

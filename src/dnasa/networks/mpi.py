@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -149,8 +149,7 @@ class Transport:
             requests += [self.comm.Send_init(as_numpy(buffer), peer, self.tag) for peer, buffer in sends]
             self.posted[key] = Posted([peer for peer, _ in (*receives, *sends)], requests, (receives, sends))
         pending = self.posted[key]
-        with self._losses():
-            MPI.Prequest.Startall(pending.requests)
+        self._called(MPI.Prequest.Startall, pending.requests)
         return pending
 
     def _exchange_places(self) -> list[Place]:
@@ -161,13 +160,12 @@ class Transport:
         own = self.places[self.rank]
         return [rank for rank, place in enumerate(self.places) if place.machine == own.machine and own.started]
 
-    @contextmanager
-    def _losses(self) -> Iterator[None]:
+    def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A process that died or hangs shows as an error of MPI."""
         if self.heartbeat is not None:
             self.heartbeat.check()
         try:
-            yield
+            return function(*arguments)
         except MPI.Exception as error:
             if self.survives:
                 raise ProcessLost(f"Rank {self.rank} lost a process: {error}.") from error
@@ -196,13 +194,12 @@ class Transport:
         return overdue and self.heartbeat is None
 
     def _all_done(self, requests: list[Any]) -> bool:
-        with self._losses():
-            return MPI.Request.Testall(requests)
+        done: bool = self._called(MPI.Request.Testall, requests)
+        return done
 
     def _wait(self, start: Callable[[], Any], what: str) -> None:
         began = time.monotonic()
-        with self._losses():
-            request = start()
+        request = self._called(start)
         while not self._all_done([request]):
             yield_processor()
             if self._overdue(began):
