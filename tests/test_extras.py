@@ -9,6 +9,7 @@ import pytest
 
 from dnasa.core import InputError
 from dnasa.extras import EXTRAS, needed_by
+from dnasa.rules.registry import RULES
 
 # As if the packages of all extras were not installed.
 BLOCKER = f"""
@@ -58,8 +59,12 @@ def test_the_quick_start_with_own_gradients_needs_no_extra(tmp_path: Path) -> No
 def test_commands_for_synthetic_problems_need_no_extra(tmp_path: Path) -> None:
     train = "train --problem least_squares --steps 5 --out runs/a"
     compare = "compare --problem robust_regression --rules dsgd,dnasa --etas 0.1 --steps 5 --out runs/b"
-    lines = run_without_extras(COMMANDS, train, "report runs/a", compare, "runs runs", "topology ring", cwd=tmp_path)
+    page = "report runs --html"
+    lines = run_without_extras(
+        COMMANDS, train, "report runs/a", compare, "runs runs", "topology ring", page, cwd=tmp_path
+    )
     assert "Error" not in lines
+    assert RULES["dsgd"].colour in (tmp_path / "runs/report.html").read_text()
     assert lines.count("Figures are left out, since they need matplotlib: pip install 'dnasa[plot]'.") == 2
     assert "Saved runs/a/history.csv, x.safetensors, config.json." in lines
     assert (tmp_path / "runs/a/history.csv").is_file()

@@ -1,6 +1,7 @@
 """Plots, all in one style."""
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -45,6 +46,11 @@ MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 MARKED = 8  # points of a line that have a marker
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
+PALETTE = (  # matplotlib's tab10 and tab20b
+    "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf "
+    "#393b79 #5254a3 #6b6ecf #9c9ede #637939 #8ca252 #b5cf6b #cedb9c #8c6d31 #bd9e39 "
+    "#e7ba52 #e7cb94 #843c39 #ad494a #d6616b #e7969c #7b4173 #a55194 #ce6dbd #de9ed6"
+).split()
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 STYLE: Any = {
@@ -83,19 +89,26 @@ def title(rule: str) -> str:
 
 def colours(rules: Iterable[str]) -> dict[str, str]:
     """The colour of each rule: the registered one, or else one that no other of these rules has."""
-    with needed_by("A figure"):
-        from matplotlib import color_sequences
-        from matplotlib.colors import is_color_like, to_hex
-
     names = list(dict.fromkeys(rules))
     own: dict[str, str] = {}
     for name in names:
-        colour = RULES[name].colour if name in RULES else None
-        if is_color_like(colour) and to_hex(colour) not in own.values():  # type: ignore[arg-type]
-            own[name] = to_hex(colour)  # type: ignore[arg-type]
-    palette = [to_hex(colour) for name in ("tab10", "tab20b") for colour in color_sequences[name]]
-    free = cycle([colour for colour in palette if colour not in own.values()] or palette)
+        colour = _hex(RULES[name].colour) if name in RULES else None
+        if colour is not None and colour not in own.values():
+            own[name] = colour
+    free = cycle([colour for colour in PALETTE if colour not in own.values()] or PALETTE)
     return {name: own.get(name) or next(free) for name in names}
+
+
+def _hex(colour: str | None) -> str | None:
+    """Colours with names are matplotlib's; without it they count as none."""
+    if colour is None or re.fullmatch("#[0-9a-f]{6}", colour):
+        return colour
+    try:
+        from matplotlib.colors import to_hex
+
+        return to_hex(colour)
+    except (ImportError, ValueError):
+        return None
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
