@@ -409,6 +409,7 @@ def test_the_files_are_part_of_the_package():
     assert "studies/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
 
 
+@pytest.mark.docs
 def test_the_example_of_the_documentation_works(tmp_path):
     (example,) = blocks("docs/studies.md", "toml")
     (tmp_path / "my.toml").write_text(example)
