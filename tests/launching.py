@@ -26,6 +26,7 @@ def free_port():
 
 
 def launch(engine, processes, *words, cwd=None):
+    """Python with these words, in processes of mpirun or torchrun."""
     if engine == "mpi":
         command = [*MPIRUN, "-n", str(processes), sys.executable]
     else:
@@ -39,7 +40,7 @@ def launch(engine, processes, *words, cwd=None):
 # ---------------------------------------------------------------- forks
 
 FORKS = multiprocessing.get_context("forkserver")  # forks of one process without threads, which has imported torch
-FORKS.set_forkserver_preload(["torch", "dnasa.cli", "dnasa.data", "dnasa.optim", "matplotlib.pyplot"])
+FORKS.set_forkserver_preload(["torch._dynamo", "dnasa.cli", "dnasa.data", "dnasa.optim", "matplotlib.pyplot"])
 
 
 def run_script(script, *words, cwd=None):
@@ -47,8 +48,10 @@ def run_script(script, *words, cwd=None):
     return run_forks([{}], script, words, cwd)
 
 
-def launch_forks(processes, script, *words, cwd=None):
-    """`torchrun script words`, without torchrun."""
+def launch_script(engine, processes, script, *words, cwd=None):
+    """In processes of mpirun, or for torch in forks with the variables that torchrun sets."""
+    if engine == "mpi":
+        return launch(engine, processes, script, *words, cwd=cwd)
     common = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
     common["MASTER_PORT"] = free_port()
     ranks = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]

@@ -11,7 +11,7 @@ import pytest
 import torch
 from expressive_rules import CASES, ETA, counted_restarts
 from faults import in_child
-from launching import MPIRUN, launch
+from launching import MPIRUN, launch_script
 from thread_network import run_threads
 from torch import nn
 
@@ -82,7 +82,7 @@ def test_processes_give_the_simulators_iterates(name, processes):
     [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
 )
 def test_real_processes_give_the_simulators_iterates(engine):
-    done = launch(engine, 2, JOB, "expressive", engine)
+    done = launch_script(engine, 2, JOB, "expressive", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line in CASES] == list(CASES)
 
