@@ -22,6 +22,7 @@ from dnasa.statistics import final
 from dnasa.studies import comparison, fig3, fig4, network_tasks, networks, study, study_file
 from dnasa.studies.study_report import StudyReport
 
+pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
 TINY = """
 problems = ["least_squares", "digits"]
 graphs = ["ring", "complete"]
