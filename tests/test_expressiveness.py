@@ -144,7 +144,7 @@ def test_the_others_continue_when_a_node_is_lost(name):
             return CURVATURES[node] * (x - TARGETS[node])
 
         task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run(name, network, task, steps=800, evaluate=[0, 800])
+        return run(name, network, task, steps=500, evaluate=[0, 500])
 
     done = run_threads(case.graph(NODES), work, channel=case.channel, survive=True)
     assert done[2] is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import launch_script
-from test_distributed import ENGINES, needs_mpi
+from test_distributed import needs_mpi
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
@@ -330,7 +330,7 @@ def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
 def test_real_processes_with_other_calls_are_told_so(engine):
     done = launch_script(engine, 2, JOB, "unequal", engine)
     assert done.returncode != 0
