@@ -58,7 +58,7 @@ def run(name, network=None, task=None, steps=40, **options):
 
 @cases
 def test_the_simulator_runs_it_to_the_minimiser(name):
-    done = run(name, task=problem(noise_free=True), steps=1000, evaluate=[1000])
+    done = run(name, task=problem(noise_free=True), steps=600, evaluate=[600])
     exact = name in EXACT
     expected = minimiser(CASES[name].options.get("node_weights"))
     np.testing.assert_allclose(done.mean, expected, atol=1e-6 if exact else 0.1)
