@@ -126,8 +126,7 @@ def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
 
     monkeypatch.setattr(tasks, "load", load)
     monkeypatch.setattr(curves, "load", load)
-    original = fig3.solve
-    monkeypatch.setattr(fig3, "solve", lambda *a, **k: original(*a, **(k | {"steps": 4, "evaluate": [4]})))
+    monkeypatch.setattr(fig3, "solve", lambda *a, **k: solve(*a, **(k | {"steps": 4, "evaluate": [4]})))
     monkeypatch.setattr(fig3, "ETAS", (0.5, 1e30))
     monkeypatch.setattr(fig3, "QUICK", dict.fromkeys(fig3.QUICK, 4))
     monkeypatch.setattr(fidelity, "QUICK_STEPS", 10)
