@@ -92,11 +92,10 @@ def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch):
         networks.prepare_to_survive(10.0)
 
 
+@pytest.mark.long  # tests/test_recovery.py has the optimizer, the tests above have MPI
 @needs_mpi
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize(
-    "rule", ["dnasa", pytest.param("adanasa", marks=pytest.mark.long)]
-)  # hidden exchanges, and not
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
 def test_the_optimizer_continues_without_a_killed_and_a_hung_process(rule, tmp_path):
     job = str(Path(__file__).with_name("survive_job.py"))
     command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, job, rule, str(tmp_path)]
