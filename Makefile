@@ -29,6 +29,7 @@ lint: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/pytest -n 2 -m "docs and not long"
 
 figures: setup
 	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done

@@ -1,9 +1,14 @@
-"""How the tests start real processes: mpirun beside this Python, or torchrun on a free port."""
+"""How the tests start real processes: mpirun beside this Python, torchrun on a free port, or forks that have torch already."""
 
+import atexit
+import multiprocessing
 import os
+import runpy
 import socket
 import subprocess
 import sys
+import tempfile
+from multiprocessing import connection
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
@@ -21,6 +26,7 @@ def free_port():
 
 
 def launch(engine, processes, *words, cwd=None):
+    """Python with these words, in processes of mpirun or torchrun."""
     if engine == "mpi":
         command = [*MPIRUN, "-n", str(processes), sys.executable]
     else:
@@ -29,3 +35,68 @@ def launch(engine, processes, *words, cwd=None):
     return subprocess.run(
         [*command, *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT, cwd=cwd
     )
+
+
+# ---------------------------------------------------------------- forks
+
+FORKS = multiprocessing.get_context("forkserver")  # forks of one process without threads, which has imported torch
+FORKS.set_forkserver_preload(["torch._dynamo", "dnasa.cli", "dnasa.data", "dnasa.optim", "matplotlib.pyplot"])
+
+
+def run_script(script, *words, cwd=None):
+    """`python script words`."""
+    return run_forks([{}], script, words, cwd)
+
+
+def launch_script(engine, processes, script, *words, cwd=None):
+    """In processes of mpirun, or for torch in forks with the variables that torchrun sets."""
+    if engine == "mpi":
+        return launch(engine, processes, script, *words, cwd=cwd)
+    common = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1"}
+    common["MASTER_PORT"] = free_port()
+    ranks = [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)]
+    return run_forks(ranks, script, words, cwd)
+
+
+def run_forks(variables, script, words, cwd):
+    """A process for each dictionary of environment variables."""
+    words = [str(script), *map(str, words)]
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [[Path(folder, f"{stream}-{i}") for stream in ("out", "err")] for i in range(len(variables))]
+        started = [
+            FORKS.Process(target=run_as_main, args=(words, cwd or os.getcwd(), added, paths))
+            for added, paths in zip(variables, outputs, strict=True)
+        ]
+        for process in started:
+            process.start()
+        wait_for(started)
+        texts = ["".join(path.read_text() for path in paths) for paths in zip(*outputs, strict=True)]
+    code = next((process.exitcode for process in started if process.exitcode), 0)
+    return subprocess.CompletedProcess(words, code, *texts)
+
+
+def wait_for(started):
+    """Until all have ended; when one fails, the others are killed."""
+    while (running := [p for p in started if p.is_alive()]) and not any(p.exitcode for p in started):
+        if not connection.wait([p.sentinel for p in running], timeout=PATIENCE):
+            break
+    for process in running:
+        process.kill()
+        process.join()
+
+
+def run_as_main(words, cwd, variables, outputs):
+    """What Python does with a script, from its start to its exit."""
+    for number, path in enumerate(outputs, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    os.chdir(cwd)
+    os.environ.update(ENVIRONMENT | {name: str(value) for name, value in variables.items()})
+    sys.argv = words
+    sys.path.insert(0, str(Path(words[0]).resolve().parent))
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.exit(1)
+    finally:
+        atexit._run_exitfuncs()

@@ -52,7 +52,7 @@ def test_every_rule_learns_through_every_channel(rule, channel):
 
     problem = Custom(gradient, start=np.zeros(40, np.float32), fingerprint="small gradients")
     eta: Any = {} if not rules.RULES[rule].needs_eta else {"eta": SCALE_FREE.get(rule, 100.0)}
-    done = run(CHANNELS[channel], rule, problem=problem, steps=80, **eta)
+    done = run(CHANNELS[channel], rule, problem=problem, steps=80, evaluate=[80], **eta)
     assert done.runs.diverged.isna().all()
     mean = target.mean(0)
     assert np.linalg.norm(done.mean - mean) < 0.7 * np.linalg.norm(mean)

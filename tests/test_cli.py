@@ -118,7 +118,8 @@ def test_nodes_can_be_weighted_by_their_rows(tmp_path):
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
 
 
-def test_data_lists_and_shows_the_division(tmp_path):
+def test_data_lists_and_shows_the_division(tmp_path, monkeypatch):
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))  # large files would be read to list them
     listed = run("data")
     assert listed.returncode == 0, listed.stderr
     assert "digits" in listed.stdout

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from launching import launch
+from launching import BIN, launch_script
 from test_distributed import needs_mpi
 from test_resume import run
 
@@ -191,26 +191,16 @@ def test_a_comparison_on_a_synthetic_problem_has_50_points(problem):
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize(
-    ("engine", "resumed"),
-    [
-        pytest.param("mpi", False, marks=needs_mpi),
-        pytest.param("mpi", True, marks=(needs_mpi, pytest.mark.long)),
-        pytest.param("torch", True, marks=pytest.mark.long),
-    ],
-)
-def test_processes_compare_and_extend_as_the_simulator_does(engine, resumed, tmp_path):
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
+def test_processes_compare_and_extend_as_the_simulator_does(engine, tmp_path):
     words = [*LEAST, "--extend", "--timeout", "120", "--out"]
-    script = tmp_path / "job.py"
-    script.write_text("from dnasa import cli; cli.main()")
-    done = launch(engine, 2, script, *words, tmp_path / "a")
+    done = launch_script(engine, 2, BIN / "dnasa", *words, tmp_path / "a")
     assert done.returncode == 0, done.stderr[-2000:]
     assert run(*words, tmp_path / "b").returncode == 0
-    if resumed:
-        (tmp_path / "a" / "stepsizes.csv").unlink()
-        shutil.rmtree(tmp_path / "a" / "extension-1")
-        again = launch(engine, 2, script, "resume", tmp_path / "a")
-        assert again.returncode == 0, again.stderr[-2000:]
+    (tmp_path / "a" / "stepsizes.csv").unlink()
+    shutil.rmtree(tmp_path / "a" / "extension-1")
+    again = launch_script(engine, 2, BIN / "dnasa", "resume", tmp_path / "a")
+    assert again.returncode == 0, again.stderr[-2000:]
     extensions = [sorted(path.name for path in (tmp_path / name).glob("extension-*")) for name in "ab"]
     assert extensions[0] == extensions[1] != []
     pd.testing.assert_frame_equal(*(pd.read_csv(tmp_path / name / "stepsizes.csv") for name in "ab"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import MPIRUN, launch
+from launching import MPIRUN, launch_script
 from thread_network import run_threads
 
 import dnasa
@@ -162,14 +162,16 @@ def test_the_history_counts_the_bytes_of_the_format(name):
 @pytest.mark.parametrize(
     "engine",
     [
-        pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")),
-        pytest.param("torch", marks=pytest.mark.long),
+        pytest.param(
+            "mpi", marks=(pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun"), pytest.mark.long)
+        ),
+        "torch",
     ],
 )
 @pytest.mark.xdist_group("processes")
 def test_real_processes_send_the_bytes_in_the_history(engine):
     """The job counts the bytes given to MPI's or torch.distributed's send calls."""
-    done = launch(engine, 4, JOB, "compressed", engine)
+    done = launch_script(engine, 4, JOB, "compressed", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line in NAMES] == NAMES
 

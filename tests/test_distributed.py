@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from launching import ENVIRONMENT, MPIRUN, PATIENCE, launch
+from launching import BIN, ENVIRONMENT, MPIRUN, PATIENCE, launch, launch_script
 from test_shards import frames
 from test_shards import write as write_shards
 
@@ -68,7 +68,7 @@ def test_an_exception_in_a_users_script_ends_all_and_is_shown(engine):
     assert "a mistake in the script" in done.stderr
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_a_killed_process_ends_all_with_its_name(engine):
     """By us or, where torchrun ends the others before they can say anything, by torchrun."""
     done = launch(engine, 3, JOB, "wait", engine, "kill")
@@ -148,13 +148,13 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("engine", "target"), [pytest.param("mpi", "size", marks=needs_mpi), pytest.param("torch", "kind", marks=LONG)]
+    ("engine", "target"), [pytest.param("mpi", "kind", marks=(needs_mpi, LONG)), ("torch", "size")]
 )
 def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, tmp_path):
     """Nodes with other sizes, means, categories and classes, and no common test rows; classes and a regression."""
     folder = write_shards(tmp_path / "shards", frames((8, 40, 15)))
     words = f"train --nodes 3 --topology path --steps 40 --shard-dir {folder} --target {target} --out {tmp_path}/run"
-    done = launch(engine, 2, "-m", "dnasa", *words.split())
+    done = launch_script(engine, 2, BIN / "dnasa", *words.split())
     assert done.returncode == 0, done.stderr[-2000:]
     real = pd.read_csv(tmp_path / "run" / "history.csv")
     together = tasks.on_shards(*from_shards(folder, range(3), 3, target))

@@ -14,7 +14,7 @@ import griffe
 import nbformat
 import numpy as np
 import pytest
-from launching import PATIENCE, launch
+from launching import PATIENCE, launch, run_script
 from nbclient import NotebookClient
 
 from dnasa.core import Needs, leaves
@@ -31,6 +31,7 @@ def blocks(page, language):
     return [code for kind, code in found if kind == language]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "page",
     [
@@ -46,7 +47,7 @@ def blocks(page, language):
 def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
     program = tmp_path / "page.py"
     program.write_text("\n\n".join(blocks(page, "python")))
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    done = run_script(program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -61,6 +62,7 @@ PROGRAMS = {
 LONG = pytest.mark.long
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     "page", [pytest.param(p, marks=LONG if p == "quick-start-comparing" else ()) for p in PROGRAMS]
 )
@@ -74,8 +76,7 @@ def test_the_python_and_the_commands_of_a_page_form_a_program(page, tmp_path):
         commands = [f"app({words[1:]}, standalone_mode=False)" for words in lines]
         program += [code] if language else commands
     (tmp_path / "page.py").write_text("\n".join(program))
-    words = [sys.executable, "page.py"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    done = run_script("page.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
     for name, size in PROGRAMS[page].items():
@@ -92,6 +93,7 @@ def test_the_program_of_the_quick_start_for_pytorch_runs_as_real_processes(engin
     assert "node 1 of 2" in done.stdout
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_and_are_stored_as_they_ran(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)

@@ -12,6 +12,7 @@ import pytest
 from launching import PATIENCE, launch
 from test_distributed import ENGINES
 
+pytestmark = pytest.mark.docs
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

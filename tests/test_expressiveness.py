@@ -11,7 +11,7 @@ import pytest
 import torch
 from expressive_rules import CASES, ETA, counted_restarts
 from faults import in_child
-from launching import MPIRUN, launch
+from launching import MPIRUN, launch_script
 from thread_network import run_threads
 from torch import nn
 
@@ -58,7 +58,7 @@ def run(name, network=None, task=None, steps=40, **options):
 
 @cases
 def test_the_simulator_runs_it_to_the_minimiser(name):
-    done = run(name, task=problem(noise_free=True), steps=1000, evaluate=[1000])
+    done = run(name, task=problem(noise_free=True), steps=600, evaluate=[600])
     exact = name in EXACT
     expected = minimiser(CASES[name].options.get("node_weights"))
     np.testing.assert_allclose(done.mean, expected, atol=1e-6 if exact else 0.1)
@@ -82,7 +82,7 @@ def test_processes_give_the_simulators_iterates(name, processes):
     [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
 )
 def test_real_processes_give_the_simulators_iterates(engine):
-    done = launch(engine, 2, JOB, "expressive", engine)
+    done = launch_script(engine, 2, JOB, "expressive", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line in CASES] == list(CASES)
 
@@ -144,7 +144,7 @@ def test_the_others_continue_when_a_node_is_lost(name):
             return CURVATURES[node] * (x - TARGETS[node])
 
         task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run(name, network, task, steps=800, evaluate=[0, 800])
+        return run(name, network, task, steps=500, evaluate=[0, 500])
 
     done = run_threads(case.graph(NODES), work, channel=case.channel, survive=True)
     assert done[2] is None

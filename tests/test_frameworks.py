@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import ENVIRONMENT, PATIENCE, launch
+from launching import ENVIRONMENT, PATIENCE, launch, launch_script
 from torch import nn
 
 import dnasa
@@ -25,7 +25,7 @@ def iterates_that_are_the_same(done):
 def test_accelerate_prepares_model_optimizer_and_loader():
     """The iterates are those of a plain loop on the batches that Accelerate gives this process."""
     pytest.importorskip("accelerate", reason="needs accelerate: pip install 'dnasa[frameworks]'")
-    assert iterates_that_are_the_same(launch("torch", 2, JOB, "accelerate")) == SAME
+    assert iterates_that_are_the_same(launch_script("torch", 2, JOB, "accelerate")) == SAME
 
 
 @pytest.mark.long

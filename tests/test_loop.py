@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import launch
-from test_distributed import ENGINES, needs_mpi
+from launching import launch_script
+from test_distributed import needs_mpi
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
@@ -323,16 +323,16 @@ def test_a_silent_process_is_late_and_a_slow_one_is_not():
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
 def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine, tmp_path):
-    done = launch(engine, 2, JOB, "validate", engine, cwd=tmp_path)
+    done = launch_script(engine, 2, JOB, "validate", engine, cwd=tmp_path)
     for rank in range(2):
         reason = (tmp_path / f"rank-{rank}").read_text()
         assert reason.startswith("Rank 1, step 6: the gradient of 'weight' is not finite"), done.stderr[-2000:]
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
 def test_real_processes_with_other_calls_are_told_so(engine):
-    done = launch(engine, 2, JOB, "unequal", engine)
+    done = launch_script(engine, 2, JOB, "unequal", engine)
     assert done.returncode != 0
     words = r"rank 0 is in averaged\(\) after 7 steps, rank 1 in step 8\. Every process must call"
     assert re.search(words, done.stderr), done.stderr[-2000:]

@@ -29,8 +29,9 @@ def no_data(monkeypatch):
 
     monkeypatch.setattr(network_tasks, "load", load)
     digits, text = WITHOUT_DATA.values()
-    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, rows=1000))
-    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, rows=1000))
+    small: Any = {"rows": 1000, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
+    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, **small))
+    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, **small))
 
 
 # ---------------------------------------------------------------- validation rows

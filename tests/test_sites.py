@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import launch
+from launching import launch, launch_script
 
 import dnasa
 from dnasa.core import InputError
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "sites.py"
 
 @pytest.mark.xdist_group("processes")
 def test_two_sites_of_two_processes_equal_two_nodes_of_the_joint_batch():
-    done = launch("torch", 4, JOB)
+    done = launch_script("torch", 4, JOB)
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.findall(r"^same (\w+)$", done.stdout, re.M) == ["adanasa", "dnasa", "dsgt"]
     assert done.stdout.count("different gradients: wrap the model in DistributedDataParallel") == 4

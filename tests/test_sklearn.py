@@ -15,7 +15,7 @@ from dnasa.sklearn import DecentralizedClassifier, DecentralizedRegressor
 @pytest.mark.parametrize("kind", [DecentralizedClassifier, DecentralizedRegressor])
 @pytest.mark.filterwarnings("ignore:Can't check")
 def test_scikit_learns_own_checks_pass(kind):
-    checks = check_estimator(kind(steps=60, nodes=3), on_skip=None)
+    checks = check_estimator(kind(steps=20, nodes=3), on_skip=None)
     assert len(checks) > 40
     assert not [check["check_name"] for check in checks if check["status"] in ("failed", "xfail")]
 

@@ -22,6 +22,7 @@ from dnasa.statistics import final
 from dnasa.studies import comparison, fig3, fig4, network_tasks, networks, study, study_file
 from dnasa.studies.study_report import StudyReport
 
+pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
 TINY = """
 problems = ["least_squares", "digits"]
 graphs = ["ring", "complete"]
@@ -409,6 +410,7 @@ def test_the_files_are_part_of_the_package():
     assert "studies/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
 
 
+@pytest.mark.docs
 def test_the_example_of_the_documentation_works(tmp_path):
     (example,) = blocks("docs/studies.md", "toml")
     (tmp_path / "my.toml").write_text(example)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 __all__ = ["curves", "differences", "final", "in_percent", "labelled", "larger_is_better", "over_seeds"]
 
@@ -80,7 +80,7 @@ def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, 
         gaps = wide.sub(wide[best], axis=0)
         gaps.loc[:, table["mean"].isna()] = np.nan
         count, middle = gaps.count(), gaps.mean()
-        half = stats.t.ppf((1 + level) / 2, (count - 1).clip(lower=1)) * gaps.std() / np.sqrt(count.clip(lower=1))
+        half = stdtrit((count - 1).clip(lower=1), (1 + level) / 2) * gaps.std() / np.sqrt(count.clip(lower=1))
     return table.assign(
         best=table.index == best, difference=middle, difference_low=middle - half, difference_high=middle + half
     )
