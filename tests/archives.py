@@ -5,20 +5,22 @@ import zipfile
 
 import numpy as np
 
+from dnasa.core import Array
 
-def npy(array):
+
+def npy(array: Array) -> bytes:
     out = io.BytesIO()
     np.save(out, array)
     return out.getvalue()
 
 
-def npz(**arrays):
+def npz(**arrays: Array) -> bytes:
     out = io.BytesIO()
     np.savez(out, **arrays)
     return out.getvalue()
 
 
-def archive(members):
+def archive(members: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
         for name, content in members.items():

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ PATIENCE = 300_000  # milliseconds; on a busy machine pages take long
 
 
 @contextmanager
-def browser():
+def browser() -> Iterator[Any]:
     """Skips the tests where there is no browser."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
     if CHROMIUM is None:
@@ -26,7 +28,7 @@ def browser():
 
 
 @contextmanager
-def opened(browser, url, width=1200, height=900, scheme="light"):
+def opened(browser: Any, url: str, width: int = 1200, height: int = 900, scheme: str = "light") -> Iterator[Any]:
     """A page whose charts in view are drawn. It must report no error and ask for nothing but itself and its updates."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     context.set_default_timeout(PATIENCE)

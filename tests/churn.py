@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from churn_job import NODES
 from launching import BIN, ENVIRONMENT, free_port
@@ -32,7 +33,7 @@ JOB = Path(__file__).with_name("churn_job.py")
 class Job:
     """The processes of one run, and the store by which they find each other."""
 
-    def __init__(self, steps, pace, hidden):
+    def __init__(self, steps: int, pace: float, hidden: bool):
         self.folder = Path(tempfile.mkdtemp())
         port = free_port()
         rendezvous = [str(BIN / "dnasa"), "rendezvous", "--port", str(port)]
@@ -45,22 +46,22 @@ class Job:
         self.due = []  # when processes that ended are started again
         self.faulty, self.restarts = set(), 0
 
-    def start(self):
+    def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(JOB), *self.words]
         return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=ENVIRONMENT)
 
-    def running(self):
+    def running(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self.processes if process.poll() is None]
 
-    def reports(self):
+    def reports(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("done-*.json"))]
 
-    def step(self):
+    def step(self) -> int:
         """The latest step that any node has reported."""
         texts = [path.read_text() for path in self.folder.glob("node-*")]
         return max((int(text) for text in texts if text), default=0)
 
-    def revive(self, rng):
+    def revive(self, rng: random.Random) -> None:
         """Start those again that ended by a fault, some seconds later; nobody else may have ended."""
         for process in [process for process in self.processes if process.poll() not in (None, 0)]:
             assert process.pid in self.faulty, f"A process ended by itself: {self.folder / 'log'}"
@@ -71,20 +72,20 @@ class Job:
             self.processes.append(self.start())
             self.restarts += 1
 
-    def finish(self):
+    def finish(self) -> None:
         """Some have finished: the others do, too, except for those that still want to join or hang."""
         deadline = time.monotonic() + 60
         while self.running() and time.monotonic() < deadline:
             time.sleep(0.1)
 
-    def close(self):
+    def close(self) -> None:
         for process in (*self.processes, self.rendezvous):
             process.kill()
             process.wait()
         self.log.close()
 
 
-def inject(job, kind, rng):
+def inject(job: Job, kind: str, rng: random.Random) -> bool:
     """The fault, at random processes; whether there were any to have it."""
     number = {"segmentation fault": signal.SIGSEGV, "communication abort": signal.SIGUSR1, "deadlock": signal.SIGUSR2}
     healthy = [process for process in job.running() if process.pid not in job.faulty and trains(process)]
@@ -98,13 +99,13 @@ def inject(job, kind, rng):
     return True
 
 
-def trains(process):
+def trains(process: subprocess.Popen[bytes]) -> bool:
     """Whether it has got as far as to obey the signals for faults."""
     caught = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigCgt" in line)
     return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
 
 
-def undisturbed(steps, hidden):
+def undisturbed(steps: int, hidden: bool) -> float:
     job = Job(steps, 0.0, hidden)
     try:
         for process in job.processes:
@@ -114,7 +115,7 @@ def undisturbed(steps, hidden):
         job.close()
 
 
-def disturbed(steps, faults, minutes, seed, hidden):
+def disturbed(steps: int, faults: int, minutes: float, seed: int, hidden: bool) -> dict[str, Any]:
     rng, counts = random.Random(seed), Counter[str]()
     job = Job(steps, PACE, hidden)
     began, following, shown = time.monotonic(), None, 0.0
@@ -143,7 +144,7 @@ def disturbed(steps, faults, minutes, seed, hidden):
         job.close()
 
 
-def summary(job, counts, minutes):
+def summary(job: Job, counts: Counter[str], minutes: float) -> dict[str, Any]:
     reports = job.reports()
     return {
         "minutes": minutes,
@@ -157,7 +158,7 @@ def summary(job, counts, minutes):
     }
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=31)
     parser.add_argument("--faults", type=int, default=110)

@@ -19,7 +19,7 @@ NODES = 8
 BATCH = 16
 
 
-def end_connections(store_port):
+def end_connections(store_port: int) -> None:
     """Shut down all connections to other processes, but not the one to the store: a communication abort."""
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -35,13 +35,13 @@ def end_connections(store_port):
             connection.close()
 
 
-def obey_faults(store_port):
+def obey_faults(store_port: int) -> None:
     """SIGUSR1: the communication is aborted; SIGUSR2: no Python code runs for 70 seconds, in any thread."""
     signal.signal(signal.SIGUSR1, lambda *_: end_connections(store_port))
     signal.signal(signal.SIGUSR2, lambda *_: ctypes.PyDLL(None).sleep(70))
 
 
-def main(address, steps, pace, folder, hidden):
+def main(address: str, steps: int, pace: float, folder: str, hidden: bool) -> None:
     network = dnasa.connect(dnasa.topology.ring(NODES), join=address, timeout=10)
     obey_faults(int(address.rpartition(":")[2]))
     node = network.rank

@@ -4,10 +4,14 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from dnasa import topology
+from dnasa.core import Array, Messages, Network, Rule, State
+from dnasa.topology import Topology
 
 
 class Bumpy:
@@ -20,19 +24,19 @@ class Bumpy:
         self.start = generator.standard_normal(dim)
         self.noise, self.scale = noise, scale
 
-    def one(self, i, x, t):
+    def one(self, i: int, x: Array, t: int) -> Array:
         """Node i alone."""
         residual = self.A[i] @ x - self.b[i]
         noise = self.noise * np.random.default_rng([i, t]).standard_normal(len(x))
         return self.scale * (self.A[i].T @ (2 * residual / (1 + residual**2)) + np.cos(x) + noise)
 
-    def all(self, x, t):
+    def all(self, x: Array, t: int) -> Array:
         """All nodes of all runs: x of shape (..., n, d)."""
         flat = x.reshape(-1, *x.shape[-2:])
         return np.array([[self.one(i, run[i], t) for i in range(len(run))] for run in flat]).reshape(x.shape)
 
 
-def take_step(rule, state, gradient, network, t):
+def take_step(rule: Rule, state: State, gradient: Callable[..., Array], network: Network, t: int) -> State:
     """One step of a rule as its functions say, without any engine; `gradient(point, t)` for all nodes."""
     gradients = tuple(gradient(point, t) for point in rule.points(state, t))
     early = rule.early(state, t)
@@ -44,12 +48,12 @@ def take_step(rule, state, gradient, network, t):
     return state
 
 
-def mixed(network, messages, t):
+def mixed(network: Network, messages: Messages, t: int) -> Messages:
     return network.multiply(messages, t) if messages else ()
 
 
 @pytest.fixture
-def bumpy():
+def bumpy() -> type[Bumpy]:
     return Bumpy
 
 
@@ -64,11 +68,11 @@ GRAPHS = {
 
 
 @pytest.fixture(params=GRAPHS)
-def graph(request):
+def graph(request: pytest.FixtureRequest) -> Topology:
     """Graphs that all rules accept."""
     return GRAPHS[request.param]()
 
 
-def pytest_make_parametrize_id(config, val):
+def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:
     """Files in bytes hold the time at which they were made: names with it would differ between the workers."""
     return f"{len(val)} bytes" if isinstance(val, bytes) else None

@@ -6,11 +6,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dnasa import rules, solve, topology
+from dnasa.core import Array
 from dnasa.networks import connect
 from dnasa.problems import Custom, LeastSquares
 
@@ -23,12 +25,12 @@ GRAPHS = {
 }
 
 
-def samples(problem):
+def samples(problem: LeastSquares) -> dict[str, float]:
     """Record what this process' nodes draw."""
     drawn = {}
     original = problem.samples.at
 
-    def at(seeds, nodes, t, **more):
+    def at(seeds: Sequence[int], nodes: range, t: int, **more: Any) -> Array:
         out = original(seeds, nodes, t, **more)
         if t in (0, 70):
             for k, node in enumerate(nodes):
@@ -39,7 +41,7 @@ def samples(problem):
     return drawn
 
 
-def same(engine):
+def same(engine: str) -> None:
     """All rules on all graphs, least squares in float64, against the simulator."""
     for name, make in GRAPHS.items():
         graph = make()
@@ -62,7 +64,7 @@ def same(engine):
             print("same", name)
 
 
-def network(engine):
+def network(engine: str) -> None:
     """The a9a network in float32, 200 steps."""
     import torch
 
@@ -84,7 +86,7 @@ def network(engine):
         print("same network")
 
 
-def optimizer(engine):
+def optimizer(engine: str) -> None:
     """A user's loop against `solve`, exchanges hidden and not; then `solve` with them hidden, and in 16 bits."""
     import torch
     from torch import nn
@@ -136,7 +138,7 @@ def optimizer(engine):
         print("same optimizer")
 
 
-def expressive(engine):
+def expressive(engine: str) -> None:
     """Every small rule against the simulator."""
     import test_expressiveness as tests
 
@@ -148,7 +150,7 @@ def expressive(engine):
             print(name)
 
 
-def compressed(engine):
+def compressed(engine: str) -> None:
     """The bytes of all buffers given to the send calls, in all processes, against the history's, for every compression."""
     from importlib import import_module
 
@@ -158,7 +160,7 @@ def compressed(engine):
     start = transport.start
     sent: list[int] = []
 
-    def counting_start(self, receives, sends):
+    def counting_start(self: Any, receives: Any, sends: Any) -> Any:
         sent.extend(buffer.nbytes for _, buffer in sends)
         return start(self, receives, sends)
 
@@ -175,7 +177,7 @@ def compressed(engine):
             print(name)
 
 
-def trip(engine):
+def trip(engine: str) -> None:
     """One process of a user's own script fails."""
     net = connect("ring", engine)
     if net.rank == 1:
@@ -183,12 +185,12 @@ def trip(engine):
     time.sleep(600)
 
 
-def wait(engine, what):
+def wait(engine: str, what: str) -> None:
     """Rank 2 is killed, hangs, or raises, in the middle of a run."""
     graph = topology.ring(6)
     net = connect(graph, engine, timeout=5 if what == "hang" else 300)
 
-    def gradient(x, node, rng):
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         if net.rank == 2 and rng.random() < 0.02:
             if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)

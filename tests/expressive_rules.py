@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from dnasa import channels, rules, topology
-from dnasa.core import Array, Exchange, Rule
+from dnasa.core import Array, Exchange, Gradients, Messages, Rule
 
 ETA = 0.05
 
@@ -16,7 +16,7 @@ class Momentum(NamedTuple):
 def momentum() -> Rule:
     """m <- 0.9 m + g; x <- W[x - eta m]"""
 
-    def send(s, gradients, t):
+    def send(s: Momentum, gradients: Gradients, t: int) -> tuple[Messages, Momentum]:
         m = 0.9 * s.m + gradients[0]
         return (s.x - 0.1 * ETA * m,), s._replace(m=m)
 
@@ -32,7 +32,7 @@ class TwoPoints(NamedTuple):
 def two_points() -> Rule:
     """v <- g(x) + 0.9 (v - g(x_old)), both on one sample; x <- W[x - eta v]"""
 
-    def send(s, gradients, t):
+    def send(s: TwoPoints, gradients: Gradients, t: int) -> tuple[Messages, TwoPoints]:
         g, g_old = gradients
         v = g + 0.9 * (s.v - g_old) if t else g
         return (s.x - ETA * v,), TwoPoints(s.x, x_old=s.x, v=v)
@@ -54,11 +54,11 @@ class Tracked(NamedTuple):
 def two_exchanges() -> Rule:
     """y <- W[y + g - v]; then x <- W[x - eta y] with the y just mixed"""
 
-    def send(s, gradients, t):
+    def send(s: Tracked, gradients: Gradients, t: int) -> tuple[Messages, Tracked]:
         (g,) = gradients
         return (s.y + g - s.v,), s._replace(v=g)
 
-    def send_x(s, t):
+    def send_x(s: Tracked, t: int) -> tuple[Messages, Tracked]:
         return (s.x - ETA * s.y,), s
 
     return Rule(
@@ -78,7 +78,7 @@ class Plain(NamedTuple):
 def local_steps() -> Rule:
     """Three gradient steps alone, then one with an exchange."""
 
-    def send(s, gradients, t):
+    def send(s: Plain, gradients: Gradients, t: int) -> tuple[Messages, Plain]:
         x = s.x - 0.2 * ETA * gradients[0]
         return ((x,), s) if t % 4 == 3 else ((), Plain(x))
 
@@ -94,7 +94,7 @@ class Averaged(NamedTuple):
 def averaged_answer() -> Rule:
     """D-SGD whose answer is the average of its iterates."""
 
-    def receive(s, mixed):
+    def receive(s: Averaged, mixed: Messages) -> Averaged:
         count = s.count + 1
         return Averaged(mixed[0], s.mean + (mixed[0] - s.mean) / count, count)
 
@@ -114,7 +114,7 @@ class Scaled(NamedTuple):
 def number_on_the_wire() -> Rule:
     """r <- W[r + |g|^2]; x <- W[x - g / sqrt(1 + r)]: the same scale for all nodes, which travels along."""
 
-    def send(s, gradients, t):
+    def send(s: Scaled, gradients: Gradients, t: int) -> tuple[Messages, Scaled]:
         (g,) = gradients
         r = s.r + (g * g).sum(-1)[..., None]
         return (s.x - g / (1 + r) ** 0.5, r), s

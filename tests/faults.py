@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from launching import ENVIRONMENT, MPIRUN, PATIENCE
 from dnasa import rules, topology
 from dnasa.channels import exchange, faulty
 from dnasa.channels.faulty import Identity, Losses
-from dnasa.core import Interrupted, Memory, Network, RunError
+from dnasa.core import Array, Interrupted, Memory, Messages, Network, RunError
 from dnasa.engine.loop import solve
 from dnasa.networks import simulated
 from dnasa.problems import LeastSquares
@@ -68,17 +69,17 @@ class Setting:
         )
         self.seed = seed
 
-    def network(self):
+    def network(self) -> Network | None:
         if not self.faults:
             return None
         return simulated.connect(self.graph, channel=faulty(**self.faults, seed=self.seed))
 
-    def run(self, **more):
+    def run(self, **more: Any) -> Result:
         problem = LeastSquares(dim=6)
         return solve(problem, self.graph, self.rule, network=self.network(), progress=False, **self.options, **more)
 
 
-def lost_updates(result, expected) -> int:
+def lost_updates(result: Result, expected: Result) -> int:
     """Evaluations that are missing or differ in any bit (but for the seconds), and nodes whose final iterates differ."""
     x, other = (np.reshape(r.x, (-1, np.shape(r.x)[-1])) for r in (result, expected))
     nodes = int((x != other).any(-1).sum()) if x.shape == other.shape else len(other)
@@ -86,13 +87,13 @@ def lost_updates(result, expected) -> int:
     return nodes + sum(a != b for a, b in zip_longest(rows, others))
 
 
-def table(history) -> list[str]:
+def table(history: pd.DataFrame) -> list[str]:
     """Each row as text, to the last bit; a history in memory as one that was read from a file."""
     rows = parse_rows(history.drop(columns="seconds").to_csv(index=False))
     return [repr(row) for row in rows]
 
 
-def in_child(work) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Run in a forked process; its exit code, or minus the signal that ended it."""
     pid = os.fork()
     if pid == 0:
@@ -111,11 +112,11 @@ def in_child(work) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def signal_later(rng, signal_number=signal.SIGKILL):
+def signal_later(rng: np.random.Generator, signal_number: signal.Signals = signal.SIGKILL) -> None:
     """This process gets the signal at a random moment: some file operations or gradients from now."""
     left = [int(rng.integers(1, 160))]
 
-    def call_or_signal(*args, call, **more):
+    def call_or_signal(*args: Any, call: Callable[..., Any], **more: Any) -> Any:
         left[0] -= 1
         if left[0] == 0:
             os.kill(os.getpid(), signal_number)
@@ -129,7 +130,9 @@ def signal_later(rng, signal_number=signal.SIGKILL):
 # ---------------------------------------------------------------- the trials
 
 
-def kill(seed: int, folder: Path, faults: Counter, number=signal.SIGKILL, damage: bool = False) -> int:
+def kill(
+    seed: int, folder: Path, faults: Counter, number: signal.Signals = signal.SIGKILL, damage: bool = False
+) -> int:
     """Killed at random moments, up to five times, and resumed each time."""
     setting = Setting(seed)
     expected = setting.run()
@@ -141,7 +144,7 @@ def kill(seed: int, folder: Path, faults: Counter, number=signal.SIGKILL, damage
             "checkpoint_every": setting.every,
         }
 
-        def work(more=more, attempt=attempt):
+        def work(more: dict[str, Any] = more, attempt: int = attempt) -> None:
             if attempt < 5:
                 signal_later(np.random.default_rng([seed, 3, attempt]), number)
             setting.run(**more)
@@ -169,7 +172,7 @@ def damage(seed: int, folder: Path, faults: Counter) -> int:
     return kill(seed, folder, faults, damage=True)
 
 
-def damage_files(folder: Path, rng, faults: Counter) -> None:
+def damage_files(folder: Path, rng: np.random.Generator, faults: Counter) -> None:
     files = checkpoints.found(folder / "checkpoints")[: int(rng.integers(0, 3))]
     if rng.random() < 0.2 and (folder / "history.csv").exists():
         files.append(folder / "history.csv")
@@ -191,11 +194,11 @@ def full_disk(seed: int, folder: Path, faults: Counter) -> int:
     expected = setting.run()
     after = int(np.random.default_rng([seed, 4]).integers(4, 30))
 
-    def work():
+    def work() -> None:
         left = [after]
         sync = os.fsync
 
-        def full(number):
+        def full(number: int) -> None:
             left[0] -= 1
             if left[0] <= 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -240,7 +243,7 @@ def lost_messages(seed: int, folder: Path, faults: Counter) -> int:
     return lost_updates(setting.run(), setting.run())
 
 
-def through_channel(network, memory, messages, t):
+def through_channel(network: Network, memory: list[Any], messages: Messages, t: int) -> Messages:
     mixed, memory[0] = exchange(network, memory[0], messages, t)
     return mixed
 
@@ -286,14 +289,16 @@ def mpi_resume(seed: int, folder: Path, faults: Counter) -> int:
     return int(wrong.sum()) + int((~np.isclose(result.x, expected.x, rtol=0, atol=1e-10)).any(-1).sum())
 
 
-def mpi(processes: int, what: str, seed: int, folder: Path, dying: str, ft: bool = False):
+def mpi(
+    processes: int, what: str, seed: int, folder: Path, dying: str, ft: bool = False
+) -> subprocess.CompletedProcess[str]:
     words = [*MPIRUN, *(["--with-ft", "ulfm"] if ft else []), "-n", str(processes), sys.executable, __file__]
     return subprocess.run(
         [*words, what, str(seed), str(folder), dying], capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE
     )
 
 
-def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict | None = None):
+def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict | None = None) -> Result:
     """What every process of the MPI trials does."""
     from dnasa.networks import connect
 
@@ -304,7 +309,7 @@ def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict | Non
     original, steps = LeastSquares.gradient, []
     problem: Any = LeastSquares(dim=6)
 
-    def gradient(self, x, nodes, seeds, t):
+    def gradient(self: LeastSquares, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
         steps.append(t)
         if len(steps) == (dying or {}).get(str(rank)):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,7 @@
 """What the processes of `test_frameworks.py` do: a function below, such as `accelerate`. Not a test."""
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -8,22 +9,24 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dnasa
+from dnasa.core import Network
+from dnasa.optim import Decentralized
 
 STEPS, ROWS = 12, 4
 RULES: dict[str, Any] = {"dnasa": {}, "adanasa": {"steps": STEPS}}
 
 
-def model():
+def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
 
 
-def dataset(node):
+def dataset(node: int) -> TensorDataset:
     x = torch.randn(STEPS * ROWS, 5, generator=torch.Generator().manual_seed(node))
     return TensorDataset(x, x[:, :3].argmax(1))
 
 
-def plain(network, rule, batches):
+def plain(network: Network, rule: str, batches: Iterable[Any]) -> tuple[nn.Module, Decentralized]:
     """The loop of docs/own-model.md."""
     net = model()
     optimizer = dnasa.optim.Decentralized(net.parameters(), network, rule, **RULES[rule])
@@ -34,7 +37,7 @@ def plain(network, rule, batches):
     return net, optimizer
 
 
-def compare(network, rule, net, expected):
+def compare(network: Network, rule: str, net: nn.Module, expected: nn.Module) -> None:
     for (name, a), b in zip(net.state_dict().items(), expected.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     weights = torch.cat([p.detach().reshape(-1) for p in net.parameters()])[None]
@@ -42,7 +45,7 @@ def compare(network, rule, net, expected):
     print(f"same {rule} at {network.rank}", flush=True)
 
 
-def accelerate():
+def accelerate() -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=1)
@@ -64,30 +67,30 @@ def accelerate():
         compare(network, rule, net, plain(network, rule, batches)[0])
 
 
-def lightning():
+def lightning() -> None:
     import lightning
     from lightning.pytorch.strategies import DDPStrategy
 
     class Module(lightning.LightningModule):
-        def __init__(self, rule):
+        def __init__(self, rule: str):
             super().__init__()
             self.net, self.rule = model(), rule
 
-        def configure_optimizers(self):
+        def configure_optimizers(self) -> Decentralized:
             self.network = dnasa.connect("ring")
             return dnasa.optim.Decentralized(self.net.parameters(), self.network, self.rule, **RULES[self.rule])
 
-        def on_fit_start(self):
+        def on_fit_start(self) -> None:
             dnasa.optim.local_gradients(self.trainer.model)
 
-        def training_step(self, batch, index):
+        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
             x, y = batch
             return nn.functional.cross_entropy(self.net(x), y)
 
-        def train_dataloader(self):
+        def train_dataloader(self) -> DataLoader[Any]:
             return DataLoader(dataset(self.global_rank), batch_size=ROWS)
 
-        def on_train_end(self):
+        def on_train_end(self) -> None:
             expected, _ = plain(self.network, self.rule, DataLoader(dataset(self.global_rank), batch_size=ROWS))
             compare(self.network, self.rule, self.net, expected)
             with self.optimizers().optimizer.averaged():

@@ -8,8 +8,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 BIN = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -19,13 +22,13 @@ MPIRUN = [str(BIN / "mpirun"), "--oversubscribe", *(["--allow-run-as-root"] if o
 PATIENCE = 600  # seconds; on a busy machine starting processes takes long
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-def launch(engine, processes, *words, cwd=None):
+def launch(engine: str, processes: int, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Python with these words, in processes of mpirun or torchrun."""
     if engine == "mpi":
         command = [*MPIRUN, "-n", str(processes), sys.executable]
@@ -43,12 +46,14 @@ FORKS = multiprocessing.get_context("forkserver")  # forks of one process withou
 FORKS.set_forkserver_preload(["torch._dynamo", "dnasa.cli", "dnasa.data", "dnasa.optim", "matplotlib.pyplot"])
 
 
-def run_script(script, *words, cwd=None):
+def run_script(script: Path | str, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """`python script words`."""
     return run_forks([{}], script, words, cwd)
 
 
-def launch_script(engine, processes, script, *words, cwd=None):
+def launch_script(
+    engine: str, processes: int, script: Path | str, *words: object, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """In processes of mpirun, or for torch in forks with the variables that torchrun sets."""
     if engine == "mpi":
         return launch(engine, processes, script, *words, cwd=cwd)
@@ -58,7 +63,9 @@ def launch_script(engine, processes, script, *words, cwd=None):
     return run_forks(ranks, script, words, cwd)
 
 
-def run_forks(variables, script, words, cwd):
+def run_forks(
+    variables: Sequence[dict[str, object]], script: Path | str, words: Sequence[Any], cwd: Path | None
+) -> subprocess.CompletedProcess[str]:
     """A process for each dictionary of environment variables."""
     words = [str(script), *map(str, words)]
     with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +82,7 @@ def run_forks(variables, script, words, cwd):
     return subprocess.CompletedProcess(words, code, *texts)
 
 
-def wait_for(started):
+def wait_for(started: Sequence[BaseProcess]) -> None:
     """Until all have ended; when one fails, the others are killed."""
     while (running := [p for p in started if p.is_alive()]) and not any(p.exitcode for p in started):
         if not connection.wait([p.sentinel for p in running], timeout=PATIENCE):
@@ -85,7 +92,7 @@ def wait_for(started):
         process.join()
 
 
-def run_as_main(words, cwd, variables, outputs):
+def run_as_main(words: list[str], cwd: Path | str, variables: dict[str, object], outputs: list[Path]) -> None:
     """What Python does with a script, from its start to its exit."""
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)

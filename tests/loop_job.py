@@ -11,13 +11,13 @@ import dnasa
 from dnasa.optim import Decentralized, Join
 
 
-def step(opt, model):
+def step(opt: Decentralized, model: torch.nn.Module) -> None:
     opt.zero_grad()
     model(torch.ones(2, 3)).square().mean().backward()
     opt.step()
 
 
-def validate(engine):
+def validate(engine: str) -> None:
     """Rank 0 is busy for longer than the timeout; then the gradient of rank 1 is not finite."""
     network = dnasa.connect("ring", engine, timeout=2)
     model = torch.nn.Linear(3, 1)
@@ -40,7 +40,7 @@ def validate(engine):
     os._exit(0)
 
 
-def unequal(engine):
+def unequal(engine: str) -> None:
     """The loaders differ by two batches, inside Join and then without."""
     network = dnasa.connect("ring", engine)
     model = torch.nn.Linear(3, 1)

@@ -4,17 +4,18 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 
-def ip(*words):
+def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-def permitted():
+def permitted() -> bool:
     """Containers may forbid namespaces to root."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "ss", "unshare"))):
         return False
@@ -35,7 +36,7 @@ exec unshare --uts sh -c 'hostname "$0"; exec ip netns exec "$0" sh -c "mount -t
 
 
 class Machines:
-    def __init__(self, count, folder):
+    def __init__(self, count: int, folder: Path):
         prefix = f"m{os.getpid() % 100000}"
         self.names = [f"{prefix}-{i + 1}" for i in range(count)]
         self.switch = f"{prefix}-switch"
@@ -45,7 +46,7 @@ class Machines:
         self.shell.write_text(SHELL.format(disk=self.disk))
         self.shell.chmod(0o755)
 
-    def start(self):
+    def start(self) -> None:
         ip("netns", "add", self.switch)
         ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge", "up")
@@ -61,7 +62,7 @@ class Machines:
             etc.mkdir(parents=True)
             (etc / "hosts").write_text("127.0.0.1 localhost\n" + hosts)
 
-    def stop(self):
+    def stop(self) -> None:
         for name in (*self.names, self.switch):
             pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
             for pid in map(int, pids):
@@ -70,29 +71,29 @@ class Machines:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
-    def cut(self, i):
+    def cut(self, i: int) -> None:
         """Machine i can no longer reach the others, and nobody is told so."""
         ip("-n", self.switch, "link", "set", f"port{i}", "down")
 
-    def limit_ports(self, ports):
+    def limit_ports(self, ports: range) -> None:
         """Sockets that ask for any port get one of these."""
         for i in range(len(self.names)):
             words = f"echo {ports.start} {ports.stop - 1} > /proc/sys/net/ipv4/ip_local_port_range"
             subprocess.run(self.on(i, "sh", "-c", words), check=True)
 
-    def on(self, i, *words):
+    def on(self, i: int, *words: object) -> list[str]:
         """The command line that runs these words on machine i."""
         inner = 'hostname "$0"; exec ip netns exec "$0" "$@"'
         return ["unshare", "--uts", "sh", "-c", inner, self.names[i], *map(str, words)]
 
-    def listening(self, i):
+    def listening(self, i: int) -> list[tuple[str, ...]]:
         """(address, port) of every TCP socket that listens on machine i."""
         out = subprocess.run(self.on(i, "ss", "-Hltn"), capture_output=True, text=True, check=True).stdout
         return [tuple(line.split()[3].rsplit(":", 1)) for line in out.splitlines()]
 
 
 @contextmanager
-def machines(count, folder):
+def machines(count: int, folder: Path) -> Iterator[Machines]:
     made = Machines(count, folder)
     try:
         made.start()

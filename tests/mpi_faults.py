@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ import numpy as np
 from launching import ENVIRONMENT, MPIRUN, PATIENCE
 
 from dnasa import solve, topology
+from dnasa.core import Array, Network
 from dnasa.problems import LeastSquares
 from dnasa.runs.result import Result
 
@@ -93,7 +95,7 @@ def job(folder: str, seed: str, processes: str, kinds: str) -> None:
     transports = record_transports(network)
     original: Any = problem.gradient
 
-    def gradient(x, nodes, seeds, t):
+    def gradient(x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
         times[t] = time.time()
         if faults and t >= faults[0].step:
             inject(faults.pop(0), rank, transports, np.random.default_rng([int(seed), rank]))
@@ -104,14 +106,14 @@ def job(folder: str, seed: str, processes: str, kinds: str) -> None:
     Path(folder, f"times-{rank}.json").write_text(json.dumps(times))
 
 
-def record_transports(network) -> list:
+def record_transports(network: Network) -> list:
     """The one in use is the last."""
     from dnasa.networks import mpi
 
     transports = [network.at.__self__.transport]
     original = mpi.Transport.shrink
 
-    def shrink(self):
+    def shrink(self: Any) -> Any:
         alive, left = original(self)
         transports.append(left)
         return alive, left
@@ -120,7 +122,7 @@ def record_transports(network) -> list:
     return transports
 
 
-def inject(fault: Fault, rank: int, transports: list, rng) -> None:
+def inject(fault: Fault, rank: int, transports: list, rng: np.random.Generator) -> None:
     if fault.kind == "in recovery" and rank != fault.ranks[0]:
         return kill_in_recovery(rng)
     print(f"fault {fault.step} {time.time()}\n", end="", flush=True)
@@ -133,17 +135,17 @@ def inject(fault: Fault, rank: int, transports: list, rng) -> None:
         os.kill(os.getpid(), signals.get(fault.kind, signal.SIGKILL))
 
 
-def kill_in_recovery(rng) -> None:
+def kill_in_recovery(rng: np.random.Generator) -> None:
     """End this process shortly after it has begun to recover, or when the new communicator has been made."""
     from dnasa.networks import mpi
 
     original = mpi.Transport.shrink
     delay, early = rng.uniform(0, 0.8 * mpi.PAUSE), rng.random() < 0.5
 
-    def kill(*_):
+    def kill(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def shrink(self):
+    def shrink(self: Any) -> Any:
         if early:
             threading.Timer(delay, kill).start()
         else:

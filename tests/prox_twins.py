@@ -3,11 +3,15 @@
 As in `twins`, with the proximal operator of one node's vector, `prox(x, step)`.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from twins import average
 
+from dnasa.core import Array, Prox, Schedule
 
-def dsgd(gradient, W, start, steps, prox, eta):
+
+def dsgd(gradient: Callable[..., Array], W: Array, start: Array, steps: int, prox: Prox, eta: Schedule) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     trace = []
     for t in range(steps):
@@ -17,7 +21,7 @@ def dsgd(gradient, W, start, steps, prox, eta):
     return trace
 
 
-def dsgt(gradient, W, start, steps, prox, eta):
+def dsgt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, prox: Prox, eta: Schedule) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     v = [gradient(i, x[i], 0) for i in range(n)]
     u, trace = list(v), []
@@ -31,7 +35,9 @@ def dsgt(gradient, W, start, steps, prox, eta):
     return trace
 
 
-def gt_hsgd(gradient, W, start, steps, prox, eta, beta):
+def gt_hsgd(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, prox: Prox, eta: Schedule, beta: Schedule
+) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     x_old = list(x)
     y, v = ([np.zeros_like(start) for _ in W] for _ in range(2))
@@ -49,7 +55,14 @@ def gt_hsgd(gradient, W, start, steps, prox, eta, beta):
     return trace
 
 
-def _prox_averaged(gradient, W, start, steps, alpha, moved):
+def _prox_averaged(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    alpha: Schedule,
+    moved: Callable[[Array, Array, int], Array],
+) -> list[Array]:
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
     u, v, z = ([np.zeros(d) for _ in range(n)] for _ in range(3))
@@ -65,26 +78,30 @@ def _prox_averaged(gradient, W, start, steps, alpha, moved):
     return trace
 
 
-def dasagt(gradient, W, start, steps, prox, eta, alpha):
+def dasagt(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, prox: Prox, eta: Schedule, alpha: Schedule
+) -> list[Array]:
     """Prox-DASA-GT: y = prox(x - gamma z), x + alpha (y - x)."""
 
-    def moved(x, z, t):
+    def moved(x: Array, z: Array, t: int) -> Array:
         gamma = eta(t) / alpha(t)
         return x + alpha(t) * (prox(x - gamma * z, gamma) - x)
 
     return _prox_averaged(gradient, W, start, steps, alpha, moved)
 
 
-def dnasa(gradient, W, start, steps, prox, eta, alpha):
-    def moved(x, z, t):
+def dnasa(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, prox: Prox, eta: Schedule, alpha: Schedule
+) -> list[Array]:
+    def moved(x: Array, z: Array, t: int) -> Array:
         length = np.sqrt(sum(value * value for value in z))
         return prox(x - eta(t) * z / length, eta(t) / length) if length > 0 else prox(x, 0.0)
 
     return _prox_averaged(gradient, W, start, steps, alpha, moved)
 
 
-def soft_threshold(weight):
-    def prox(x, step):
+def soft_threshold(weight: float) -> Prox:
+    def prox(x: Array, step: float) -> Array:
         return np.array([np.sign(value) * max(abs(value) - step * weight, 0.0) for value in x])
 
     return prox

@@ -1,6 +1,7 @@
 """What the processes of `test_sites.py` do. Not a test."""
 
 import zlib
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,29 +13,30 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import dnasa
 from dnasa import topology
-from dnasa.core import InputError
+from dnasa.core import InputError, Network
 from dnasa.networks import simulated
+from dnasa.optim import Decentralized
 
 STEPS, ROWS, SITES, PROCESSES = 20, 6, 2, 2
 
 
-def model(seed):
+def model(seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)).double()
 
 
-def batch(process, t):
+def batch(process: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(100 * process + t)
     x = torch.randn(ROWS, 5, generator=generator, dtype=torch.float64)
     return x, x[:, :3].argmax(1)
 
 
-def loss(net, *batches):
+def loss(net: nn.Module, *batches: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     return nn.functional.cross_entropy(net(x), y)
 
 
-def train(network, site, **options):
+def train(network: Network, site: Any, **options: Any) -> tuple[Decentralized, torch.Tensor, Any]:
     net = model(dist.get_rank())
     parallel = DistributedDataParallel(net, process_group=site) if site else net
     opt = dnasa.optim.Decentralized(net.parameters(), network, **options)
@@ -49,11 +51,11 @@ def train(network, site, **options):
     return opt, start, rows
 
 
-def expected(opt, start):
+def expected(opt: Decentralized, start: torch.Tensor) -> torch.Tensor:
     """Two nodes, each with the joint batch of its site's processes, by the rule's own functions."""
     network, net = simulated.connect(topology.ring(SITES)), model(0)
 
-    def gradient(points, t):
+    def gradient(points: torch.Tensor, t: int) -> torch.Tensor:
         rows = []
         for node, point in enumerate(points):
             vector_to_parameters(point.clone(), net.parameters())
@@ -67,7 +69,7 @@ def expected(opt, start):
     return state.x
 
 
-def main():
+def main() -> None:
     dist.init_process_group("gloo")
     site, _ = dist.new_subgroups(group_size=PROCESSES)
     network = dnasa.connect("ring", site=site)

@@ -7,13 +7,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import dnasa
 
 
-def main(rule, folder, pace="0"):
+def main(rule: str, folder: str, pace: Any = "0") -> None:
     pace = float(pace)
     network = dnasa.connect("ring", survive=True, timeout=4)
     model = torch.nn.Linear(3, 1)

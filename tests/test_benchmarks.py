@@ -41,7 +41,7 @@ SMALL = {  # what runs, and what it prints
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_benchmark_runs(name):
+def test_a_benchmark_runs(name: str) -> None:
     code, expected = SMALL[name]
     command = [sys.executable, "-c", f"from benchmarks import {name}\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, env=ENVIRONMENT)
@@ -49,7 +49,7 @@ def test_a_benchmark_runs(name):
     assert expected in done.stdout
 
 
-def run_on_processes(engine, folder, code, *words):
+def run_on_processes(engine: str, folder: Path, code: str, *words: object) -> str:
     script = folder / "benchmark.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\n")
     done = launch(engine, 2, script, *words)
@@ -73,14 +73,14 @@ overlap.main()
 
 @needs_mpi
 @pytest.mark.xdist_group("processes")
-def test_exchanges_are_measured_between_processes(tmp_path):
+def test_exchanges_are_measured_between_processes(tmp_path: Path) -> None:
     out = run_on_processes("mpi", tmp_path, FEW_EXCHANGES, "--step")
     assert "with the weighted sums" in out
     assert "whole D-NASA step" in out
 
 
 @pytest.mark.xdist_group("processes")
-def test_hidden_exchanges_are_measured_and_drawn(tmp_path):
+def test_hidden_exchanges_are_measured_and_drawn(tmp_path: Path) -> None:
     out = run_on_processes("torch", tmp_path, FEW_STEPS, tmp_path / "overlap.png")
     assert "| sequential | hidden |" in out
     assert (tmp_path / "overlap.png").stat().st_size > 10_000

@@ -4,6 +4,9 @@ import json
 import re
 import shutil
 import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,13 +22,13 @@ PHONE = {"width": 390, "height": 800}
 
 
 @pytest.fixture(scope="module")
-def chromium():
+def chromium() -> Iterator[Any]:
     with browser() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory, chromium):
+def home(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Path:
     """Two finished runs and the pages of one and of both."""
     folder = tmp_path_factory.mktemp("browser")
     common = "train --steps 60 --nodes 5 --quiet --out".split()
@@ -38,11 +41,11 @@ def home(tmp_path_factory, chromium):
     return folder
 
 
-def address(folder):
+def address(folder: Path) -> str:
     return (folder / "report.html").as_uri()
 
 
-def test_a_page_shows_every_part_of_a_run(chromium, home):
+def test_a_page_shows_every_part_of_a_run(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star")) as page:
         titles = page.locator("h2").all_inner_texts()
         assert titles == [
@@ -57,7 +60,7 @@ def test_a_page_shows_every_part_of_a_run(chromium, home):
         assert page.locator(".trace rect").count() > 20
 
 
-def test_hovering_shows_the_value_that_is_in_the_csv(chromium, home):
+def test_hovering_shows_the_value_that_is_in_the_csv(chromium: Any, home: Path) -> None:
     history = pd.read_csv(home / "star" / "history.csv").set_index(["run", "step"])
     with opened(chromium, address(home / "star")) as page:
         box = page.locator("figure[data-metric=test_loss] .u-over").bounding_box()
@@ -72,7 +75,7 @@ def test_hovering_shows_the_value_that_is_in_the_csv(chromium, home):
         assert len(seen) >= 4
 
 
-def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium, home):
+def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium: Any, home: Path) -> None:
     ranges = (
         "charts.list.filter((chart) => chart.built).map((chart) => [chart.plot.scales.x.min, chart.plot.scales.x.max])"
     )
@@ -89,7 +92,7 @@ def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium, home):
         page.wait_for_function(f"() => {ranges}.every(([low, high]) => low === 0 && high === 60)")
 
 
-def test_a_name_in_the_legend_hides_its_curves(chromium, home):
+def test_a_name_in_the_legend_hides_its_curves(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home)) as page:
         entries = page.locator(".legend button")
         assert entries.all_inner_texts() == ["directed: SGP, eta = 0.1", "star: D-NASA (2 seeds)"]
@@ -99,7 +102,7 @@ def test_a_name_in_the_legend_hides_its_curves(chromium, home):
 
 
 @pytest.mark.parametrize("axis", ["seconds", "bytes"])
-def test_curves_can_be_drawn_against_time_and_traffic(axis, chromium, home):
+def test_curves_can_be_drawn_against_time_and_traffic(axis: str, chromium: Any, home: Path) -> None:
     history = pd.read_csv(home / "star" / "history.csv")
     with opened(chromium, address(home)) as page:
         page.locator("select").first.select_option(axis)
@@ -107,7 +110,7 @@ def test_curves_can_be_drawn_against_time_and_traffic(axis, chromium, home):
         assert high >= history[axis].max() * (1 - 1e-6)
 
 
-def test_the_graph_shows_the_weights(chromium, home):
+def test_the_graph_shows_the_weights(chromium: Any, home: Path) -> None:
     star = dnasa.topology.star(5)
     with opened(chromium, address(home / "star")) as page:
         edges = page.locator(".edge")
@@ -120,7 +123,7 @@ def test_the_graph_shows_the_weights(chromium, home):
         assert float(weight) == pytest.approx(star.weights[int(i), int(j)], rel=1e-3)
 
 
-def test_each_run_of_several_has_its_details(chromium, home):
+def test_each_run_of_several_has_its_details(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home)) as page:
         runs = page.locator("section[aria-label=Runs] tbody tr")
         assert runs.count() == 2
@@ -131,7 +134,7 @@ def test_each_run_of_several_has_its_details(chromium, home):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_phone_needs_no_horizontal_scrolling(several, chromium, home):
+def test_a_phone_needs_no_horizontal_scrolling(several: bool, chromium: Any, home: Path) -> None:
     with opened(chromium, address(home if several else home / "star"), **PHONE) as page:
         sizes = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert sizes[0] <= sizes[1] == 390
@@ -151,14 +154,14 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_can_be_read_in_light_and_dark(scheme, chromium, home):
+def test_text_can_be_read_in_light_and_dark(scheme: str, chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star"), scheme=scheme) as page:
         measured = page.evaluate(CONTRAST)
         assert (measured["ground"] > 0.5) == (scheme == "light")
         assert measured["ratio"] > 7
 
 
-def test_a_text_in_a_run_folder_is_never_html(chromium, home, tmp_path):
+def test_a_text_in_a_run_folder_is_never_html(chromium: Any, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "star", tmp_path / "run")
     attack = "</script><img src=x onerror=document.title='owned'>"
     config = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -174,7 +177,7 @@ def test_a_text_in_a_run_folder_is_never_html(chromium, home, tmp_path):
         assert attack in page.locator(".failures").inner_text()
 
 
-def test_a_watched_run_is_updated_as_rows_arrive(chromium, home, tmp_path):
+def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "star", tmp_path / "run")
     history = tmp_path / "run" / "history.csv"
     lines = history.read_text().splitlines(keepends=True)
@@ -197,7 +200,9 @@ def test_a_watched_run_is_updated_as_rows_arrive(chromium, home, tmp_path):
 
 
 @pytest.mark.parametrize("low", [0.05, 3e-3, 7e-6, 6.3e-14])
-def test_an_axis_has_numbers_however_many_decades_it_spans(low, chromium, home, tmp_path):
+def test_an_axis_has_numbers_however_many_decades_it_spans(
+    low: float, chromium: Any, home: Path, tmp_path: Path
+) -> None:
     shutil.copytree(home / "star", tmp_path / "run")
     history = pd.read_csv(tmp_path / "run" / "history.csv")
     history["test_loss"] = low * (2.3 / low) ** (1 - history.step / history.step.max())  # from 2.3 down to low
@@ -209,7 +214,7 @@ def test_an_axis_has_numbers_however_many_decades_it_spans(low, chromium, home, 
         assert len(page.evaluate(f"{chart}.plot.axes[1]._values.filter(Boolean)")) >= 2
 
 
-def many_runs(folder, runs, evaluations):
+def many_runs(folder: Path, runs: int, evaluations: int) -> None:
     """The history of a large comparison."""
     steps = pd.Series(range(evaluations)) * 10
     parts = []
@@ -259,7 +264,7 @@ MEASURE = """async ({ runs, evaluations }) => {
 
 
 @pytest.mark.long
-def test_200_runs_with_500_evaluations_stay_responsive(chromium, tmp_path):
+def test_200_runs_with_500_evaluations_stay_responsive(chromium: Any, tmp_path: Path) -> None:
     many_runs(tmp_path / "many", runs=200, evaluations=500)
     assert run("report", tmp_path / "many", "--html").returncode == 0
     with opened(chromium, address(tmp_path / "many")) as page:

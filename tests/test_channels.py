@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from safetensors.numpy import load, save
 
 import dnasa
-from dnasa import channels, core, rules, topology
-from dnasa.core import Array, InputError, Rule
+from dnasa import Result, channels, core, rules, topology
+from dnasa.core import Array, Channel, Gradients, InputError, Messages, Rule
 from dnasa.networks import simulated
 from dnasa.problems import Custom
+from dnasa.runs.history import Evaluation
+from dnasa.topology import Topology
 
 RING = topology.ring(4)
 CHOCO = channels.choco(channels.top_k(0.4), gamma=0.3)
@@ -22,7 +25,13 @@ def flat(dtype: Any = np.float64) -> Custom:
     return Custom(lambda x, node, rng: 0 * x, start=np.zeros(5, dtype), fingerprint="flat")
 
 
-def run(channel=None, rule=None, graph=RING, problem=None, **options):
+def run(
+    channel: Channel | None = None,
+    rule: Rule | str | None = None,
+    graph: Topology = RING,
+    problem: Custom | None = None,
+    **options: Any,
+) -> Result:
     network = simulated.connect(graph, channel=channel)
     chosen: Any = {"steps": 20, "network": network, "progress": False} | options
     return dnasa.solve(problem or flat(), graph, rule or rules.dsgd(lambda t: 0.1), **chosen)
@@ -43,11 +52,11 @@ SCALE_FREE = {"dadam": 0.05, "gt_adam": 0.05, "gt_nsgdm": 0.1, "demuon": 0.1}
 
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("rule", [name for name in rules.RULES if name not in AMPLIFY])
-def test_every_rule_learns_through_every_channel(rule, channel):
+def test_every_rule_learns_through_every_channel(rule: str, channel: str) -> None:
     """Rounding and compression make small messages negative that are positive by themselves, such as second moments."""
     target = np.random.default_rng(0).standard_normal((4, 40))
 
-    def gradient(x, node, rng):
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         return 2e-4 * (x - target[node] + 0.1 * rng.standard_normal(40) * (np.arange(40) % 8 == node))
 
     problem = Custom(gradient, start=np.zeros(40, np.float32), fingerprint="small gradients")
@@ -58,14 +67,14 @@ def test_every_rule_learns_through_every_channel(rule, channel):
     assert np.linalg.norm(done.mean - mean) < 0.7 * np.linalg.norm(mean)
 
 
-def test_compression_with_memory_is_refused_on_a_changing_graph():
+def test_compression_with_memory_is_refused_on_a_changing_graph() -> None:
     changing = topology.changing([topology.ring(4), topology.path(4)])
     with pytest.raises(InputError, match="remembers what came over one graph, and changing changes"):
         simulated.connect(changing, channel=CHOCO)
     simulated.connect(changing, channel=channels.faulty(stale=2))
 
 
-def test_links_fail_both_ways_where_w_is_symmetric_to_rounding():
+def test_links_fail_both_ways_where_w_is_symmetric_to_rounding() -> None:
     W = RING.weights.copy()
     W[0, 1] += 1e-12
     W[1, 1] -= 1e-12
@@ -82,14 +91,14 @@ class Plain(NamedTuple):
 def alternating() -> Rule:
     """Messages of another width in every second step."""
 
-    def send(s, gradients, t):
+    def send(s: Any, gradients: Gradients, t: int) -> tuple[Messages, Any]:
         return ((s.x,) if t % 2 == 0 else (s.x[..., :1],)), s
 
     return Rule(Plain, send, lambda s, mixed: s)
 
 
 @pytest.mark.parametrize("channel", [CHOCO, channels.faulty(stale=2)])
-def test_messages_that_change_their_width_are_refused_by_channels_with_memory(channel):
+def test_messages_that_change_their_width_are_refused_by_channels_with_memory(channel: Channel) -> None:
     with pytest.raises(InputError, match=r"Message 0 has shape \(1, 1, 4, 1\), the channel remembers .*same widths"):
         run(channel, alternating())
 
@@ -97,17 +106,17 @@ def test_messages_that_change_their_width_are_refused_by_channels_with_memory(ch
 class Stop(Exception): ...
 
 
-def stop_late(evaluation):
+def stop_late(evaluation: Evaluation) -> None:
     if evaluation.step > 10:
         raise Stop
 
 
-def interrupted(folder, **options):
+def interrupted(folder: Path, **options: Any) -> None:
     with pytest.raises(Stop):
         run(folder=folder, checkpoint_every=5, callback=stop_late, **options)
 
 
-def change(folder, name, array):
+def change(folder: Path, name: str, array: Array | None) -> None:
     """Replace an array of the newest checkpoint, or remove it, and give the file its new checksum."""
     *older, newest = sorted((folder / "checkpoints").glob("step-*"))
     data = newest.read_bytes()
@@ -131,7 +140,9 @@ def change(folder, name, array):
         (channels.faulty(stale=2), "0.memory.0.0.9", np.zeros((1, 1, 4, 5))),
     ],
 )
-def test_a_checkpoint_with_another_channel_memory_is_refused(channel, name, array, tmp_path):
+def test_a_checkpoint_with_another_channel_memory_is_refused(
+    channel: Channel, name: str, array: Array, tmp_path: Path
+) -> None:
     interrupted(tmp_path / "a", channel=channel)
     change(tmp_path / "a", name, array)
     with pytest.raises(InputError, match="the channel remembers"):
@@ -143,8 +154,8 @@ class Momentum(NamedTuple):
     m: Array
 
 
-def test_a_state_that_could_not_be_restored_is_not_saved(tmp_path):
-    def send(s, gradients, t):
+def test_a_state_that_could_not_be_restored_is_not_saved(tmp_path: Path) -> None:
+    def send(s: Any, gradients: Gradients, t: int) -> tuple[Messages, Any]:
         return (s.x,), s._replace(m=np.float64(0.9) * s.m)  # float64 from the first step on
 
     rule = Rule(lambda x: Momentum(x, 0 * x), send, lambda s, mixed: s._replace(x=mixed[0]))
@@ -152,7 +163,7 @@ def test_a_state_that_could_not_be_restored_is_not_saved(tmp_path):
         run(rule=rule, problem=flat(np.float32), folder=tmp_path / "a", checkpoint_every=5)
 
 
-def test_early_messages_that_hidden_exchanges_need_are_missed_with_a_clear_line():
+def test_early_messages_that_hidden_exchanges_need_are_missed_with_a_clear_line() -> None:
     rule = Rule(
         Plain,
         lambda s, gradients, t: (() if t % 2 else (s.x,), s),

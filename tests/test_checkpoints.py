@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from safetensors.numpy import save as serialised
 from test_resume import TRAIN, fail_at, history, run, small
 
-from dnasa.core import InputError
+from dnasa.core import Array, InputError
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
 from dnasa.runs.result import Result
@@ -23,7 +24,7 @@ NOTES = {
 ARRAYS = {"0.state.x": np.ones((1, 2, 3, 4)), "0.memory.0.2.1": np.ones((1, 2, 3, 1))}
 
 
-def write(folder, arrays, metadata):
+def write(folder: Path, arrays: dict[str, Array], metadata: dict[str, str] | None) -> Path:
     data = serialised(arrays, metadata=metadata)
     folder.mkdir()
     path = folder / f"step-{7:012d}-{zlib.crc32(data):08x}.safetensors"
@@ -31,7 +32,7 @@ def write(folder, arrays, metadata):
     return path
 
 
-def test_a_checkpoint_is_read_as_written(tmp_path):
+def test_a_checkpoint_is_read_as_written(tmp_path: Path) -> None:
     loaded = checkpoints.load(checkpoints.save(tmp_path / "c", Checkpoint(7, ARRAYS, NOTES)))
     assert loaded.step == 7
     assert loaded.notes == NOTES
@@ -51,7 +52,7 @@ ODD_NOTES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", NOTES)
-def test_a_checkpoint_with_odd_notes_is_damaged(name, tmp_path):
+def test_a_checkpoint_with_odd_notes_is_damaged(name: str, tmp_path: Path) -> None:
     missing = {other: value for other, value in NOTES.items() if other != name}
     odd = [NOTES | {name: value} for value in (*ODD, *ODD_NOTES.get(name, []))]
     for number, notes in enumerate([missing, *odd]):
@@ -61,7 +62,7 @@ def test_a_checkpoint_with_odd_notes_is_damaged(name, tmp_path):
 
 
 @pytest.mark.parametrize("notes", ["[]", "3", "not json", "[" * 100_000], ids=["list", "number", "text", "deep"])
-def test_a_checkpoint_whose_notes_are_no_object_is_damaged(notes, tmp_path):
+def test_a_checkpoint_whose_notes_are_no_object_is_damaged(notes: str, tmp_path: Path) -> None:
     path = write(tmp_path / "c", ARRAYS, {"notes": notes})
     with pytest.raises(Damaged, match="is damaged"):
         checkpoints.load(path)
@@ -81,21 +82,21 @@ def test_a_checkpoint_whose_notes_are_no_object_is_damaged(notes, tmp_path):
     ],
     ids=lambda arrays: str(next(iter(arrays))),
 )
-def test_a_checkpoint_with_odd_arrays_is_damaged(arrays, tmp_path):
+def test_a_checkpoint_with_odd_arrays_is_damaged(arrays: dict[str, Any], tmp_path: Path) -> None:
     path = write(tmp_path / "c", arrays, {"notes": json.dumps({"format": 2} | NOTES)})
     with pytest.raises(Damaged, match="is damaged"):
         checkpoints.load(path)
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", b"\xff" * 40, b"\x02" + bytes(7) + b"{}", b"\x02" + bytes(7) + b"[]"])
-def test_a_file_that_is_no_checkpoint_is_damaged(data, tmp_path):
+def test_a_file_that_is_no_checkpoint_is_damaged(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / f"step-{7:012d}-{zlib.crc32(data):08x}.safetensors"
     path.write_bytes(data)
     with pytest.raises(Damaged):
         checkpoints.load(path)
 
 
-def test_other_formats_are_refused_with_a_clear_line(tmp_path):
+def test_other_formats_are_refused_with_a_clear_line(tmp_path: Path) -> None:
     path = write(tmp_path / "c", ARRAYS, {"notes": json.dumps(NOTES)})
     with pytest.raises(InputError, match="written by another version of dnasa \\(format 1, this one reads 2\\)"):
         checkpoints.newest(path.parent, lambda line: None)
@@ -109,7 +110,7 @@ def test_other_formats_are_refused_with_a_clear_line(tmp_path):
     assert "written by another version of dnasa" in done.stderr
 
 
-def test_a_checkpoint_beyond_the_end_of_the_run_is_skipped(tmp_path, capsys):
+def test_a_checkpoint_beyond_the_end_of_the_run_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fail_at(45, tmp_path / "a")
     newest = checkpoints.found(tmp_path / "a" / "checkpoints")[0]
     newest.rename(newest.with_name(newest.name.replace(f"{40:012d}", f"{99_999:012d}")))
@@ -117,7 +118,7 @@ def test_a_checkpoint_beyond_the_end_of_the_run_is_skipped(tmp_path, capsys):
     assert "beyond the end of the run" in capsys.readouterr().err
 
 
-def test_a_history_that_cannot_be_parsed_is_not_continued(tmp_path):
+def test_a_history_that_cannot_be_parsed_is_not_continued(tmp_path: Path) -> None:
     """The checkpoint's checksum of the history fits, as if the same person had written both."""
     fail_at(45, tmp_path / "a")
     data = b"run,step\n0,\xff\n"
@@ -134,7 +135,7 @@ def test_a_history_that_cannot_be_parsed_is_not_continued(tmp_path):
 # ---------------------------------------------------------------- results
 
 
-def test_the_node_of_a_divergence_is_saved(tmp_path):
+def test_the_node_of_a_divergence_is_saved(tmp_path: Path) -> None:
     result = small(tmp_path / "a", steps=20)
     result.runs["diverged"], result.runs["diverged_node"] = pd.array([3], "Int64"), pd.array([2], "Int64")
     result.save(tmp_path / "b")
@@ -166,7 +167,7 @@ def test_the_node_of_a_divergence_is_saved(tmp_path):
         ("x.safetensors", serialised({"x": np.ones((2, 2), dtype=bool)})),
     ],
 )
-def test_an_odd_result_is_refused_with_one_line(name, data, tmp_path):
+def test_an_odd_result_is_refused_with_one_line(name: str, data: bytes, tmp_path: Path) -> None:
     small(tmp_path / "a", steps=20)
     (tmp_path / "a" / name).write_bytes(data)
     done = run("report", tmp_path / "a")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,29 +11,30 @@ import numpy as np
 import pytest
 import torch
 
+from dnasa.core import Array
 from dnasa.problems import Custom
 from dnasa.problems.checksums import checksum
 
 CURVATURE = np.array([1.0, 2.0, 3.0])
 
 
-def scaled(factor, data, x, node, rng):
+def scaled(factor: float, data: Array, x: Array, node: int, rng: np.random.Generator) -> Array:
     return factor * data[node] * x
 
 
-def by_closure(data, factor):
+def by_closure(data: Array, factor: float) -> Callable[..., Array]:
     return lambda x, node, rng: factor * data[node] * x
 
 
 class Method:
-    def __init__(self, data):
+    def __init__(self, data: Array):
         self.data, self.calls = data, 0
 
-    def gradient(self, x, node, rng):
+    def gradient(self, x: Array, node: int, rng: np.random.Generator) -> Array:
         self.calls += 1
         return self.data[node] * x
 
-    def __call__(self, x, node, rng):
+    def __call__(self, x: Array, node: int, rng: np.random.Generator) -> Array:
         return self.gradient(x, node, rng)
 
 
@@ -53,23 +55,23 @@ PAIRS = {
 }
 
 
-def prints(problem):
+def prints(problem: Custom) -> tuple[str, str]:
     return problem.fingerprint, problem.node_fingerprint(0)
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_gradient_function_on_other_data_has_another_fingerprint(name):
+def test_a_gradient_function_on_other_data_has_another_fingerprint(name: str) -> None:
     make = PAIRS[name]
     one, same, other = (prints(Custom(make(data), np.zeros(2))) for data in (DATA, DATA.copy(), CHANGED))
     assert one == same
     assert one != other
 
 
-def test_other_code_another_global_and_another_start_change_the_fingerprint(monkeypatch):
-    def quadratic(x, node, rng):
+def test_other_code_another_global_and_another_start_change_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def quadratic(x: Array, node: int, rng: np.random.Generator) -> Array:
         return CURVATURE * x
 
-    def cubic(x, node, rng):
+    def cubic(x: Array, node: int, rng: np.random.Generator) -> Array:
         return CURVATURE * x * x
 
     start = np.zeros(3)
@@ -80,20 +82,20 @@ def test_other_code_another_global_and_another_start_change_the_fingerprint(monk
     assert one != prints(Custom(quadratic, start))
 
 
-def test_processes_with_different_data_of_their_own_agree_on_the_common_fingerprint():
+def test_processes_with_different_data_of_their_own_agree_on_the_common_fingerprint() -> None:
     one, other = (Custom(by_closure(data, 2.0), np.zeros(2)) for data in (DATA, CHANGED))
     assert one.fingerprint == other.fingerprint
 
 
-def test_counters_do_not_change_the_fingerprint():
+def test_counters_do_not_change_the_fingerprint() -> None:
     method = Method(DATA)
     before = prints(Custom(method.gradient, np.zeros(2)))
     method.calls = 7
     assert before == prints(Custom(method.gradient, np.zeros(2)))
 
 
-def test_callables_without_code_and_functions_that_call_themselves_have_fingerprints():
-    def recursive(x, node, rng):
+def test_callables_without_code_and_functions_that_call_themselves_have_fingerprints() -> None:
+    def recursive(x: Array, node: int, rng: np.random.Generator) -> Array:
         return recursive(x, node - 1, rng) if node else x
 
     recursive_list: list = []
@@ -103,12 +105,12 @@ def test_callables_without_code_and_functions_that_call_themselves_have_fingerpr
     assert checksum(recursive_list) == checksum(recursive_list)
 
 
-def test_the_users_fingerprint_replaces_the_computed_one():
+def test_the_users_fingerprint_replaces_the_computed_one() -> None:
     one, other = (Custom(by_closure(data, 2.0), np.zeros(2), fingerprint="set 7") for data in (DATA, CHANGED))
     assert prints(one) == prints(other) == ("set 7", "")
 
 
-def test_checksums_are_the_same_in_every_process():
+def test_checksums_are_the_same_in_every_process() -> None:
     script = (
         "import numpy as np, torch; from dnasa.problems.checksums import checksum\n"
         "def helper(x): return x in {'a', 'b', 'c', 'd'}\n"

@@ -1,5 +1,8 @@
 """Gradients of many models at once are the gradients of each, layer by layer and by vmap."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,15 +20,15 @@ from dnasa.problems.models import lenet, perceptron
 class Residual(nn.Module):
     """Not sequential: computed by vmap."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(x + torch.tanh(self.a(x)))
 
 
-def convolutions():
+def convolutions() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, stride=2, padding=1),
         nn.ReLU(),
@@ -37,13 +40,13 @@ def convolutions():
     )
 
 
-def normal():
+def normal() -> nn.Sequential:
     return nn.Sequential(
         nn.LayerNorm(6), nn.Linear(6, 5, bias=False), nn.SiLU(), nn.LayerNorm(5, bias=False), nn.Linear(5, 3)
     )
 
 
-def tokens():
+def tokens() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
 
 
@@ -71,7 +74,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_of_many_models_are_those_of_each(name):
+def test_gradients_of_many_models_are_those_of_each(name: str) -> None:
     make, shape, layered = NETWORKS[name]
     torch.manual_seed(1)
     networks = [make().double() for _ in range(4)]
@@ -91,7 +94,7 @@ def test_gradients_of_many_models_are_those_of_each(name):
         torch.testing.assert_close(models.logits(flat, x)[i], net(x[i]).detach(), rtol=0, atol=1e-10)
 
 
-def problem(nodes=4, how=perceptron, **options):
+def problem(nodes: int = 4, how: Callable[..., nn.Module] = perceptron, **options: Any) -> Classification:
     generator = np.random.default_rng(0)
     x = generator.standard_normal((90, 6)).astype(np.float32)
     y = (x @ generator.standard_normal((6, 3))).argmax(1)
@@ -101,7 +104,7 @@ def problem(nodes=4, how=perceptron, **options):
     )
 
 
-def test_evaluation_is_that_of_the_plain_network():
+def test_evaluation_is_that_of_the_plain_network() -> None:
     task = problem()
     mean = torch.stack([task.start(0), task.start(1)])[:, None]
     evaluated = task.evaluate(mean, range(4))
@@ -117,7 +120,7 @@ def test_evaluation_is_that_of_the_plain_network():
         assert evaluated["test_accuracy"][i].item() == pytest.approx(right.item())
 
 
-def test_parts_of_the_nodes_average_to_the_whole():
+def test_parts_of_the_nodes_average_to_the_whole() -> None:
     task = problem()
     mean = task.start(0)[None, None]
     whole = task.evaluate(mean, range(4))
@@ -126,7 +129,7 @@ def test_parts_of_the_nodes_average_to_the_whole():
         torch.testing.assert_close(0.25 * first[name] + 0.75 * rest[name], value, rtol=0, atol=1e-10)
 
 
-def test_small_memory_changes_nothing(monkeypatch):
+def test_small_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from dnasa.problems import sharded
 
     task, x = problem(), torch.randn(2, 3, 4, 53, dtype=torch.double)
@@ -137,7 +140,7 @@ def test_small_memory_changes_nothing(monkeypatch):
         torch.testing.assert_close(value, evaluated[name])
 
 
-def test_loss_scale_scales_the_gradient_and_nothing_reported():
+def test_loss_scale_scales_the_gradient_and_nothing_reported() -> None:
     x = torch.randn(1, 1, 4, 53, dtype=torch.double)
     plain, scaled = problem(), problem(loss_scale=0.25)
     torch.testing.assert_close(scaled.gradient(x, range(4), [0], 3), plain.gradient(x, range(4), [0], 3) / 4)
@@ -146,7 +149,7 @@ def test_loss_scale_scales_the_gradient_and_nothing_reported():
     )
 
 
-def test_side_by_side_runs_equal_separate_ones():
+def test_side_by_side_runs_equal_separate_ones() -> None:
     task, graph = problem(), topology.ring(4, weights="lazy")
     batch = dnasa.solve(task, graph, ["dsgt", "dnasa"], eta=[0.1, 0.5], seed=[0, 3], steps=30)
     for run, row in batch.runs.iterrows():
@@ -154,7 +157,7 @@ def test_side_by_side_runs_equal_separate_ones():
         torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
 
 
-def test_training_learns_and_every_node_can_be_tested():
+def test_training_learns_and_every_node_can_be_tested() -> None:
     task = problem()
     result = dnasa.solve(task, topology.ring(4), steps=400)
     assert result.final().train_loss.item() < 0.2 * result.history.train_loss.iloc[0]
@@ -163,14 +166,14 @@ def test_training_learns_and_every_node_can_be_tested():
     assert float(task.accuracies(result.x).min()) > 0.7
 
 
-def test_without_train_metrics_only_the_test_rows_are_evaluated():
+def test_without_train_metrics_only_the_test_rows_are_evaluated() -> None:
     assert set(problem(train_metrics=False).evaluate(problem().start(0)[None, None], range(4))) == {
         "test_loss",
         "test_accuracy",
     }
 
 
-def test_a_network_instead_of_a_maker_starts_from_its_parameters():
+def test_a_network_instead_of_a_maker_starts_from_its_parameters() -> None:
     net = perceptron(6, 5, 3)
     task = Classification(
         net, np.ones((4, 6), np.float32), [0, 1, 2, 0], [np.arange(4)], np.ones((1, 6), np.float32), [0]
@@ -180,7 +183,7 @@ def test_a_network_instead_of_a_maker_starts_from_its_parameters():
     torch.testing.assert_close(task.start(9), expected)
 
 
-def test_cross_entropy_is_torchs():
+def test_cross_entropy_is_torchs() -> None:
     logits, labels = torch.randn(3, 7, 4), torch.randint(0, 4, (3, 7))
     expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(3, 7)
     torch.testing.assert_close(cross_entropy(logits, labels), expected)
@@ -204,12 +207,12 @@ def test_cross_entropy_is_torchs():
         ),
     ],
 )
-def test_a_network_that_cannot_work_is_refused_by_name(network, words):
+def test_a_network_that_cannot_work_is_refused_by_name(network: Callable[..., Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         problem(how=lambda *a: network())
 
 
-def test_batch_norm_and_dropout_in_eval_mode_are_accepted():
+def test_batch_norm_and_dropout_in_eval_mode_are_accepted() -> None:
     inactive = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3)).eval()
     assert dnasa.solve(problem(how=lambda *a: inactive), topology.ring(4), steps=5).x.shape[0] == 4
 
@@ -222,25 +225,25 @@ def test_batch_norm_and_dropout_in_eval_mode_are_accepted():
         ({"loss_scale": 1e-320}, "leaves nothing"),
     ],
 )
-def test_wrong_options_are_refused(change, words):
+def test_wrong_options_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         problem(**change)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_missing_gpu_is_an_input_error():
+def test_a_missing_gpu_is_an_input_error() -> None:
     with pytest.raises(InputError, match="no CUDA device"):
         problem(device="cuda")
 
 
-def test_more_nodes_than_test_rows_are_fine():
+def test_more_nodes_than_test_rows_are_fine() -> None:
     x, y = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32), np.arange(40) % 3
     task = Classification(lambda: perceptron(6, 5, 3), x, y, np.array_split(np.arange(40), 20), x[:2], y[:2], batch=2)
     result = dnasa.solve(task, topology.ring(20), steps=3)
     assert 0 <= result.final().test_accuracy.item() <= 1
 
 
-def test_tracking_does_not_depend_on_the_loss_scale():
+def test_tracking_does_not_depend_on_the_loss_scale() -> None:
     a, b = (dnasa.solve(problem(loss_scale=c), topology.ring(4), steps=30).final().tracking.item() for c in (1.0, 64.0))
     assert a == pytest.approx(b)
 
@@ -249,7 +252,7 @@ def test_tracking_does_not_depend_on_the_loss_scale():
     ("shards", "words"),
     [([[0, 1], [99]], "row numbers from 0 to 3"), ([[], []], "not all be empty"), ([[0, 1], []], "Node 1 has no rows")],
 )
-def test_unusable_shards_are_refused(shards, words):
+def test_unusable_shards_are_refused(shards: list[Any], words: str) -> None:
     x = np.ones((4, 6), np.float32)
     with pytest.raises(InputError, match=words):
         dnasa.solve(
@@ -257,7 +260,7 @@ def test_unusable_shards_are_refused(shards, words):
         )
 
 
-def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies_of_them():
+def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies_of_them() -> None:
     network = nn.Sequential(
         nn.Conv2d(1, 4, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(150, 10)
     )
@@ -272,7 +275,7 @@ def test_models_that_share_their_inputs_have_the_gradients_of_models_with_copies
     torch.testing.assert_close(shared, copied, rtol=1e-10, atol=1e-12)
 
 
-def test_where_pools_do_not_overlap_the_gradient_goes_back_to_the_largest_pixels():
+def test_where_pools_do_not_overlap_the_gradient_goes_back_to_the_largest_pixels() -> None:
     """Which is how it is computed on a GPU."""
     layer = MaxPool2d(nn.MaxPool2d(2))
     assert layer.disjoint

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import unittest.mock
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +21,14 @@ from safetensors.numpy import load_file
 from dnasa import cli
 
 
-def start(*words, cwd=None):
+def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """In a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd
     )
 
 
-def run(*words, cwd="."):
+def run(*words: object, cwd: Path | str = ".") -> SimpleNamespace:
     """In this process, which has everything imported already."""
     out, err = io.StringIO(), io.StringIO()
     argv = unittest.mock.patch.object(sys, "argv", ["dnasa", *map(str, words)])
@@ -38,7 +40,7 @@ def run(*words, cwd="."):
     return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
-def refused(words, monkeypatch, capfd):
+def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
     """The one line that a command of this process ends with, and exit code 2."""
     monkeypatch.setattr(sys, "argv", ["dnasa", *map(str, words)])
     with pytest.raises(SystemExit) as stopped:
@@ -49,7 +51,7 @@ def refused(words, monkeypatch, capfd):
     return errors
 
 
-def test_train_trains_and_writes_its_files(tmp_path):
+def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     done = start("train", "--steps", 120, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     assert "D-NASA on digits: 8 nodes" in done.stdout
@@ -61,14 +63,14 @@ def test_train_trains_and_writes_its_files(tmp_path):
     assert done.stderr == ""
 
 
-def test_train_runs_several_seeds_side_by_side(tmp_path):
+def test_train_runs_several_seeds_side_by_side(tmp_path: Path) -> None:
     done = run(*"train --problem least_squares --nodes 4 --steps 20 --seed 5 --seeds 3 --out run".split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(set(pd.read_csv(tmp_path / "run" / "history.csv").seed)) == [5, 6, 7]
     assert load_file(tmp_path / "run" / "x.safetensors")["x"].shape == (3, 4, 100)
 
 
-def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path):
+def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> None:
     done = run(
         *"compare --problem least_squares --nodes 4 --steps 80 --seeds 2 --rules dsgd,dnasa --etas 0.001,0.01,1e160".split(),
         "--out",
@@ -82,7 +84,7 @@ def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path):
     assert (tmp_path / "b" / "stepsizes.png").exists()
 
 
-def test_topology_prints_and_draws(tmp_path):
+def test_topology_prints_and_draws(tmp_path: Path) -> None:
     done = run("topology", "ring", "--nodes", 8, "--plot", tmp_path / "ring.svg")
     assert done.returncode == 0, done.stderr
     assert "0.804738" in done.stdout
@@ -90,7 +92,7 @@ def test_topology_prints_and_draws(tmp_path):
     assert "<svg" in (tmp_path / "ring.svg").read_text()
 
 
-def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp_path):
+def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp_path: Path) -> None:
     done = run("topology", "directed_exponential", "--nodes", 6, "--plot", tmp_path / "graph.svg")
     assert done.returncode == 0, done.stderr
     rows = dict(re.findall(r"│ (.*?) +│ (.*?) +│", done.stdout))
@@ -101,7 +103,7 @@ def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp
     assert "<svg" in (tmp_path / "graph.svg").read_text()
 
 
-def test_rules_for_directed_graphs_are_compared_by_name(tmp_path):
+def test_rules_for_directed_graphs_are_compared_by_name(tmp_path: Path) -> None:
     words = "compare --problem least_squares --nodes 5 --topology directed_exponential --steps 60 --rules sgp,push_dsgt"
     done = run(*words.split(), "--etas", "0.001,0.01", "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
@@ -109,7 +111,7 @@ def test_rules_for_directed_graphs_are_compared_by_name(tmp_path):
     assert history.groupby("rule").bytes.max().to_dict() == {"sgp": 60 * 15 * 101 * 8, "push_dsgt": 60 * 15 * 201 * 8}
 
 
-def test_nodes_can_be_weighted_by_their_rows(tmp_path):
+def test_nodes_can_be_weighted_by_their_rows(tmp_path: Path) -> None:
     options = ["--nodes", 4, "--steps", 20, "--partition", "dirichlet(0.1)", "--evaluate", 10]
     done = [run("train", *options, *more) for more in ([], ["--weights-by", "rows", "--out", tmp_path / "a"])]
     assert [each.returncode for each in done] == [0, 0], done[1].stderr
@@ -118,7 +120,7 @@ def test_nodes_can_be_weighted_by_their_rows(tmp_path):
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
 
 
-def test_data_lists_and_shows_the_division(tmp_path, monkeypatch):
+def test_data_lists_and_shows_the_division(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DNASA_DATA", str(tmp_path))  # large files would be read to list them
     listed = run("data")
     assert listed.returncode == 0, listed.stderr
@@ -129,7 +131,7 @@ def test_data_lists_and_shows_the_division(tmp_path, monkeypatch):
     assert (tmp_path / "d.png").exists()
 
 
-def test_train_reads_a_csv_file(tmp_path):
+def test_train_reads_a_csv_file(tmp_path: Path) -> None:
     rows = "\n".join(f"{i % 7},{i % 3},{'even' if i % 2 else 'odd'}" for i in range(80))
     (tmp_path / "own.csv").write_text("a,b,kind\n" + rows + "\n")
     done = run(*"train --data own.csv --target kind --nodes 4 --steps 20 --local-accuracy".split(), cwd=tmp_path)
@@ -137,7 +139,7 @@ def test_train_reads_a_csv_file(tmp_path):
     assert "each node's own model" in done.stdout
 
 
-def test_every_option_has_help():
+def test_every_option_has_help() -> None:
     from typer.main import get_command
 
     root: Any = get_command(cli.app)
@@ -146,13 +148,13 @@ def test_every_option_has_help():
             assert param.help, f"{name} {param.name}"
 
 
-def test_messages_in_16_bits_have_a_new_and_an_old_option():
+def test_messages_in_16_bits_have_a_new_and_an_old_option() -> None:
     for option in ("--message-dtype", "--wire"):
         done = run(*"train --problem spike --nodes 4 --steps 3".split(), option, "bfloat16")
         assert done.returncode == 0, done.stderr
 
 
-def test_train_stops_at_a_threshold(tmp_path):
+def test_train_stops_at_a_threshold(tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --steps 300 --evaluate 10 --stop test_loss=60 --stop grad_norm=1e9"
     done = run(*words.split(), "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
@@ -162,7 +164,7 @@ def test_train_stops_at_a_threshold(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_shards_are_labelled_by_their_folder(command, tmp_path):
+def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     shards = tmp_path / "clinics"
     shards.mkdir()
@@ -177,7 +179,7 @@ def test_shards_are_labelled_by_their_folder(command, tmp_path):
         assert "digits" not in shown.stdout
 
 
-def test_a_problem_is_labelled_by_its_name(tmp_path):
+def test_a_problem_is_labelled_by_its_name(tmp_path: Path) -> None:
     done = run(*"train --problem spike --nodes 3 --steps 4 --out".split(), tmp_path / "runs" / "a")
     assert done.returncode == 0, done.stderr
     for shown in (run("runs", tmp_path / "runs"), run("report", tmp_path / "runs" / "a")):
@@ -185,7 +187,7 @@ def test_a_problem_is_labelled_by_its_name(tmp_path):
         assert "digits" not in shown.stdout
 
 
-def test_report_shows_the_rules_without_a_stepsize_too(tmp_path):
+def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
     words = "compare --problem spike --nodes 3 --steps 4 --rules dsgd,dnasa --etas 0.1 --out".split()
     assert run(*words, tmp_path / "a").returncode == 0
     shown = run("report", tmp_path / "a").stdout
@@ -249,32 +251,34 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path):
         ("wat", "wat"),
     ],
 )
-def test_wrong_input_gets_one_clear_line_and_exit_code_2(words, message, tmp_path, monkeypatch, capfd):
+def test_wrong_input_gets_one_clear_line_and_exit_code_2(
+    words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert message in refused(words.split(), monkeypatch, capfd)
 
 
-def test_a_mistake_ends_the_process_with_exit_code_2(tmp_path):
+def test_a_mistake_ends_the_process_with_exit_code_2(tmp_path: Path) -> None:
     done = run("train", "--topology", "rng", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: Unknown topology 'rng'.")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_comparison_in_which_everything_diverged_fails():
+def test_a_comparison_in_which_everything_diverged_fails() -> None:
     words = "compare --problem least_squares --nodes 4 --rules dsgd --etas 1e150,1e160 --steps 300"
     done = run(*words.split())
     assert done.returncode == 1
     assert "Every run diverged" in done.stderr
 
 
-def test_a_diverged_run_fails_with_exit_code_1():
+def test_a_diverged_run_fails_with_exit_code_1() -> None:
     done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20 --evaluate 20".split())
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
 
 
-def test_messages_can_be_compressed(tmp_path):
+def test_messages_can_be_compressed(tmp_path: Path) -> None:
     words = "compare --rules dsgt,dnasa --etas 0.001 --problem least_squares --nodes 4 --steps 30 --compress sign --out"
     done = run(*words.split(), tmp_path / "a")
     assert done.returncode == 0, done.stderr
@@ -282,7 +286,7 @@ def test_messages_can_be_compressed(tmp_path):
     assert config["run"]["the channel"] == ["sign", 0.32]
 
 
-def test_faults_can_be_simulated(tmp_path):
+def test_faults_can_be_simulated(tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --wire float16 --out"
     done = run(*words.split(), tmp_path / "a")
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,9 @@
 import json
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from test_distributed import needs_mpi
 from test_resume import run
 
 import dnasa
+from dnasa import Result
 from dnasa.core import Interrupted
 from dnasa.studies import comparison
 from dnasa.studies.run_table import experiment
@@ -21,7 +24,7 @@ from dnasa.studies.sources import make_source
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 
 
-def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path):
+def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path: Path) -> None:
     done = run(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "bytes")
     assert done.returncode == 0, done.stderr
     assert "chosen by the training loss of other seeds (2, 3)" in done.stdout
@@ -37,7 +40,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert r"\label{tab:a}" in table
 
 
-def test_the_title_names_everything_that_defines_the_experiment():
+def test_the_title_names_everything_that_defines_the_experiment() -> None:
     usual = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1, "rounds": 1}
     usual |= {"compress": None, "message_dtype": None, "drop": 0.0, "away": 0.0, "stale": 0}
     assert experiment(usual, "ring") == "digits: 8 nodes, ring, 1,000 steps, 1 seed"
@@ -64,7 +67,7 @@ def test_the_title_names_everything_that_defines_the_experiment():
         ("--extend --survive --engine simulated", "leave out --survive"),
     ],
 )
-def test_a_wrong_comparison_gets_one_clear_line(words, message):
+def test_a_wrong_comparison_gets_one_clear_line(words: str, message: str) -> None:
     done = run(*LEAST, *words.split())
     assert done.returncode == 2
     assert message in done.stderr
@@ -72,7 +75,7 @@ def test_a_wrong_comparison_gets_one_clear_line(words, message):
 
 
 @pytest.fixture(scope="module")
-def extended(tmp_path_factory):
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison with extensions; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("extended") / "a"
     done = run(*LEAST, "--extend", "--out", folder)
@@ -80,7 +83,9 @@ def extended(tmp_path_factory):
     return folder
 
 
-def test_the_same_comparison_again_draws_its_runs_in_other_formats(extended, tmp_path, monkeypatch):
+def test_the_same_comparison_again_draws_its_runs_in_other_formats(
+    extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
     monkeypatch.setattr(comparison, "solve", None)  # nothing is run
@@ -97,19 +102,19 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(extended, tmp
 
 
 @pytest.mark.parametrize("words", [["rusn"], ["compare", "--rulez", "dsgd"], ["compare", "--steps", "many"]])
-def test_a_mistyped_command_gets_a_line_with_one_mark_at_the_end_of_a_sentence(words):
+def test_a_mistyped_command_gets_a_line_with_one_mark_at_the_end_of_a_sentence(words: list[str]) -> None:
     line = run(*words).stderr
     assert line.rstrip().endswith("--help'.")
     assert not re.search(r"[.?][.?]", line)
 
 
-def without_seconds(folder):
+def without_seconds(folder: Path) -> pd.DataFrame:
     table = pd.read_csv(folder / "history.csv")
     return table.drop(columns="seconds")
 
 
 @pytest.mark.parametrize("lost", ["everything after the grid", "the second extension", "the figures"])
-def test_a_comparison_resumes_wherever_it_was_stopped(lost, extended, tmp_path):
+def test_a_comparison_resumes_wherever_it_was_stopped(lost: str, extended: Path, tmp_path: Path) -> None:
     whole, part = extended, shutil.copytree(extended, tmp_path / "part")
     extensions = sorted(path.name for path in whole.glob("extension-*"))
     assert len(extensions) > 1
@@ -135,10 +140,12 @@ def test_a_comparison_resumes_wherever_it_was_stopped(lost, extended, tmp_path):
     assert "there is nothing to continue" in again.stderr
 
 
-def test_an_interrupted_extension_names_the_comparison_to_resume(tmp_path, monkeypatch):
+def test_an_interrupted_extension_names_the_comparison_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = dnasa.solve
 
-    def interrupted(problem, graph, rules, **options):
+    def interrupted(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
         if len(rules) == 1:
             raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
         return original(problem, graph, rules, **options)
@@ -149,13 +156,13 @@ def test_an_interrupted_extension_names_the_comparison_to_resume(tmp_path, monke
     assert done.stderr.rstrip().endswith(f"Interrupted at step 3; continue with: dnasa resume {tmp_path / 'a'}")
 
 
-def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended, tmp_path):
+def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended: Path, tmp_path: Path) -> None:
     shutil.copytree(extended, tmp_path / "a")
     assert run(*LEAST, "--out", tmp_path / "a", "--force").returncode == 0
     assert not [*(tmp_path / "a").glob("extension-*")]
 
 
-def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_training_data(tmp_path):
+def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_training_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((4000, 3))
     np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
@@ -183,7 +190,7 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
 
 
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
-def test_a_comparison_on_a_synthetic_problem_has_50_points(problem):
+def test_a_comparison_on_a_synthetic_problem_has_50_points(problem: str) -> None:
     options = {"problem": problem, "nodes": 4, "steps": 1000, "batch": None, "dtype": None, "evaluate": None}
     assert make_source(SimpleNamespace(**options), range(4), validate=True).evaluate == [*range(0, 1001, 20)]
     assert make_source(SimpleNamespace(**options | {"evaluate": 7}), range(4), validate=True).evaluate == 7
@@ -192,7 +199,7 @@ def test_a_comparison_on_a_synthetic_problem_has_50_points(problem):
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
-def test_processes_compare_and_extend_as_the_simulator_does(engine, tmp_path):
+def test_processes_compare_and_extend_as_the_simulator_does(engine: str, tmp_path: Path) -> None:
     words = [*LEAST, "--extend", "--timeout", "120", "--out"]
     done = launch_script(engine, 2, BIN / "dnasa", *words, tmp_path / "a")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -4,6 +4,8 @@ import io
 import re
 import warnings
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import dnasa
-from dnasa import data, plots, topology
+from dnasa import Result, data, plots, topology
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
@@ -26,7 +28,7 @@ RING = topology.ring(4)
 SMALL = LeastSquares(dim=10)
 
 
-def digits():
+def digits() -> Classification:
     rows = data.load("digits")
     train, validation = data.hold_out(rows)
     shards = data.divide(rows, train, "iid", 4)
@@ -39,7 +41,7 @@ def digits():
 # ---------------------------------------------------------------- what is chosen on what
 
 
-def runs(**values):
+def runs(**values: Any) -> pd.DataFrame:
     """(eta, validation, test) of two alike seeds for each rule; None where both diverged."""
     rows = [
         {"rule": rule, "schedule": "diminishing", "eta": eta, "seed": seed, "diverged": v is None}
@@ -54,7 +56,7 @@ def runs(**values):
 VALIDATED = tuning.Selection("validation_loss", (0, 1), (0, 1))
 
 
-def test_stepsizes_are_chosen_on_validation_rows_and_not_on_test_rows():
+def test_stepsizes_are_chosen_on_validation_rows_and_not_on_test_rows() -> None:
     table = runs(dsgd=[(0.1, 3.0, 0.1), (1.0, 1.0, 9.0), (10.0, 2.0, 0.2)], dnasa=[(np.nan, 1.0, 1.0)])
     choice = tuning.chosen(table, VALIDATED).set_index("rule")
     assert choice.eta["dsgd"] == 1.0
@@ -62,12 +64,12 @@ def test_stepsizes_are_chosen_on_validation_rows_and_not_on_test_rows():
     assert np.isnan(choice.eta["dnasa"])
 
 
-def test_a_diverged_stepsize_is_never_chosen_while_another_is_there():
+def test_a_diverged_stepsize_is_never_chosen_while_another_is_there() -> None:
     choice = tuning.chosen(runs(dsgd=[(0.1, 3.0, 1.0), (1.0, None, np.nan)]), VALIDATED)
     assert choice[["eta", "edge"]].to_numpy().tolist() == [[0.1, "smallest"]]
 
 
-def test_where_every_stepsize_diverged_the_grid_continues_downwards():
+def test_where_every_stepsize_diverged_the_grid_continues_downwards() -> None:
     table = runs(dsgd=[(0.1, None, np.nan), (1.0, None, np.nan)])
     assert tuning.extension(table, tuning.chosen(table, VALIDATED)) == [Variant("dsgd", "diminishing", 0.01)]
 
@@ -75,7 +77,7 @@ def test_where_every_stepsize_diverged_the_grid_continues_downwards():
 @pytest.mark.parametrize(
     ("grid", "eta"), [([(0.1, 3), (0.3, 2), (1, 1)], 3.33333), ([(0.1, 1), (0.2, 2), (1, 3)], 0.05), ([(0.1, 1)], None)]
 )
-def test_a_grid_is_extended_by_its_own_factor(grid, eta):
+def test_a_grid_is_extended_by_its_own_factor(grid: list[Any], eta: float | None) -> None:
     table = runs(dsgd=[(step, value, value) for step, value in grid])
     more = tuning.extension(table, tuning.chosen(table, VALIDATED))
     assert more == ([Variant("dsgd", "diminishing", eta)] if eta else [])
@@ -91,14 +93,14 @@ def test_a_grid_is_extended_by_its_own_factor(grid, eta):
         (["validation_loss", "grad_norm"], "grad_norm", "grad_norm", True),
     ],
 )
-def test_the_choice_never_uses_test_rows(metrics, metric, by, other):
+def test_the_choice_never_uses_test_rows(metrics: list[str], metric: str, by: str, other: bool) -> None:
     selection = tuning.select(metrics, metric, [0, 1], [2, 3])
     assert selection.metric == by
     assert selection.reported == (0, 1)
     assert selection.seeds == ((2, 3) if other else (0, 1))
 
 
-def test_a_network_is_tuned_on_validation_rows_of_the_same_seeds():
+def test_a_network_is_tuned_on_validation_rows_of_the_same_seeds() -> None:
     found = compare(digits(), RING, ["dsgd", "dnasa"], [0.01, 1.0], steps=40, seed=[0, 1])
     assert found.selection == tuning.Selection("validation_accuracy", (0, 1), (0, 1))
     assert found.choice.eta.iloc[0] == 1.0
@@ -117,7 +119,7 @@ def test_a_network_is_tuned_on_validation_rows_of_the_same_seeds():
     ],
     ids=["least squares", "robust regression", "custom"],
 )
-def test_streaming_problems_are_tuned_on_other_seeds(problem, metric):
+def test_streaming_problems_are_tuned_on_other_seeds(problem: Any, metric: str) -> None:
     found = compare(problem, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[4, 6])
     assert found.metric == metric
     assert found.selection.seeds == (7, 8)
@@ -128,7 +130,7 @@ def test_streaming_problems_are_tuned_on_other_seeds(problem, metric):
     assert "of other seeds (7, 8)" in found.notes()[0]
 
 
-def test_a_problem_without_a_loss_is_compared_only_by_a_metric_that_is_named():
+def test_a_problem_without_a_loss_is_compared_only_by_a_metric_that_is_named() -> None:
     """By consensus, a method that does not move would be the best."""
     bare = Custom(lambda x, node, rng: x, np.ones(2))
     measured = Custom(lambda x, node, rng: x, np.ones(2), evaluate=lambda x: {"distance": abs(x).max()})
@@ -140,7 +142,7 @@ def test_a_problem_without_a_loss_is_compared_only_by_a_metric_that_is_named():
     assert found.choice.eta.tolist() == [0.01]
 
 
-def test_nothing_is_run_for_a_choice_that_is_not_made():
+def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=5, seed=[0, 1])
     assert set(found.history.seed) == {0, 1}
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
@@ -151,11 +153,11 @@ def test_nothing_is_run_for_a_choice_that_is_not_made():
 # ---------------------------------------------------------------- extension
 
 
-def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch):
+def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
     original = dnasa.solve
 
-    def recorded(problem, graph, rules, **options):
+    def recorded(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
         solved.append(rules)
         return original(problem, graph, rules, **options)
 
@@ -168,7 +170,7 @@ def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch):
     assert set(found.stepsizes().eta.dropna()) == {1e-4, 1e-3, *(run.eta for part in solved[1:] for run in part)}
 
 
-def test_an_edge_is_reported_with_the_remedy():
+def test_an_edge_is_reported_with_the_remedy() -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
     assert (
         "D-SGD: its best stepsize, 0.0001, is the largest of its grid, and the best may lie beyond: --extend"
@@ -177,14 +179,14 @@ def test_an_edge_is_reported_with_the_remedy():
     assert "(largest tried)" in found.table().iloc[0, 2]
 
 
-def test_an_extension_ends_at_the_limit_and_says_so(monkeypatch):
+def test_an_extension_ends_at_the_limit_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "MOST_EXTENSIONS", 2)
     found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
     assert found.extensions == 2
     assert "after 2 extensions, the limit" in found.notes()[-1]
 
 
-def test_one_stepsize_cannot_be_extended():
+def test_one_stepsize_cannot_be_extended() -> None:
     with pytest.raises(InputError, match="give at least two stepsizes"):
         compare(SMALL, RING, ["dsgd"], [0.1], steps=5, extend=True)
 
@@ -192,14 +194,14 @@ def test_one_stepsize_cannot_be_extended():
 # ---------------------------------------------------------------- schedules per rule
 
 
-def test_each_rule_may_have_its_own_schedule():
+def test_each_rule_may_have_its_own_schedule() -> None:
     found = compare(SMALL, RING, ["dsgd:constant", "dsgd:cosine", "dsgd", "dnasa"], [0.001, 0.01], steps=20)
     lines = found.choice[["rule", "schedule"]].to_numpy().tolist()
     assert lines == [["dsgd", "constant"], ["dsgd", "cosine"], ["dsgd", "diminishing"], ["dnasa", "diminishing"]]
     assert found.table().method.tolist() == ["D-SGD (constant)", "D-SGD (cosine)", "D-SGD", "D-NASA"]
 
 
-def test_a_stated_formula_is_the_schedule():
+def test_a_stated_formula_is_the_schedule() -> None:
     """Evaluated as Python at several steps, with the paper's letters."""
     n, T, eta = 7, 40, 0.3
     for rule, method in RULES.items():
@@ -216,7 +218,7 @@ def test_a_stated_formula_is_the_schedule():
                         assert schedule(t) == pytest.approx(value, abs=1e-12), (rule, name, t)
 
 
-def test_an_unknown_metric_or_axis_is_refused_at_the_first_evaluation():
+def test_an_unknown_metric_or_axis_is_refused_at_the_first_evaluation() -> None:
     with pytest.raises(InputError, match=r"no metric 'accuracy' to compare by. This run has: train_loss, test_loss"):
         compare(SMALL, RING, ["dnasa"], steps=5, metric="accuracy")
     with pytest.raises(InputError, match="These runs have no epochs"):
@@ -229,7 +231,7 @@ def test_an_unknown_metric_or_axis_is_refused_at_the_first_evaluation():
 
 
 @pytest.mark.parametrize("x", ["steps", "bytes", "messages", "seconds"])
-def test_curves_are_drawn_against_every_axis(x):
+def test_curves_are_drawn_against_every_axis(x: str) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[0, 1], x=x)
     table = found.curves()
     assert set(table.rule) == {"dsgd", "dnasa"}
@@ -242,7 +244,7 @@ def test_curves_are_drawn_against_every_axis(x):
         assert rows.x.iloc[-1] > 0
 
 
-def test_seconds_are_those_of_each_method_by_itself():
+def test_seconds_are_those_of_each_method_by_itself() -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, x="seconds")
     assert found.timed is not None
     assert found.timed.groupby("rule").seconds.max().nunique() == 2
@@ -251,14 +253,14 @@ def test_seconds_are_those_of_each_method_by_itself():
     np.testing.assert_array_equal(kept.test_loss_x, kept.test_loss_y)
 
 
-def test_lines_differ_in_colour_dash_and_marker():
+def test_lines_differ_in_colour_dash_and_marker() -> None:
     looks = plots.styles(["dsgd", "dsgd", "dsgt", "dnasa", "dsgd", "mine"])
     assert len({style["color"] for style in looks}) == 6
     assert len({str(style["linestyle"]) for style in looks}) == 6
     assert len({style["marker"] for style in looks}) == 6
 
 
-def test_a_linear_axis_shows_the_differences_that_remain():
+def test_a_linear_axis_shows_the_differences_that_remain() -> None:
     rows = [
         {
             "rule": rule,
@@ -279,7 +281,7 @@ def test_a_linear_axis_shows_the_differences_that_remain():
     assert 0.96 < high < 0.97
 
 
-def test_the_legend_lies_outside_of_the_axes():
+def test_the_legend_lies_outside_of_the_axes() -> None:
     table = over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)], dnasa=[(np.nan, 1.0, 0.3)]), "test_loss")
     figure = drawing.figure_of_stepsizes(table, "test_loss")
     figure.draw_without_rendering()
@@ -288,7 +290,7 @@ def test_the_legend_lies_outside_of_the_axes():
     assert legend.get_window_extent().y1 < figure.axes[0].get_window_extent().y0
 
 
-def test_a_linear_axis_shows_the_whole_band_at_the_end():
+def test_a_linear_axis_shows_the_whole_band_at_the_end() -> None:
     rows = pd.DataFrame(
         {"x": [0, 1, 2, 3], "mean": [0.1, 0.9, 0.93, 0.94], "low": 0.1, "high": [0.2, 0.97, 0.98, 0.99]}
     )
@@ -307,7 +309,9 @@ def test_a_linear_axis_shows_the_whole_band_at_the_end():
         ("test_accuracy", [0.2, 0.94, 0.95], False),
     ],
 )
-def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(metric, results, whole):
+def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(
+    metric: str, results: list[float], whole: bool
+) -> None:
     grid = [(10.0**k, 1.0, value) for k, value in enumerate(results)]
     table = over_seeds(runs(dsgd=grid).rename(columns={"test_loss": metric}), metric)
     low, high = drawing.figure_of_stepsizes(table, metric).axes[0].get_ylim()
@@ -315,7 +319,7 @@ def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(
     assert all(low < value < high for value in results[1:])
 
 
-def test_curves_that_end_at_their_start_can_be_drawn():
+def test_curves_that_end_at_their_start_can_be_drawn() -> None:
     """On a logarithmic axis their only point would have no place."""
     rows = [
         {"rule": rule, "schedule": "fixed", "eta": 0.1, "x": x, "mean": value, "low": value, "high": value}
@@ -328,7 +332,7 @@ def test_curves_that_end_at_their_start_can_be_drawn():
         assert plots.rendered(drawing.figure_of_curves(table, "bytes", "test_loss"), "png")
 
 
-def test_a_result_too_large_to_draw_is_a_cross():
+def test_a_result_too_large_to_draw_is_a_cross() -> None:
     table = runs(dsgd=[(0.1, 1.0, 1e308), (1e300, 1.0, 1.0)])
     figure = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss")
     (cross,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "_diverged"]
@@ -336,7 +340,7 @@ def test_a_result_too_large_to_draw_is_a_cross():
     assert plots.rendered(figure, "png")
 
 
-def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():
+def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:
     table = runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4), (10.0, None, np.nan)], dnasa=[(np.nan, 1.0, 0.3)])
     shown = over_seeds(table, "test_loss").assign(chosen=[False, True, False, False])
     axis = drawing.figure_of_stepsizes(shown, "test_loss").axes[0]
@@ -348,18 +352,18 @@ def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value():
     np.testing.assert_array_equal(circle.get_xydata(), [[1.0, 0.4]])
 
 
-def test_the_axis_explains_crosses_only_where_there_are_some():
+def test_the_axis_explains_crosses_only_where_there_are_some() -> None:
     table = over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)]), "test_loss")
     assert drawing.figure_of_stepsizes(table, "test_loss").axes[0].get_xlabel() == "stepsize eta"
 
 
-def test_stepsizes_are_printed_with_three_digits():
+def test_stepsizes_are_printed_with_three_digits() -> None:
     assert Variant("dsgd", "constant", 10 / 3).formula == "3.33"
     assert tuning.eta_text(10 / 3) == "3.33"
     assert plots.label("dsgd", eta=10 / 3) == "D-SGD, eta = 3.33"
 
 
-def test_the_table_names_metrics_as_the_line_below_does():
+def test_the_table_names_metrics_as_the_line_below_does() -> None:
     found = compare(RobustRegression(4), RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=5)
     assert {"chosen by training loss", "training loss"} <= {*found.table()}
     assert "the training loss of" in found.notes()[0]
@@ -393,7 +397,7 @@ HISTORIES = st.lists(
     phases=(Phase.explicit, Phase.generate),  # shrinking would draw for minutes
 )
 @given(rows=HISTORIES, metric=st.sampled_from(["test_loss", "test_accuracy", "consensus"]))
-def test_any_history_can_be_drawn_and_put_into_a_table(rows, metric):
+def test_any_history_can_be_drawn_and_put_into_a_table(rows: list[dict[str, Any]], metric: str) -> None:
     history = pd.DataFrame(rows).astype({"eta": float})
     choice = tuning.chosen(final(history), tuning.Selection(metric, (0, 1, 2), (0, 1, 2)))
     found = comparison.Comparison(history, metric, tuning.Selection(metric, (0, 1, 2), (0, 1, 2)), choice, "bytes")
@@ -405,14 +409,14 @@ def test_any_history_can_be_drawn_and_put_into_a_table(rows, metric):
     assert "<table" in found._repr_html_()
 
 
-def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path):
+def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path: Path) -> None:
     found = compare(SMALL, topology.ring(1), ["dsgd", "dnasa"], [0.01, 1e160], steps=3, evaluate=[3])
     assert plots.save_figure(found.draw_curves(), tmp_path / "a.png").stat().st_size > 5_000
     assert plots.save_figure(found.draw_stepsizes(), tmp_path / "b.png").stat().st_size > 5_000
 
 
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
-def test_figures_have_embedded_fonts(kind, tmp_path):
+def test_figures_have_embedded_fonts(kind: str, tmp_path: Path) -> None:
     path = plots.save_figure(compare(SMALL, RING, ["dnasa"], steps=3).draw_curves(), tmp_path / f"a.{kind}")
     content = path.read_bytes()
     if kind == "pdf":

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from launching import MPIRUN, launch_script
+from numpy.typing import DTypeLike
 from thread_network import run_threads
 
 import dnasa
-from dnasa import channels, cli, topology
+from dnasa import Result, channels, cli, topology
 from dnasa.channels import Codec, compression, quantised, random_k, sign, top_k
-from dnasa.core import InputError
+from dnasa.core import Array, InputError
 from dnasa.networks import simulated
 from dnasa.problems import Custom
 
@@ -26,7 +27,7 @@ GRAPH = topology.ring(4)
 TARGETS = np.random.default_rng(1).standard_normal((4, 300))
 
 
-def rows(width, dtype=np.float32):
+def rows(width: int, dtype: DTypeLike = np.float32) -> Array:
     spread = np.exp(np.random.default_rng(1).standard_normal(width))
     return (spread * np.random.default_rng(0).standard_normal((2, 3, width))).astype(dtype)
 
@@ -35,7 +36,7 @@ def problem() -> Custom:
     return Custom(lambda x, node, rng: x - TARGETS[node], start=np.zeros(300), fingerprint="quadratic")
 
 
-def solve(**options: Any):
+def solve(**options: Any) -> Result:
     chosen: Any = {"steps": 60, "evaluate": [60], "progress": False} | options
     return dnasa.solve(problem(), GRAPH, "dsgt", eta=0.05, schedule="constant", **chosen)
 
@@ -46,7 +47,9 @@ def solve(**options: Any):
 @every_codec
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("width", [1, 5, 256, 257, 600])
-def test_a_payload_has_the_bytes_it_says_and_is_closer_than_nothing(codec, width, dtype):
+def test_a_payload_has_the_bytes_it_says_and_is_closer_than_nothing(
+    codec: Codec, width: int, dtype: type[np.floating[Any]]
+) -> None:
     a = rows(width, dtype)
     payload = codec.encode(a, 3)
     arrived = codec.decode(payload, a, 3)
@@ -58,7 +61,7 @@ def test_a_payload_has_the_bytes_it_says_and_is_closer_than_nothing(codec, width
 
 
 @every_codec
-def test_numpy_and_torch_give_the_same_bits(codec):
+def test_numpy_and_torch_give_the_same_bits(codec: Codec) -> None:
     a = rows(600)
     payload, other = codec.encode(a, 3), codec.encode(torch.from_numpy(a), 3)
     np.testing.assert_array_equal(payload, other.numpy())
@@ -66,14 +69,14 @@ def test_numpy_and_torch_give_the_same_bits(codec):
 
 
 @every_codec
-def test_zeros_arrive_as_zeros_and_what_is_not_finite_is_noticed(codec):
+def test_zeros_arrive_as_zeros_and_what_is_not_finite_is_noticed(codec: Codec) -> None:
     a = np.zeros((2, 300), np.float32)
     np.testing.assert_array_equal(codec.decode(codec.encode(a, 0), a, 0), a)
     a[:] = np.nan
     assert np.isnan(codec.decode(codec.encode(a, 0), a, 0)).any()
 
 
-def test_top_k_sends_the_largest_numbers_unchanged():
+def test_top_k_sends_the_largest_numbers_unchanged() -> None:
     a = rows(50)
     arrived = top_k(0.1).decode(top_k(0.1).encode(a, 0), a, 0)
     sent = arrived != 0
@@ -83,10 +86,10 @@ def test_top_k_sends_the_largest_numbers_unchanged():
     assert (np.abs(a)[sent].reshape(2, 3, 5).min(-1) > np.where(sent, 0, np.abs(a)).max(-1)).all()
 
 
-def test_random_k_sends_values_at_positions_that_depend_on_seed_and_step_alone():
+def test_random_k_sends_values_at_positions_that_depend_on_seed_and_step_alone() -> None:
     a = rows(200)
 
-    def positions(codec, t):
+    def positions(codec: Codec, t: int) -> list[int]:
         return np.flatnonzero(codec.decode(codec.encode(a, t), a, t)[0, 0]).tolist()
 
     assert len(positions(random_k(0.1), 0)) == 20
@@ -96,13 +99,13 @@ def test_random_k_sends_values_at_positions_that_depend_on_seed_and_step_alone()
 
 
 @pytest.mark.parametrize(("bits", "largest"), [(8, 127), (4, 7)])
-def test_quantised_numbers_are_off_by_half_a_level_at_most(bits, largest):
+def test_quantised_numbers_are_off_by_half_a_level_at_most(bits: int, largest: int) -> None:
     a = rows(256)
     error = np.abs(quantised(bits).decode(quantised(bits).encode(a, 0), a, 0) - a)
     assert (error <= np.abs(a).max(-1, keepdims=True) / largest * 0.51).all()
 
 
-def test_signs_arrive_with_the_mean_absolute_value_of_their_block():
+def test_signs_arrive_with_the_mean_absolute_value_of_their_block() -> None:
     a = rows(300)
     arrived = sign().decode(sign().encode(a, 0), a, 0)
     np.testing.assert_array_equal(np.sign(arrived), np.sign(a))
@@ -112,7 +115,7 @@ def test_signs_arrive_with_the_mean_absolute_value_of_their_block():
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 1.0])
-def test_the_gamma_of_top_k_is_half_of_what_normal_numbers_keep(share):
+def test_the_gamma_of_top_k_is_half_of_what_normal_numbers_keep(share: float) -> None:
     a = np.random.default_rng(0).standard_normal((1, 200_000))
     arrived = top_k(share).decode(top_k(share).encode(a, 0), a, 0)
     assert top_k(share).gamma == pytest.approx((arrived**2).sum() / (a**2).sum() / 2, rel=0.02)
@@ -122,13 +125,13 @@ def test_the_gamma_of_top_k_is_half_of_what_normal_numbers_keep(share):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_compressed_nodes_agree_on_the_minimiser(name):
+def test_compressed_nodes_agree_on_the_minimiser(name: str) -> None:
     done = solve(compress=name, steps=400, evaluate=[400])
     np.testing.assert_allclose(done.x, TARGETS.mean(0) + 0 * TARGETS, atol=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_mean_of_a_message_is_preserved(name):
+def test_the_mean_of_a_message_is_preserved(name: str) -> None:
     channel, y = compression(name), rows(300, np.float64)[0]
     memory, multiply = (channel.init(y),), simulated.connect(topology.ring(3), channel=channel).at
     assert multiply is not None
@@ -139,12 +142,12 @@ def test_the_mean_of_a_message_is_preserved(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_processes_give_the_simulators_iterates(name):
+def test_processes_give_the_simulators_iterates(name: str) -> None:
     results = run_threads(GRAPH, lambda net: solve(network=net), channel=compression(name))
     np.testing.assert_allclose(results[0].x, solve(compress=name).x, rtol=0, atol=1e-10)
 
 
-def test_a_codec_and_its_name_are_the_same():
+def test_a_codec_and_its_name_are_the_same() -> None:
     by_name = solve(compress="topk:0.1,gamma=0.2")
     network = dnasa.connect(GRAPH, channel=channels.choco(top_k(0.1), gamma=0.2))
     np.testing.assert_array_equal(by_name.x, solve(network=network).x)
@@ -152,7 +155,7 @@ def test_a_codec_and_its_name_are_the_same():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_history_counts_the_bytes_of_the_format(name):
+def test_the_history_counts_the_bytes_of_the_format(name: str) -> None:
     codec: Codec = CODECS[name.partition(":")[0]]
     done = solve(compress=name, steps=10, evaluate=[10])
     per_row = codec.row_bytes(np.zeros(300))
@@ -169,7 +172,7 @@ def test_the_history_counts_the_bytes_of_the_format(name):
     ],
 )
 @pytest.mark.xdist_group("processes")
-def test_real_processes_send_the_bytes_in_the_history(engine):
+def test_real_processes_send_the_bytes_in_the_history(engine: str) -> None:
     """The job counts the bytes given to MPI's or torch.distributed's send calls."""
     done = launch_script(engine, 4, JOB, "compressed", engine)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -193,7 +196,9 @@ def test_real_processes_send_the_bytes_in_the_history(engine):
         ("sign,beta=1", "such as topk:0.01,gamma=0.3; not 'sign,beta=1'"),
     ],
 )
-def test_wrong_compression_gets_one_clear_line_and_exit_code_2(text, message, monkeypatch, capsys):
+def test_wrong_compression_gets_one_clear_line_and_exit_code_2(
+    text: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["dnasa", "train", "--problem", "least_squares", "--nodes", "4", "--steps", "3", "--compress", text]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as end:
@@ -204,7 +209,7 @@ def test_wrong_compression_gets_one_clear_line_and_exit_code_2(text, message, mo
     assert len(errors.splitlines()) == 1
 
 
-def test_compression_is_given_once_and_alone():
+def test_compression_is_given_once_and_alone() -> None:
     with pytest.raises(InputError, match="cannot be combined: give one of them"):
         dnasa.connect(GRAPH, message_dtype="float16", compress="sign")
     with pytest.raises(InputError, match="give them to connect"):

@@ -2,18 +2,21 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from test_resume import TRAIN, history, run
 
 
-def test_options_named_like_a_file_stay_options(tmp_path):
+def test_options_named_like_a_file_stay_options(tmp_path: Path) -> None:
     (tmp_path / "ring").touch()
     assert run(*TRAIN, "--out", "a", cwd=tmp_path).returncode == 0
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "ring"
 
 
-def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path):
+def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --rule dsgd --eta 0.01 --steps 20 --checkpoint-every 5".split()
     assert run(*words, "--out", tmp_path / "a").returncode == 0
     config = tmp_path / "a" / "config.json"
@@ -23,7 +26,7 @@ def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path):
         assert ("digits" if "--data" in more else "least_squares") in done.stdout
 
 
-def test_a_config_repeats_its_run(tmp_path):
+def test_a_config_repeats_its_run(tmp_path: Path) -> None:
     first = run(*TRAIN, "--out", tmp_path / "a", "--seed", "3")
     assert first.returncode == 0, first.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
@@ -40,7 +43,7 @@ def test_a_config_repeats_its_run(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory):
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that can be resumed; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("stored") / "a"
     assert run(*TRAIN, "--out", folder).returncode == 0
@@ -49,11 +52,11 @@ def stored(tmp_path_factory):
 
 
 @pytest.fixture
-def interrupted(stored, tmp_path):
+def interrupted(stored: Path, tmp_path: Path) -> Callable[..., Path]:
     """A function that changes the options of a copy of the stored run."""
     shutil.copytree(stored, tmp_path / "a")
 
-    def change(**options):
+    def change(**options: Any) -> Path:
         path = tmp_path / "a" / "config.json"
         config = json.loads(path.read_text())
         config["options"] |= options
@@ -85,7 +88,9 @@ def interrupted(stored, tmp_path):
         ("topology", {"name": "ring"}),
     ],
 )
-def test_a_config_holds_only_stored_options_of_the_right_type(name, value, interrupted, tmp_path):
+def test_a_config_holds_only_stored_options_of_the_right_type(
+    name: str, value: Any, interrupted: Callable[..., Path], tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("untouched")
     places = {"elsewhere": elsewhere, "config": tmp_path / "a" / "config.json"}
@@ -99,7 +104,7 @@ def test_a_config_holds_only_stored_options_of_the_right_type(name, value, inter
         assert elsewhere.read_text() == "untouched"
 
 
-def test_configs_of_the_first_edition_can_be_repeated(interrupted):
+def test_configs_of_the_first_edition_can_be_repeated(interrupted: Callable[..., Path]) -> None:
     """They have the old name of an option, and data beside a problem."""
     folder = interrupted(wire="float16", data="digits", trace=None)
     done = run("train", "--config", folder / "config.json")
@@ -107,7 +112,7 @@ def test_configs_of_the_first_edition_can_be_repeated(interrupted):
     assert "least_squares" in done.stdout
 
 
-def test_wrong_options_of_resume_get_one_clear_line(tmp_path):
+def test_wrong_options_of_resume_get_one_clear_line(tmp_path: Path) -> None:
     for words, message in (
         (["resume", tmp_path / "nowhere"], "holds no run to continue"),
         (["train", "--checkpoint-every", "5", "--steps", "5"], "Checkpoints need a folder"),

@@ -1,6 +1,8 @@
 """Gradients of one's own: batched, node by node, or differentiated by torch; metrics of one's own."""
 
 import inspect
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,31 +11,33 @@ import torch
 from thread_network import run_threads
 
 import dnasa
-from dnasa import InputError, randomness, topology
+from dnasa import InputError, Result, randomness, topology
+from dnasa.core import Array, Network
 from dnasa.problems import Custom
 from dnasa.randomness import Generators, Streams
+from dnasa.runs.history import Evaluation
 
 NODES, DIM = 5, 3
 TARGETS = np.random.default_rng(0).normal(size=(NODES, DIM))
 GRAPH = topology.ring(NODES)
 
 
-def node_gradient(x, node, rng):
+def node_gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
     noise = rng.standard_normal(DIM)
     return x - TARGETS[node] + 0.1 * noise * rng.random()
 
 
-def batched_gradient(x, nodes, rngs):
+def batched_gradient(x: Array, nodes: Array, rngs: Any) -> Array:
     noise = rngs.standard_normal(DIM)
     return x - TARGETS[nodes] + 0.1 * noise * rngs.random()[..., None]
 
 
-def node_loss(x, node, rng):
+def node_loss(x: torch.Tensor, node: int, rng: np.random.Generator) -> torch.Tensor:
     noise = torch.from_numpy(0.1 * rng.standard_normal(DIM) * rng.random())
     return 0.5 * ((x - torch.from_numpy(TARGETS[node])) ** 2).sum() + noise @ x
 
 
-def batched_loss(x, nodes, rngs):
+def batched_loss(x: torch.Tensor, nodes: Array, rngs: Any) -> torch.Tensor:
     noise = torch.from_numpy(0.1 * rngs.standard_normal(DIM) * rngs.random()[..., None])
     return 0.5 * ((x - torch.from_numpy(TARGETS)[nodes]) ** 2).sum(-1) + (noise * x).sum(-1)
 
@@ -42,7 +46,7 @@ def batched_loss(x, nodes, rngs):
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "gt_hsgd"])
-def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule):
+def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule: str) -> None:
     options: Any = {"steps": 70, "seed": [0, 3]} | ({} if rule == "dnasa" else {"eta": [0.01, 0.03]})
     one, all_at_once = (
         dnasa.solve(problem, GRAPH, rule, **options).x
@@ -54,7 +58,7 @@ def test_batched_gradients_give_the_iterates_of_gradients_node_by_node(rule):
     np.testing.assert_allclose(all_at_once, one, rtol=1e-12, atol=1e-14)
 
 
-def test_a_process_computes_the_batched_gradients_of_its_own_nodes():
+def test_a_process_computes_the_batched_gradients_of_its_own_nodes() -> None:
     problem = Custom(batched_gradient, np.zeros(DIM), batched=True)
     x = np.random.default_rng(1).normal(size=(2, 3, NODES, DIM))
     everyone = problem.gradient(x, range(NODES), [4, 5, 6], 7)
@@ -62,8 +66,8 @@ def test_a_process_computes_the_batched_gradients_of_its_own_nodes():
 
 
 @pytest.mark.parametrize("prox", [None, dnasa.prox.l1(0.2)])
-def test_processes_give_the_simulators_iterates(prox):
-    def run(network=None):
+def test_processes_give_the_simulators_iterates(prox: Callable[..., Any] | None) -> None:
+    def run(network: Network | None = None) -> Result:
         problem = Custom(
             batched_gradient, np.zeros(DIM), batched=True, prox=prox, full_gradient=lambda x, i: x - TARGETS[i]
         )
@@ -75,11 +79,11 @@ def test_processes_give_the_simulators_iterates(prox):
         np.testing.assert_allclose(real.history.grad_norm, expected.history.grad_norm, rtol=1e-9)
 
 
-def test_batched_gradients_resume_exactly(tmp_path):
+def test_batched_gradients_resume_exactly(tmp_path: Path) -> None:
     problem = Custom(batched_gradient, np.zeros(DIM), batched=True)
     options: Any = {"steps": 100, "evaluate": 50}
 
-    def fail(evaluation):
+    def fail(evaluation: Evaluation) -> None:
         if evaluation.step == 100:
             raise RuntimeError
 
@@ -98,7 +102,7 @@ def test_batched_gradients_resume_exactly(tmp_path):
         (lambda x: x * np.array([[1], [1], [np.nan], [1], [1]]) + x, "gradient of node 2 at step 0 is not finite"),
     ],
 )
-def test_mistakes_in_batched_gradients_get_one_line(returned, message):
+def test_mistakes_in_batched_gradients_get_one_line(returned: Callable[..., Any], message: str) -> None:
     problem = Custom(lambda x, nodes, rngs: returned(x), np.ones(DIM), batched=True)
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, GRAPH, steps=2)
@@ -115,22 +119,24 @@ def test_mistakes_in_batched_gradients_get_one_line(returned, message):
     ids=["nodes ignored", "first rows", "rows summed", "draws averaged"],
 )
 @pytest.mark.parametrize("rule", ["dnasa", "gt_hsgd"])
-def test_a_batched_gradient_that_is_not_row_by_row_is_refused(gradient, reason, rule):
+def test_a_batched_gradient_that_is_not_row_by_row_is_refused(
+    gradient: Callable[..., Any], reason: str, rule: str
+) -> None:
     options: Any = {} if rule == "dnasa" else {"eta": 0.1}
     with pytest.raises(InputError, match=rf"for nodes \[1, 0\] alone, does not give their rows .*\({reason}"):
         dnasa.solve(Custom(gradient, np.zeros(DIM), batched=True), GRAPH, rule, steps=2, **options)
 
 
-def test_a_batched_gradient_with_randomness_of_its_own_is_accepted():
+def test_a_batched_gradient_with_randomness_of_its_own_is_accepted() -> None:
     own = np.random.default_rng(0)
     problem = Custom(lambda x, nodes, rngs: x - TARGETS[nodes] + own.normal(size=x.shape), np.zeros(DIM), batched=True)
     assert dnasa.solve(problem, GRAPH, steps=2).x.shape == (NODES, DIM)
 
 
-def test_a_batched_gradient_may_return_the_same_memory_again():
+def test_a_batched_gradient_may_return_the_same_memory_again() -> None:
     memory = np.empty((1, 1, NODES, DIM))
 
-    def gradient(x, nodes, rngs):
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
         out = memory[:, :, : len(nodes)]
         out[...] = batched_gradient(x, nodes, rngs)
         return out
@@ -139,10 +145,10 @@ def test_a_batched_gradient_may_return_the_same_memory_again():
     np.testing.assert_array_equal(dnasa.solve(same, GRAPH, steps=5).x, dnasa.solve(new, GRAPH, steps=5).x)
 
 
-def test_the_rows_of_a_batched_gradient_are_checked_once():
+def test_the_rows_of_a_batched_gradient_are_checked_once() -> None:
     rows = []
 
-    def gradient(x, nodes, rngs):
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
         rows.append(nodes.tolist())
         return batched_gradient(x, nodes, rngs)
 
@@ -166,16 +172,16 @@ def test_the_rows_of_a_batched_gradient_are_checked_once():
         ({"prox": lambda x: x}, r"prox must be a function prox\(x, step\)"),
     ],
 )
-def test_what_is_not_a_function_of_these_arguments_is_refused(options, message):
+def test_what_is_not_a_function_of_these_arguments_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Custom(**{"gradient": node_gradient, "start": np.zeros(DIM)} | options)
 
 
-def test_a_function_without_a_signature_is_accepted():
+def test_a_function_without_a_signature_is_accepted() -> None:
     class Compiled:
         __signature__ = "unknown"
 
-        def __call__(self, x, node, rng):
+        def __call__(self, x: Array, node: int, rng: np.random.Generator) -> Array:
             return x - TARGETS[node]
 
     with pytest.raises(TypeError, match="__signature__"):
@@ -187,7 +193,7 @@ def test_a_function_without_a_signature_is_accepted():
 
 
 @pytest.mark.parametrize("way", ["compiled", "not compiled", "unknown memory"])
-def test_draws_for_all_nodes_are_those_of_each_stream(way, monkeypatch):
+def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "not compiled":
         monkeypatch.setattr(randomness, "compiled", None)
     rngs = Generators("custom", [0, 9], range(3, 6))
@@ -217,14 +223,14 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way, monkeypatch):
                     np.testing.assert_array_equal(a[s, k], b)
 
 
-def test_a_generator_of_one_node_continues_what_was_drawn_for_all():
+def test_a_generator_of_one_node_continues_what_was_drawn_for_all() -> None:
     together = Generators("custom", [0], range(2)).at(5)
     first, alone = together.standard_normal(2), Streams("custom").at(0, 1, 5)
     np.testing.assert_array_equal(first[0, 1], alone.standard_normal(2))
     assert together[0][1].random() == alone.random()
 
 
-def test_generators_name_an_unknown_method():
+def test_generators_name_an_unknown_method() -> None:
     with pytest.raises(AttributeError, match="no method 'gauss'"):
         Generators("custom", [0], range(2)).at(0).gauss(3)
 
@@ -234,19 +240,19 @@ def test_generators_name_an_unknown_method():
 
 @pytest.mark.parametrize(("loss", "batched"), [(node_loss, False), (batched_loss, True)])
 @pytest.mark.parametrize("start", [np.zeros(DIM), torch.zeros(DIM, dtype=torch.float64)])
-def test_from_loss_differentiates(loss, batched, start):
+def test_from_loss_differentiates(loss: Callable[..., Any], batched: bool, start: Array) -> None:
     problem = Custom.from_loss(loss, start, batched=batched)
     result = dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 0.02], steps=20, seed=[0, 1])
     by_hand = dnasa.solve(Custom(node_gradient, np.zeros(DIM)), GRAPH, "dsgt", eta=[0.01, 0.02], steps=20, seed=[0, 1])
     np.testing.assert_allclose(result.x, by_hand.x, rtol=1e-12, atol=1e-14)
 
 
-def test_other_errors_of_a_loss_are_shown_as_they_are():
+def test_other_errors_of_a_loss_are_shown_as_they_are() -> None:
     with pytest.raises(RuntimeError, match="must match the size"):
         dnasa.solve(Custom.from_loss(lambda x, node, rng: (x - torch.zeros(2)).sum(), np.zeros(DIM)), GRAPH, steps=2)
 
 
-def test_another_loss_is_another_problem():
+def test_another_loss_is_another_problem() -> None:
     one, other = (Custom.from_loss(loss, np.zeros(DIM)).node_fingerprint(0) for loss in (node_loss, batched_loss))
     assert one != other
 
@@ -263,7 +269,7 @@ def test_another_loss_is_another_problem():
         (lambda x, nodes, rngs: torch.dot(x[0, 0, 0], TARGETS[0]), True, "batched loss combines .* NumPy"),
     ],
 )
-def test_mistakes_in_a_loss_get_one_line(loss, batched, message):
+def test_mistakes_in_a_loss_get_one_line(loss: Callable[..., Any], batched: bool, message: str) -> None:
     with pytest.raises(InputError, match=message):
         dnasa.solve(Custom.from_loss(loss, np.zeros(DIM), batched=batched), GRAPH, steps=2)
 
@@ -271,7 +277,7 @@ def test_mistakes_in_a_loss_get_one_line(loss, batched, message):
 # ---------------------------------------------------------------- metrics
 
 
-def test_evaluate_adds_metrics_to_the_history():
+def test_evaluate_adds_metrics_to_the_history() -> None:
     center = TARGETS.mean(0)
     problem = Custom(
         batched_gradient, np.zeros(DIM), batched=True, evaluate=lambda x: {"distance": np.linalg.norm(x - center)}
@@ -292,7 +298,7 @@ def test_evaluate_adds_metrics_to_the_history():
         (lambda x: {"consensus": 1.0}, "column of every history"),
     ],
 )
-def test_mistakes_in_evaluate_get_one_line(evaluate, message):
+def test_mistakes_in_evaluate_get_one_line(evaluate: Callable[..., Any], message: str) -> None:
     problem = Custom(batched_gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 1e-300], schedule="constant", steps=3)
@@ -310,14 +316,14 @@ def test_mistakes_in_evaluate_get_one_line(evaluate, message):
     ],
     ids=["loss", "full gradient"],
 )
-def test_what_is_measured_must_be_finite_where_x_is(function, message, start):
+def test_what_is_measured_must_be_finite_where_x_is(function: dict[str, Any], message: str, start: Array) -> None:
     problem = Custom(lambda x, node, rng: x, start, **function)
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, GRAPH, steps=2)
 
 
-def test_a_diverging_run_may_have_a_loss_that_is_not_finite():
-    def gradient(x, node, rng):
+def test_a_diverging_run_may_have_a_loss_that_is_not_finite() -> None:
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         return -(x**3)
 
     problem = Custom(gradient, np.ones(DIM), loss=lambda x, node: (x**4).sum())

@@ -4,7 +4,9 @@ import gzip
 import io
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -16,32 +18,32 @@ from PIL import Image
 
 from dnasa import data
 from dnasa.core import InputError
-from dnasa.data import datasets, files
+from dnasa.data import Dataset, datasets, files
 from dnasa.data.reading import read_text_frame
 
 REAL = Path(os.environ.get("DNASA_DATA", "/nowhere"))
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty $DNASA_DATA."""
     monkeypatch.setenv("DNASA_DATA", str(tmp_path / "data"))
     return tmp_path / "data"
 
 
-def write(path, content, zipped):
+def write(path: Path, content: bytes | str, zipped: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = content if isinstance(content, bytes) else content.encode()
     target = path.with_name(path.name + ".gz") if zipped else path
     target.write_bytes(gzip.compress(content) if zipped else content)
 
 
-def idx(array):
+def idx(array: np.ndarray) -> bytes:
     return (
         b"\x00\x00\x08"
         + bytes([array.ndim])
@@ -51,7 +53,7 @@ def idx(array):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_mnist_is_read_from_idx_files(home, zipped):
+def test_mnist_is_read_from_idx_files(home: Path, zipped: bool) -> None:
     images, labels = np.arange(3 * 784).reshape(3, 28, 28) % 256, np.array([7, 0, 9])
     for name, array in zip(datasets.MNIST_FILES, (images, labels, images[:2], labels[:2]), strict=True):
         write(home / "mnist" / name, idx(array), zipped)
@@ -63,7 +65,7 @@ def test_mnist_is_read_from_idx_files(home, zipped):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a9a_is_read_from_libsvm_text(home, zipped):
+def test_a9a_is_read_from_libsvm_text(home: Path, zipped: bool) -> None:
     write(home / "a9a" / "a9a", "+1 1:1 123:1\n-1 2:1\n-1 3:1\n", zipped)
     write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1 122:1\n", zipped)
     rows = data.load("a9a")
@@ -73,7 +75,7 @@ def test_a9a_is_read_from_libsvm_text(home, zipped):
     assert rows.inputs[0, 122] == 1
 
 
-def test_covertype_is_class_two_against_the_rest(home):
+def test_covertype_is_class_two_against_the_rest(home: Path) -> None:
     lines = ["a,b,cover"] + [f"{i},{i % 3},{1 + i % 7}" for i in range(70)]
     write(home / "covertype" / "covertype-sample.csv", "\n".join(lines) + "\n", True)
     rows = data.load("covertype")
@@ -85,7 +87,7 @@ def test_covertype_is_class_two_against_the_rest(home):
     assert data.load("covertype").inputs.shape == rows.inputs.shape
 
 
-def test_miniboone_has_its_signal_first(home):
+def test_miniboone_has_its_signal_first(home: Path) -> None:
     text = " 30 100\n" + "\n".join(" ".join(str(i + j / 7) for j in range(50)) for i in range(130)) + "\n"
     write(home / "miniboone" / "MiniBooNE_PID.txt", text, False)
     rows = data.load("miniboone")
@@ -97,7 +99,7 @@ def test_miniboone_has_its_signal_first(home):
     assert inputs.shape == (130, 50)
 
 
-def cifar10(labels):
+def cifar10(labels: Sequence[int]) -> tuple[np.ndarray, bytes]:
     """Images and the same in the binary format."""
     images = np.random.default_rng(0).integers(256, size=(len(labels), 3, 32, 32), dtype=np.uint8)
     rows = np.concatenate([np.array(labels, np.uint8)[:, None], images.reshape(len(labels), -1)], axis=1)
@@ -106,7 +108,7 @@ def cifar10(labels):
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("folder", ["cifar10", "cifar10/cifar-10-batches-bin"])
-def test_cifar10_is_read_from_its_binary_files(home, folder, zipped):
+def test_cifar10_is_read_from_its_binary_files(home: Path, folder: str, zipped: bool) -> None:
     images, content = cifar10([3, 0, 9])
     for name in datasets.CIFAR10_FILES:
         write(home / folder / name, content, zipped)
@@ -118,13 +120,13 @@ def test_cifar10_is_read_from_its_binary_files(home, folder, zipped):
     assert (rows.inputs.dtype, rows.classes, rows.source) == (np.uint8, 10, str(home / folder))
 
 
-def as_jpeg(colour, size=(32, 32), mode="RGB"):
+def as_jpeg(colour: Any, size: tuple[int, int] = (32, 32), mode: str = "RGB") -> bytes:
     out = io.BytesIO()
     Image.new(mode, size, colour).save(out, "JPEG", quality=95)
     return out.getvalue()
 
 
-def jpeg_parts(images, labels):
+def jpeg_parts(images: Sequence[bytes], labels: Sequence[int]) -> dict[str, np.ndarray]:
     """The arrays of the .npz, with the same images for training and for testing."""
     parts = {
         "jpeg": np.frombuffer(b"".join(images), np.uint8),
@@ -134,7 +136,7 @@ def jpeg_parts(images, labels):
     return {f"{kind}_{name}": part for kind in ("train", "test") for name, part in parts.items()}
 
 
-def test_cifar10_as_jpeg_is_named_as_such(home):
+def test_cifar10_as_jpeg_is_named_as_such(home: Path) -> None:
     colours = [(200, 10, 50), (0, 255, 100)]
     content = npz(**jpeg_parts([as_jpeg(colour) for colour in colours], [7, 2]))
     write(home / "cifar10" / datasets.CIFAR10_JPEG, content, False)
@@ -172,20 +174,20 @@ JPEGS = jpeg_parts([as_jpeg((9, 9, 9))] * 2, [0, 1])
         (jpeg_parts([as_jpeg((9, 9, 9))[:-200]] * 2, [0, 1]), "not a colour JPEG of 32 x 32"),
     ],
 )
-def test_a_damaged_archive_of_jpegs_is_refused(home, parts, words):
+def test_a_damaged_archive_of_jpegs_is_refused(home: Path, parts: dict[str, Any], words: str) -> None:
     write(home / "cifar10" / datasets.CIFAR10_JPEG, npz(**JPEGS | parts), False)
     with pytest.raises(InputError, match=words):
         data.load("cifar10")
 
 
-def test_jpegs_without_their_decoder_name_the_remedy(home, monkeypatch):
+def test_jpegs_without_their_decoder_name_the_remedy(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     write(home / "cifar10" / datasets.CIFAR10_JPEG, npz(**JPEGS), False)
     with pytest.raises(InputError, match=r"Pillow: pip install 'dnasa\[data\]'"):
         data.load("cifar10")
 
 
-def test_cifar10_comes_from_openml_too(home, monkeypatch):
+def test_cifar10_comes_from_openml_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = np.zeros((50_002, 3072), np.float32)
     pixels[0, :1024] = 255
     monkeypatch.setattr(datasets, "fetch_openml", lambda number: (pixels, np.arange(50_002) % 10))
@@ -196,11 +198,11 @@ def test_cifar10_comes_from_openml_too(home, monkeypatch):
     assert rows.inputs[0].mean((1, 2)).tolist() == [255, 0, 0]
 
 
-def decoded(rows, tokens):
+def decoded(rows: Dataset, tokens: Iterable[int]) -> str:
     return "".join(rows.vocabulary[token] for token in tokens)
 
 
-def test_a_text_becomes_windows_of_characters(tmp_path):
+def test_a_text_becomes_windows_of_characters(tmp_path: Path) -> None:
     text = "".join(np.random.default_rng(0).choice(list("aé\n😀z"), 500))
     (tmp_path / "my.txt").write_text(text)
     rows = data.load(str(tmp_path / "my.txt"), context=8)
@@ -215,7 +217,7 @@ def test_a_text_becomes_windows_of_characters(tmp_path):
     assert decoded(rows, rows.test_labels.reshape(-1)) == text[451:499]
 
 
-def test_nodes_have_parts_of_the_text_that_do_not_overlap(tmp_path):
+def test_nodes_have_parts_of_the_text_that_do_not_overlap(tmp_path: Path) -> None:
     text = "".join(map(chr, range(1000, 2000)))  # every character once
     (tmp_path / "my.txt").write_text(text)
     rows = data.load(str(tmp_path / "my.txt"), context=10)
@@ -230,7 +232,7 @@ def test_nodes_have_parts_of_the_text_that_do_not_overlap(tmp_path):
         data.partition("contiguous", rows.labels, 100)
 
 
-def test_shakespeare_is_a_text_in_the_folder(home):
+def test_shakespeare_is_a_text_in_the_folder(home: Path) -> None:
     with pytest.raises(InputError, match=r"no \$DNASA_DATA/text/shakespeare.txt: put a text"):
         data.load("shakespeare")
     write(home / "text" / "shakespeare.txt", "To be or not to be. " * 200, False)
@@ -238,7 +240,9 @@ def test_shakespeare_is_a_text_in_the_folder(home):
     assert (rows.name, rows.classes, rows.inputs.shape[1]) == ("shakespeare", 9, 256)
 
 
-def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(home, monkeypatch):
+def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
     write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
     first = data.load("a9a")
@@ -250,7 +254,7 @@ def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(home, monk
     assert len(data.load("a9a").inputs) == 3
 
 
-def test_data_with_a_damaged_cache_is_parsed_again(home):
+def test_data_with_a_damaged_cache_is_parsed_again(home: Path) -> None:
     write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
     write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
     data.load("a9a")
@@ -259,10 +263,10 @@ def test_data_with_a_damaged_cache_is_parsed_again(home):
     assert data.load("a9a").inputs.shape == (2, 123)
 
 
-def test_data_missing_in_the_folder_is_fetched_from_openml_once(home, monkeypatch):
+def test_data_missing_in_the_folder_is_fetched_from_openml_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched = []
 
-    def fetch(number):
+    def fetch(number: int) -> tuple[np.ndarray, np.ndarray]:
         fetched.append(number)
         return np.random.default_rng(0).random((130_064, 3), np.float32), np.arange(130_064) % 2
 
@@ -274,8 +278,8 @@ def test_data_missing_in_the_folder_is_fetched_from_openml_once(home, monkeypatc
     assert fetched == [41150]
 
 
-def test_without_network_the_remedy_is_named(home, monkeypatch):
-    def fetch(number):
+def test_without_network_the_remedy_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(number: int) -> NoReturn:
         raise OSError("no route")
 
     monkeypatch.setattr(datasets, "fetch_openml", fetch)
@@ -283,7 +287,7 @@ def test_without_network_the_remedy_is_named(home, monkeypatch):
         data.load("miniboone")
 
 
-def test_openml_labels_become_numbers(monkeypatch):
+def test_openml_labels_become_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     import sklearn.datasets
 
     monkeypatch.setattr(
@@ -294,7 +298,7 @@ def test_openml_labels_become_numbers(monkeypatch):
     assert inputs.dtype == np.float32
 
 
-def test_a_users_arrays_files_and_torch_datasets_are_read(tmp_path):
+def test_a_users_arrays_files_and_torch_datasets_are_read(tmp_path: Path) -> None:
     x, y = np.arange(20.0).reshape(10, 2), np.array(list("abababbaab"))
     rows = data.from_arrays(x, y)
     assert (len(rows.labels), len(rows.test_labels), rows.classes) == (8, 2, 2)
@@ -337,7 +341,7 @@ def test_a_users_arrays_files_and_torch_datasets_are_read(tmp_path):
         ("x.txt", b"ab" * 1500 + b"\xff", r"not UTF-8 text \(byte 3,000\)"),
     ],
 )
-def test_a_users_damaged_file_is_refused(tmp_path, name, content, words):
+def test_a_users_damaged_file_is_refused(tmp_path: Path, name: str, content: bytes | None, words: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=words):
@@ -361,14 +365,14 @@ def test_a_users_damaged_file_is_refused(tmp_path, name, content, words):
         (lambda p: files.read_libsvm(p, 3), gzip.compress(b"+1 1:1\n", mtime=0)[:-4], "^Cannot read"),
     ],
 )
-def test_damaged_files_are_refused(tmp_path, reader, content, words):
+def test_damaged_files_are_refused(tmp_path: Path, reader: Callable[..., Any], content: bytes, words: str) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(InputError, match=words):
         reader(tmp_path / "file")
 
 
 @pytest.mark.parametrize("parts", ["images", "labels", "both", "planes"])
-def test_images_and_labels_that_do_not_belong_together_are_refused(home, parts):
+def test_images_and_labels_that_do_not_belong_together_are_refused(home: Path, parts: str) -> None:
     images, labels = np.zeros((3, 28, 28)), np.arange(3)
     first = {
         "images": (images[:2], labels),
@@ -382,24 +386,24 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(home, parts):
         data.load("mnist")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_table(tmp_path):
+def test_a_byte_order_mark_is_no_part_of_the_table(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbf1,2,0\n" + b"3,4,1\n5,6,0\n")
     assert read_text_frame(tmp_path / "x.csv").frame.shape == (3, 3)
     (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbfa,b\n" + b"3,4\n5,6\n")
     assert list(read_text_frame(tmp_path / "x.csv").frame) == ["a", "b"]
 
 
-def test_labels_may_mix_numbers_and_words():
+def test_labels_may_mix_numbers_and_words() -> None:
     assert files.numbered(np.array([2, "b", 2, "a"], dtype=object)).tolist() == [0, 2, 0, 1]
 
 
-def test_arrays_that_are_not_needed_are_not_read(tmp_path):
+def test_arrays_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "x.npz").write_bytes(npz(inputs=X, labels=Y, notes=np.array([None])))
     assert data.load(str(tmp_path / "x.npz")).inputs.shape == (8, 2)
 
 
 @pytest.mark.skipif(not (REAL / "mnist").is_dir(), reason="needs $DNASA_DATA")
-def test_the_real_files_have_their_known_sizes():
+def test_the_real_files_have_their_known_sizes() -> None:
     mnist, a9a, covertype = (data.load(name) for name in ("mnist", "a9a", "covertype"))
     assert mnist.inputs.shape == (60_000, 1, 28, 28)
     assert mnist.test_inputs.shape == (10_000, 1, 28, 28)
@@ -414,7 +418,7 @@ def test_the_real_files_have_their_known_sizes():
 
 @pytest.mark.long
 @pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="needs $DNASA_DATA")
-def test_the_real_cifar10_and_shakespeare_have_their_known_sizes():
+def test_the_real_cifar10_and_shakespeare_have_their_known_sizes() -> None:
     cifar10, text = data.load("cifar10"), data.load("shakespeare")
     assert (cifar10.inputs.shape, cifar10.test_inputs.shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
     np.testing.assert_allclose(cifar10.inputs.mean((0, 2, 3)), (125.3, 123.0, 113.9), atol=0.1)
@@ -429,7 +433,7 @@ def test_the_real_cifar10_and_shakespeare_have_their_known_sizes():
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_every_row_belongs_to_exactly_one_node(how, nodes, rows, seed):
+def test_every_row_belongs_to_exactly_one_node(how: str, nodes: int, rows: int, seed: int) -> None:
     labels = np.random.default_rng(seed).integers(0, 4, rows)
     shards = data.partition(how, labels, nodes, seed)
     assert sorted(np.concatenate(shards).tolist()) == list(range(rows))
@@ -441,10 +445,10 @@ def test_every_row_belongs_to_exactly_one_node(how, nodes, rows, seed):
     assert data.class_table(labels, shards, 4).sum() == rows
 
 
-def test_by_label_separates_the_classes_and_dirichlet_lies_between():
+def test_by_label_separates_the_classes_and_dirichlet_lies_between() -> None:
     labels = np.repeat(np.arange(8), 100)
 
-    def purity(how):
+    def purity(how: str) -> float:
         return np.mean([t.max() / t.sum() for t in data.class_table(labels, data.partition(how, labels, 8), 8)])
 
     assert purity("by_label") == 1
@@ -452,6 +456,6 @@ def test_by_label_separates_the_classes_and_dirichlet_lies_between():
 
 
 @pytest.mark.parametrize("how", ["wat", "dirichlet(x)", "dirichlet(-1)", "iid(3)", "dirichlet(1"])
-def test_an_unreadable_partition_is_refused(how):
+def test_an_unreadable_partition_is_refused(how: str) -> None:
     with pytest.raises(InputError):
         data.partition(how, np.arange(20) % 2, 4)

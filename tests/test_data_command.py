@@ -2,6 +2,9 @@
 
 import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +18,7 @@ from dnasa.studies import datasets
 
 
 @pytest.fixture
-def table(tmp_path):
+def table(tmp_path: Path) -> Path:
     mixed().assign(number=range(60), same=1, street=["a", "b"] * 30).to_csv(
         tmp_path / "houses.csv", index=False, sep=";"
     )
@@ -23,10 +26,10 @@ def table(tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capfd):
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, str, str]]:
     """The exit code and the output of a command in this process, without line breaks and frames of tables."""
 
-    def call(*words):
+    def call(*words: object) -> tuple[Any, str, str]:
         monkeypatch.setattr(sys, "argv", ["dnasa", *map(str, words)])
         cli.running.engine = "simulated"
         with pytest.raises(SystemExit) as end:
@@ -37,7 +40,7 @@ def run(monkeypatch, capfd):
     return call
 
 
-def test_what_was_understood_is_shown(table, run):
+def test_what_was_understood_is_shown(table: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
     code, out, err = run("data", table, "--target", "price")
     assert code == 0, err
     for words in (
@@ -57,7 +60,7 @@ def test_what_was_understood_is_shown(table, run):
         assert words in out, words
 
 
-def test_tables_are_never_cut_off(tmp_path, run):
+def test_tables_are_never_cut_off(tmp_path: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
     """Long names and many classes, at the 80 columns of a pipe: all of them are there, and no text ends in dots."""
     names = [f"a_rather_long_name_of_a_class_{i}" for i in range(30)]
     frame = pd.DataFrame({"a_column_with_a_name_that_is_longer_than_any_other": range(300), "kind": names * 10})
@@ -70,7 +73,9 @@ def test_tables_are_never_cut_off(tmp_path, run):
     assert "longer_than_any_other" in joined
 
 
-def test_the_default_model_of_images_names_a_smaller_one(tmp_path, run):
+def test_the_default_model_of_images_names_a_smaller_one(
+    tmp_path: Path, run: Callable[..., tuple[Any, str, str]]
+) -> None:
     for i in range(10):
         (tmp_path / "x" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 25 * i, np.uint8)).save(tmp_path / "x" / "ab"[i % 2] / f"{i}.png")
@@ -81,7 +86,7 @@ def test_the_default_model_of_images_names_a_smaller_one(tmp_path, run):
         assert ("--model resnet:8 is a smaller one" in out) is mentioned
 
 
-def test_a_long_list_of_classes_is_cut(tmp_path, run):
+def test_a_long_list_of_classes_is_cut(tmp_path: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
     frame = pd.DataFrame({"a": range(240), "kind": [f"k{i}" for i in range(60)] * 4})
     frame.to_csv(tmp_path / "x.csv", index=False)
     code, out, err = run("data", tmp_path / "x.csv", "--target", "kind", "--nodes", 2)
@@ -91,7 +96,7 @@ def test_a_long_list_of_classes_is_cut(tmp_path, run):
 
 
 @pytest.mark.parametrize("classes", [3, 11, 40])
-def test_every_class_has_a_colour_and_every_node_a_tick(classes):
+def test_every_class_has_a_colour_and_every_node_a_tick(classes: int) -> None:
     counts = {"node": range(16)} | {str(name): [1] * 16 for name in range(classes)} | {"total": [classes] * 16}
     figure = datasets.draw(pd.DataFrame(counts), "x", "iid")
     figure.draw_without_rendering()
@@ -101,7 +106,7 @@ def test_every_class_has_a_colour_and_every_node_a_tick(classes):
     assert axis.get_axisbelow() is True
 
 
-def test_the_nodes_files_are_compared(tmp_path, run):
+def test_the_nodes_files_are_compared(tmp_path: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
     folder = write(tmp_path / "clinics", frames())
     code, out, err = run("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind")
     assert code == 0, err
@@ -111,7 +116,9 @@ def test_the_nodes_files_are_compared(tmp_path, run):
     assert run("data", "digits", "--shard-dir", folder)[0] == 2
 
 
-def test_training_says_what_was_done_and_is_named_after_its_file(table, run):
+def test_training_says_what_was_done_and_is_named_after_its_file(
+    table: Path, run: Callable[..., tuple[Any, str, str]]
+) -> None:
     code, out, err = run("train", "--data", table, "--target", "price", "--steps", 5, "--nodes", 4)
     assert code == 0, err
     assert "Regression of price" in out
@@ -128,7 +135,9 @@ def test_training_says_what_was_done_and_is_named_after_its_file(table, run):
         ("multilabel", "old,dear", "test label accuracy"),
     ],
 )
-def test_rules_are_compared_on_every_task(tmp_path, run, task, target, column):
+def test_rules_are_compared_on_every_task(
+    tmp_path: Path, run: Callable[..., tuple[Any, str, str]], task: str, target: str, column: str
+) -> None:
     frame = mixed(100).dropna()
     frame = frame.assign(old=(frame.age > 45).astype(int), dear=(frame.price > 140).astype(int))
     frame.to_csv(tmp_path / "x.csv", index=False)
@@ -157,7 +166,9 @@ def test_rules_are_compared_on_every_task(tmp_path, run, task, target, column):
         ("train --data FILE --target price --partition by_label", "no class to divide them by"),
     ],
 )
-def test_wrong_options_get_one_line(table, run, words, line):
+def test_wrong_options_get_one_line(
+    table: Path, run: Callable[..., tuple[Any, str, str]], words: str, line: str
+) -> None:
     code, _, err = run(*(str(table) if word == "FILE" else word for word in words.split()))
     assert code == 2
     assert re.search(line, err), err

@@ -1,5 +1,6 @@
 """Directed graphs have column-stochastic weights, and rules are refused on graphs that they cannot use."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import networkx as nx
@@ -15,9 +16,10 @@ from dnasa.core import Array, Exchange, InputError, Needs, Rule
 from dnasa.problems import Custom
 from dnasa.rules import RULES, d2, dsgd, edm, extra, gt_hsgd, push_sum, qg_dsgdm
 from dnasa.rules.schedules import constant
+from dnasa.topology import Topology
 
 
-def test_the_directed_ring_sends_half_of_a_nodes_weight_to_the_next():
+def test_the_directed_ring_sends_half_of_a_nodes_weight_to_the_next() -> None:
     graph = topology.directed_ring(4)
     np.testing.assert_allclose(graph.weights, np.array([[1, 0, 0, 1], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]) / 2)
     assert graph.directed
@@ -29,7 +31,7 @@ def test_the_directed_ring_sends_half_of_a_nodes_weight_to_the_next():
     assert np.isnan(graph.smallest_eigenvalue)
 
 
-def test_the_directed_exponential_graph_sends_equal_shares_to_powers_of_two():
+def test_the_directed_exponential_graph_sends_equal_shares_to_powers_of_two() -> None:
     graph = topology.directed_exponential(10)
     assert sorted(graph.graph.successors(0)) == [1, 2, 4, 8]
     assert graph.neighbours(0) == [2, 6, 8, 9]
@@ -38,19 +40,19 @@ def test_the_directed_exponential_graph_sends_equal_shares_to_powers_of_two():
 
 
 @pytest.mark.parametrize("n", [3, 50, 700])
-def test_directed_graphs_have_the_rho_of_theory(n):
+def test_directed_graphs_have_the_rho_of_theory(n: int) -> None:
     assert topology.directed_ring(n).rho == pytest.approx(np.cos(np.pi / n), abs=1e-9)
     even = topology.directed_exponential(2 * n)
     assert even.rho == pytest.approx(1 - 2 / (1 + np.ceil(np.log2(2 * n))), abs=1e-9)  # Ying et al., 2021
 
 
-def test_a_large_directed_ring_knows_its_rho():
+def test_a_large_directed_ring_knows_its_rho() -> None:
     graph = topology.directed_ring(20_000)
     assert sp.issparse(graph.weights)
     assert 1 - graph.rho == pytest.approx(1 - np.cos(np.pi / 20_000), rel=0.01)
 
 
-def test_a_directed_networkx_graph_sends_along_its_edges():
+def test_a_directed_networkx_graph_sends_along_its_edges() -> None:
     graph = topology.from_networkx(nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("a", "c"), ("a", "a")]))
     np.testing.assert_allclose(graph.weights, [[1 / 3, 0, 1 / 2], [1 / 3, 1 / 2, 0], [1 / 3, 1 / 2, 1 / 2]])
     assert sorted(graph.graph.edges) == [(0, 1), (0, 2), (1, 2), (2, 0)]
@@ -59,7 +61,7 @@ def test_a_directed_networkx_graph_sends_along_its_edges():
     assert graph.messages == 4
 
 
-def test_a_column_stochastic_matrix_is_a_directed_topology():
+def test_a_column_stochastic_matrix_is_a_directed_topology() -> None:
     W = np.array([[0.5, 0.3, 0], [0.5, 0, 0.6], [0, 0.7, 0.4]])
     for given_matrix in (W, sp.csr_array(W)):
         graph = topology.from_matrix(given_matrix)
@@ -69,14 +71,14 @@ def test_a_column_stochastic_matrix_is_a_directed_topology():
         assert graph.rho == pytest.approx(moduli[-2])
 
 
-def test_a_directed_ring_that_loses_a_node_is_closed_by_one_edge():
+def test_a_directed_ring_that_loses_a_node_is_closed_by_one_edge() -> None:
     rest = topology.without(topology.directed_ring(6), [2])
     np.testing.assert_allclose(rest.weights, topology.directed_ring(5).weights)
 
 
 @given(n=st.integers(1, 12), p=st.floats(0, 0.4), seed=st.integers(0, 10_000))
 @settings(max_examples=150, deadline=None)
-def test_lost_nodes_of_a_directed_graph_cost_the_fewest_new_edges(n, p, seed):
+def test_lost_nodes_of_a_directed_graph_cost_the_fewest_new_edges(n: int, p: float, seed: int) -> None:
     rest = nx.gnp_random_graph(n, p, seed=seed, directed=True)
     graph = rest.copy()
     graph.add_edges_from([(n, i) for i in range(n)] + [(i, n) for i in range(n)])
@@ -94,7 +96,7 @@ class Stored(NamedTuple):
     g: Array
 
 
-def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange():
+def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange() -> None:
     later = Rule(
         lambda x: Stored(x, 0 * x),
         lambda s, gradients, t: ((), s._replace(g=gradients[0])),
@@ -113,7 +115,7 @@ def test_push_sum_weighs_an_x_that_is_mixed_in_a_later_exchange():
 # ---------------------------------------------------------------- what rules need
 
 
-def test_a_rule_for_undirected_graphs_is_refused_on_a_directed_one():
+def test_a_rule_for_undirected_graphs_is_refused_on_a_directed_one() -> None:
     graph, rule = topology.directed_ring(5), dsgd(constant(0.1))
     with pytest.raises(
         InputError, match=r"directed_ring is directed\. Use an undirected one, .* sgp or push_dsgt, .*push_sum"
@@ -124,7 +126,7 @@ def test_a_rule_for_undirected_graphs_is_refused_on_a_directed_one():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_every_built_in_rule_runs_on_a_directed_graph_or_is_refused_with_the_remedy(name):
+def test_every_built_in_rule_runs_on_a_directed_graph_or_is_refused_with_the_remedy(name: str) -> None:
     problem = Custom(lambda x, node, rng: x - node, start=np.zeros(4))
     options: Any = {"eta": 0.1} if RULES[name].needs_eta else {}
     if name in ("sgp", "push_dsgt"):
@@ -135,7 +137,7 @@ def test_every_built_in_rule_runs_on_a_directed_graph_or_is_refused_with_the_rem
             dnasa.solve(problem, topology.directed_ring(5), name, steps=10, **options)
 
 
-def test_push_dsgt_is_exact_where_the_graph_is_not_balanced():
+def test_push_dsgt_is_exact_where_the_graph_is_not_balanced() -> None:
     """Node 0 sends to three others: without push-sum's weights the nodes would count differently."""
     graph = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)]))
     assert np.abs(graph.weights.sum(axis=1) - 1).max() > 0.2
@@ -144,13 +146,13 @@ def test_push_dsgt_is_exact_where_the_graph_is_not_balanced():
     np.testing.assert_allclose(done.x, 2, atol=1e-9)  # (0 * 1 + 1 * 2 + 2 * 3 + 3 * 4) / (1 + 2 + 3 + 4)
 
 
-def test_gt_hsgd_cannot_be_wrapped_in_push_sum():
+def test_gt_hsgd_cannot_be_wrapped_in_push_sum() -> None:
     with pytest.raises(InputError, match="cannot be used with push-sum"):
         push_sum(gt_hsgd(constant(0.1), constant(0.1)))
 
 
 @pytest.mark.parametrize("make", [d2, edm])
-def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make):
+def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make: Callable[..., Any]) -> None:
     rule = make(constant(0.1))
     with pytest.raises(InputError, match=r"above -1/3; the smallest of this ring, -1/3, is not above\. Use .*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
@@ -161,19 +163,21 @@ def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make)
     topology.check_weights(rule._replace(needs=Needs()), topology.ring(8), 1)
 
 
-def two_nodes(eigenvalue):
+def two_nodes(eigenvalue: float) -> Topology:
     own = (1 + eigenvalue) / 2
     return topology.from_matrix([[own, 1 - own], [1 - own, own]])
 
 
-def distance(rule, graph, steps=1500):
+def distance(rule: Rule, graph: Topology, steps: int = 1500) -> float:
     """Of the iterates to the minimum of (x - 0)^2 / 2 + (x - 1)^2 / 2."""
     problem = Custom(lambda x, node, rng: x - node, start=np.zeros(1))
     return abs(dnasa.solve(problem, graph, rule, steps=steps, evaluate=[steps], progress=False).x - 0.5).max()
 
 
 @pytest.mark.parametrize(("make", "bound"), [(d2, -1 / 3), (edm, -1 / 3), (qg_dsgdm, -0.9135)])
-def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(make, bound):
+def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(
+    make: Callable[..., Any], bound: float
+) -> None:
     rule = make(constant(2e-3))
     assert rule.needs.smallest_eigenvalue == pytest.approx(bound, abs=1e-3)
     assert distance(rule, two_nodes(bound + 0.02), 4000) < 0.03
@@ -183,7 +187,7 @@ def test_the_bound_on_the_eigenvalues_is_where_small_steps_become_unstable(make,
         assert not distance(rule._replace(needs=Needs()), two_nodes(bound - 0.02), 4000) < 1e3
 
 
-def test_extra_is_stable_for_every_undirected_graph_and_refused_with_push_sum():
+def test_extra_is_stable_for_every_undirected_graph_and_refused_with_push_sum() -> None:
     assert distance(extra(constant(0.1)), two_nodes(-0.99)) < 1e-9
     with pytest.raises(InputError, match="cannot be used with push-sum"):
         push_sum(extra(constant(0.1)))

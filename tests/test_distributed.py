@@ -39,7 +39,7 @@ EVERY = [
 
 @LONG  # tests/test_expressiveness.py and tests/test_machines.py have short ones
 @pytest.mark.parametrize(("engine", "processes"), EVERY)
-def test_real_processes_give_the_simulators_iterates_and_samples(engine, processes):
+def test_real_processes_give_the_simulators_iterates_and_samples(engine: str, processes: int) -> None:
     done = launch(engine, processes, JOB, "same", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert re.findall("same (.*)", done.stdout) == ["ring", "random", "star", "sparse", "one_peer"]
@@ -47,7 +47,7 @@ def test_real_processes_give_the_simulators_iterates_and_samples(engine, process
 
 @LONG
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_network_trains_alike_on_real_processes(engine):
+def test_a_network_trains_alike_on_real_processes(engine: str) -> None:
     done = launch(engine, 4, JOB, "network", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "same network" in done.stdout
@@ -55,21 +55,21 @@ def test_a_network_trains_alike_on_real_processes(engine):
 
 @LONG
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine):
+def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine: str) -> None:
     done = launch(engine, 4, JOB, "optimizer", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "same optimizer" in done.stdout
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_exception_in_a_users_script_ends_all_and_is_shown(engine):
+def test_an_exception_in_a_users_script_ends_all_and_is_shown(engine: str) -> None:
     done = launch(engine, 2, JOB, "trip", engine)
     assert done.returncode != 0
     assert "a mistake in the script" in done.stderr
 
 
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
-def test_a_killed_process_ends_all_with_its_name(engine):
+def test_a_killed_process_ends_all_with_its_name(engine: str) -> None:
     """By us or, where torchrun ends the others before they can say anything, by torchrun."""
     done = launch(engine, 3, JOB, "wait", engine, "kill")
     assert done.returncode != 0
@@ -79,14 +79,14 @@ def test_a_killed_process_ends_all_with_its_name(engine):
 
 @pytest.mark.xdist_group("waiting")  # beside the others: it needs no core
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
-def test_a_process_that_hangs_ends_all_with_its_name(engine):
+def test_a_process_that_hangs_ends_all_with_its_name(engine: str) -> None:
     done = launch(engine, 3, JOB, "wait", engine, "hang")
     assert done.returncode != 0
     assert re.search(r"No answer from rank 2 \(nodes 4 to 5\)", done.stderr), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
-def test_a_process_that_raises_ends_all_with_its_reason(engine):
+def test_a_process_that_raises_ends_all_with_its_reason(engine: str) -> None:
     done = launch(engine, 3, JOB, "wait", engine, "raise")
     assert done.returncode != 0
     assert re.search(r"rank 2: The gradient of node [45] at step \d+ is not finite", done.stderr), done.stderr[-2000:]
@@ -102,7 +102,7 @@ def test_a_process_that_raises_ends_all_with_its_reason(engine):
         ("--problem least_squares", "--problem spike", "the data is"),
     ],
 )
-def test_different_settings_are_noticed_before_the_first_step(first, second, words):
+def test_different_settings_are_noticed_before_the_first_step(first: str, second: str, words: str) -> None:
     common = [sys.executable, "-m", "dnasa", "train", "--problem", "least_squares", "--steps", "5", "--timeout", "120"]
     command = [*MPIRUN, "-n", "1", *common, *first.split(), ":", "-n", "1", *common, *second.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=ENVIRONMENT)
@@ -111,7 +111,7 @@ def test_different_settings_are_noticed_before_the_first_step(first, second, wor
 
 
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
-def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine, tmp_path):
+def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine: str, tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --steps 60 --evaluate 20 --out run --trace run/trace.json".split()
     done = launch(engine, 2, "-m", "dnasa", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -125,7 +125,7 @@ def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine, 
 
 @LONG
 @needs_mpi
-def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
+def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for name, rows in {"node-0": 20, "node-1": 60, "node-2": 40, "test": 40}.items():
         x = generator.standard_normal((rows, 4))
@@ -150,7 +150,7 @@ def test_each_process_reads_the_files_of_its_own_nodes_only(tmp_path):
 @pytest.mark.parametrize(
     ("engine", "target"), [pytest.param("mpi", "kind", marks=(needs_mpi, LONG)), ("torch", "size")]
 )
-def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, tmp_path):
+def test_shards_of_any_size_train_alike_simulated_and_for_real(engine: str, target: str, tmp_path: Path) -> None:
     """Nodes with other sizes, means, categories and classes, and no common test rows; classes and a regression."""
     folder = write_shards(tmp_path / "shards", frames((8, 40, 15)))
     words = f"train --nodes 3 --topology path --steps 40 --shard-dir {folder} --target {target} --out {tmp_path}/run"
@@ -163,7 +163,7 @@ def test_shards_of_any_size_train_alike_simulated_and_for_real(engine, target, t
     np.testing.assert_allclose(real[columns], simulated[columns], rtol=1e-4, atol=1e-5)
 
 
-def test_blocks_share_the_nodes_in_order():
+def test_blocks_share_the_nodes_in_order() -> None:
     assert blocks(8, 3) == [range(0, 2), range(2, 5), range(5, 8)]
     assert blocks(5, 5) == [range(i, i + 1) for i in range(5)]
     with pytest.raises(InputError, match="9 processes cannot share 8 nodes"):

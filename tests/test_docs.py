@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ NOTEBOOKS = sorted(ROOT.glob("docs/notebooks/*.ipynb"))
 CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which also names what is gone
 
 
-def blocks(page, language):
+def blocks(page: str | Path, language: str) -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M)
     return [code for kind, code in found if kind == language]
 
@@ -44,7 +45,7 @@ def blocks(page, language):
         ),
     ],
 )
-def test_the_python_blocks_of_a_page_form_a_program(page, tmp_path):
+def test_the_python_blocks_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
     program.write_text("\n\n".join(blocks(page, "python")))
     done = run_script(program, cwd=tmp_path)
@@ -66,7 +67,7 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     "page", [pytest.param(p, marks=LONG if p == "quick-start-comparing" else ()) for p in PROGRAMS]
 )
-def test_the_python_and_the_commands_of_a_page_form_a_program(page, tmp_path):
+def test_the_python_and_the_commands_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
     found = re.findall(r"^```(python)?\n(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.S | re.M)
     program = ["from dnasa.cli import app"]
     for language, code in found:
@@ -85,7 +86,7 @@ def test_the_python_and_the_commands_of_a_page_form_a_program(page, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ["mpi", "torch"])
-def test_the_program_of_the_quick_start_for_pytorch_runs_as_real_processes(engine, tmp_path):
+def test_the_program_of_the_quick_start_for_pytorch_runs_as_real_processes(engine: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(blocks("docs/quick-start-pytorch.md", "python")[0])
     done = launch(engine, 2, "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -95,7 +96,7 @@ def test_the_program_of_the_quick_start_for_pytorch_runs_as_real_processes(engin
 
 @pytest.mark.docs
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_run_and_are_stored_as_they_ran(path, tmp_path):
+def test_notebooks_run_and_are_stored_as_they_ran(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
@@ -105,7 +106,7 @@ def test_notebooks_run_and_are_stored_as_they_ran(path, tmp_path):
 
 
 @pytest.mark.long
-def test_the_plugin_of_the_page_on_extending_works_on_the_command_line(tmp_path):
+def test_the_plugin_of_the_page_on_extending_works_on_the_command_line(tmp_path: Path) -> None:
     parts = [code for code in blocks("docs/extending.md", "python") if code.startswith("# my_rules.py\n")]
     (tmp_path / "my_rules.py").write_text("\n\n".join(parts))
     lines = [line for block in blocks("docs/extending.md", "") for line in block.splitlines()]
@@ -119,20 +120,20 @@ def test_the_plugin_of_the_page_on_extending_works_on_the_command_line(tmp_path)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_to_files_and_headings_resolve(page):
+def test_links_to_files_and_headings_resolve(page: Path) -> None:
     for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
         file = page.parent / target if target else page
         assert file.exists(), target
         assert not heading or heading in headings(file), heading
 
 
-def headings(page):
+def headings(page: Path) -> list[str]:
     lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return [re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines]
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
-def test_files_named_in_the_documentation_exist(page):
+def test_files_named_in_the_documentation_exist(page: Path) -> None:
     text = page.read_text()
     for path in re.findall(r"`((?:src|tests|benchmarks|docs|examples)/[\w/.-]+)`", text):
         assert (ROOT / path).exists(), path
@@ -144,7 +145,7 @@ def test_files_named_in_the_documentation_exist(page):
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
-def test_commands_and_options_shown_exist(page):
+def test_commands_and_options_shown_exist(page: Path) -> None:
     from typer.main import get_command
 
     from dnasa.cli import app
@@ -157,14 +158,14 @@ def test_commands_and_options_shown_exist(page):
         assert given <= known, f"dnasa {name}: {given - known}"
 
 
-def test_every_figure_is_shown_with_its_command():
+def test_every_figure_is_shown_with_its_command() -> None:
     text = (ROOT / "docs/figures.md").read_text()
     shown = dict(re.findall(r"\(figures/([\w-]+\.png)\)\]\([^)]+\)\n\n\*[^`]*.*?`([^`]+)`\*$", text, re.M))
     assert sorted(shown) == sorted(path.name for path in ROOT.glob("docs/figures/*.png"))
     assert all(command.startswith(("dnasa ", "python ", "OMP_NUM_THREADS=1 torchrun ")) for command in shown.values())
 
 
-def test_the_page_on_installing_has_every_extra():
+def test_the_page_on_installing_has_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text(), re.M)) == set(extras)
 
@@ -174,7 +175,7 @@ def test_the_page_on_installing_has_every_extra():
 REFERENCE = [path for page in ROOT.glob("docs/api/*.md") for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
 
 
-def public_modules(name="dnasa"):
+def public_modules(name: str = "dnasa") -> Iterator[str]:
     """The modules that a user can reach by public names, and those of the reference."""
     module = import_module(name)
     parts = [getattr(module, part) for part in module.__all__]
@@ -188,11 +189,11 @@ MODULES = sorted({*public_modules(), *(path for path in REFERENCE if hasattr(sys
 
 
 @pytest.fixture(scope="module")
-def source():
+def source() -> Any:
     return griffe.load("dnasa", search_paths=[ROOT / "src"])
 
 
-def described(source, path):
+def described(source: Any, path: str) -> dict[str, Any]:
     """What the reference shows for a path: an object, or what a module exports; a submodule hides an export of its name."""
     found = source[path.removeprefix("dnasa.")]
     if found.kind is not griffe.Kind.MODULE:
@@ -201,7 +202,7 @@ def described(source, path):
     return {part.canonical_path: part for part in members if part.kind is not griffe.Kind.MODULE}
 
 
-def test_the_reference_has_every_public_name(source):
+def test_the_reference_has_every_public_name(source: Any) -> None:
     shown = {name for path in REFERENCE for name in described(source, path)}
     for module in MODULES:
         for name in import_module(module).__all__:
@@ -212,7 +213,7 @@ def test_the_reference_has_every_public_name(source):
                 assert source[f"{module}.{name}".removeprefix("dnasa.")].canonical_path in shown, f"{module}.{name}"
 
 
-def test_every_public_name_has_a_docstring(source):
+def test_every_public_name_has_a_docstring(source: Any) -> None:
     for path in REFERENCE:
         for name, part in described(source, path).items():
             assert part.docstring, name
@@ -227,7 +228,7 @@ def test_every_public_name_has_a_docstring(source):
 COMPUTED = ("stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden")
 
 
-def methods_table():
+def methods_table() -> dict[str, dict[str, str]]:
     lines = re.findall(r"^\|(.*)\|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
     header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     named = [dict(zip(header, row, strict=True)) for row in rows]
@@ -241,7 +242,7 @@ def needs_of_w(needs: Needs) -> str:
     return "symmetric" + eigenvalues + (", no push-sum" if needs.doubly_stochastic else "")
 
 
-def facts(name, period=20, d=40_000):
+def facts(name: str, period: int = 20, d: int = 40_000) -> dict[str, str]:
     """The computed columns of a rule, from what it does in so many steps on d parameters."""
     method = registry.RULES[name]
     etas = next(iter(method.schedules.values()))(2, period, 0.1)
@@ -268,7 +269,7 @@ def facts(name, period=20, d=40_000):
 
 
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
-def test_the_table_of_methods_says_what_the_rules_do(name):
+def test_the_table_of_methods_says_what_the_rules_do(name: str) -> None:
     row = methods_table()[name]
     assert {column: row[column] for column in COMPUTED} == facts(name)
     title = row["method"].split("]")[0].strip("[")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.docs
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name, *words, cwd):
+def run(name: str, *words: str, cwd: Path) -> str:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(EXAMPLES / name), *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=PATIENCE, env=environment)
@@ -27,7 +27,7 @@ def run(name, *words, cwd):
 @pytest.mark.xdist_group("processes")
 @pytest.mark.long
 @pytest.mark.parametrize("engine", ENGINES)
-def test_own_model_learns_on_real_processes(engine):
+def test_own_model_learns_on_real_processes(engine: str) -> None:
     done = launch(engine, 2, EXAMPLES / "own_model.py", "100")
     assert done.returncode == 0, done.stderr[-2000:]
     accuracies = [float(number) for number in re.findall(r"accuracy\s+([\d.]+)", done.stdout)]
@@ -36,24 +36,26 @@ def test_own_model_learns_on_real_processes(engine):
 
 
 @pytest.mark.long
-def test_own_model_learns_in_one_process(tmp_path):
+def test_own_model_learns_in_one_process(tmp_path: Path) -> None:
     assert "consensus error 0.00e+00" in run("own_model.py", "100", cwd=tmp_path)
 
 
 @pytest.mark.long
-def test_the_residual_net_learns(tmp_path):
+def test_the_residual_net_learns(tmp_path: Path) -> None:
     rows = [line.split() for line in run("residual_net.py", "60", cwd=tmp_path).splitlines()]
     accuracy = rows[0].index("test_accuracy")
     assert float(rows[-1][accuracy]) > 0.3 > float(rows[1][accuracy])
 
 
-def test_sensors_locate_the_source(tmp_path):
+def test_sensors_locate_the_source(tmp_path: Path) -> None:
     out = run("custom_gradient.py", cwd=tmp_path)
     assert float(re.findall(r"error of the mean ([\d.]+)", out)[-1]) < 0.1
     assert (tmp_path / "localisation.png").stat().st_size > 10_000
 
 
-def test_the_quickstart_runs(tmp_path, monkeypatch, capsys):
+def test_the_quickstart_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["quickstart.py"])
     runpy.run_path(str(EXAMPLES / "quickstart.py"))
@@ -80,7 +82,9 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_an_example_runs_and_draws(name, tmp_path, monkeypatch, capsys):
+def test_an_example_runs_and_draws(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     steps, pattern, bound = SHORT[name]
     monkeypatch.syspath_prepend(EXAMPLES)
     example = importlib.import_module(name)
@@ -93,7 +97,7 @@ def test_an_example_runs_and_draws(name, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", WHOLE)
-def test_an_example_reaches_what_its_page_says(name, tmp_path):
+def test_an_example_reaches_what_its_page_says(name: str, tmp_path: Path) -> None:
     if name == "jax_gradient":
         pytest.importorskip("jax", reason="the example needs jax: pip install jax")
     pattern, bound = WHOLE[name]
@@ -102,7 +106,7 @@ def test_an_example_reaches_what_its_page_says(name, tmp_path):
 
 
 @pytest.mark.long
-def test_clinics_together_are_as_good_as_all_rows_in_one_place(tmp_path):
+def test_clinics_together_are_as_good_as_all_rows_in_one_place(tmp_path: Path) -> None:
     accuracies = [
         float(number) for number in re.findall(r"accuracy ([\d.]+)", run("federated_tables.py", cwd=tmp_path))
     ]

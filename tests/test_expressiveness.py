@@ -4,7 +4,9 @@ import os
 import shutil
 import signal
 import threading
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,10 +18,11 @@ from thread_network import run_threads
 from torch import nn
 
 import dnasa
-from dnasa import core, rules
+from dnasa import Result, core, rules
+from dnasa.core import Array, Messages, Network, Rule
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized
-from dnasa.problems import Custom
+from dnasa.problems import Custom, Problem
 from dnasa.rules import schedules
 
 NODES, DIM = 4, 5
@@ -31,23 +34,25 @@ EXACT = ("d2", "extra", "edm", "mt", "gt_adam", "gt_hsgd", "kgt", "push_dsgt", "
 cases = pytest.mark.parametrize("name", CASES)
 
 
-def gradient(x, node, rng):
+def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
     """Of c_i |x - b_i|^2 / 2, with noise."""
     return CURVATURES[node] * (x - TARGETS[node]) + 0.1 * rng.standard_normal(DIM)
 
 
-def problem(noise_free=False):
+def problem(noise_free: bool = False) -> Custom:
     plain = lambda x, node, rng: CURVATURES[node] * (x - TARGETS[node])  # noqa: E731
     return Custom(plain if noise_free else gradient, start=np.zeros(DIM), fingerprint="quadratic")
 
 
-def minimiser(weights=None, nodes=range(NODES)):
+def minimiser(weights: Sequence[float] | None = None, nodes: Iterable[int] = range(NODES)) -> Array:
     p = np.ones(NODES) if weights is None else np.asarray(weights)
     c = (p[:, None] * CURVATURES)[list(nodes)]
     return (c * TARGETS[list(nodes)]).sum(0) / c.sum()
 
 
-def run(name, network=None, task=None, steps=40, **options):
+def run(
+    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 40, **options: Any
+) -> Result:
     case = CASES[name]
     graph = case.graph(NODES)
     network = network or simulated.connect(graph, channel=case.channel)
@@ -57,7 +62,7 @@ def run(name, network=None, task=None, steps=40, **options):
 
 
 @cases
-def test_the_simulator_runs_it_to_the_minimiser(name):
+def test_the_simulator_runs_it_to_the_minimiser(name: str) -> None:
     done = run(name, task=problem(noise_free=True), steps=600, evaluate=[600])
     exact = name in EXACT
     expected = minimiser(CASES[name].options.get("node_weights"))
@@ -67,7 +72,7 @@ def test_the_simulator_runs_it_to_the_minimiser(name):
 
 @cases
 @pytest.mark.parametrize("processes", [2, 4])
-def test_processes_give_the_simulators_iterates(name, processes):
+def test_processes_give_the_simulators_iterates(name: str, processes: int) -> None:
     case = CASES[name]
     expected = run(name, evaluate=10)
     for real in run_threads(case.graph(NODES), lambda n: run(name, n, evaluate=10), processes, case.channel):
@@ -81,7 +86,7 @@ def test_processes_give_the_simulators_iterates(name, processes):
     "engine",
     [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
 )
-def test_real_processes_give_the_simulators_iterates(engine):
+def test_real_processes_give_the_simulators_iterates(engine: str) -> None:
     done = launch_script(engine, 2, JOB, "expressive", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line in CASES] == list(CASES)
@@ -89,7 +94,7 @@ def test_real_processes_give_the_simulators_iterates(engine):
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rule().hides])
 @pytest.mark.parametrize("processes", [None, 2])
-def test_hidden_exchanges_change_no_bit(name, processes):
+def test_hidden_exchanges_change_no_bit(name: str, processes: int | None) -> None:
     case = CASES[name]
     if processes is None:
         hidden, plain = run(name, overlap=True, evaluate=10), run(name, evaluate=10)
@@ -106,14 +111,14 @@ def test_hidden_exchanges_change_no_bit(name, processes):
 
 @cases
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_killed_run_is_resumed_to_the_same_bits(name, overlap, tmp_path):
+def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_path: Path) -> None:
     if overlap and not CASES[name].rule().hides:
         pytest.skip("cannot be hidden")
     options = {"folder": tmp_path / "run", "checkpoint_every": 7, "overlap": overlap, "evaluate": 10}
     expected = run(name, overlap=overlap, evaluate=10)
 
-    def killed():
-        def fatal(x, node, rng, calls=[0]):  # noqa: B006
+    def killed() -> None:
+        def fatal(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
             calls[0] += 1
             if calls[0] == 26 * NODES * len(CASES[name].rule().points(CASES[name].rule().init(np.zeros((1, 1))), 1)):
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -132,12 +137,12 @@ def test_a_killed_run_is_resumed_to_the_same_bits(name, overlap, tmp_path):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long) if name.endswith("early") else name for name in CASES]
 )
-def test_the_others_continue_when_a_node_is_lost(name):
+def test_the_others_continue_when_a_node_is_lost(name: str) -> None:
     """The rule restarts as it says, the channel forgets, and the remaining nodes find their own minimiser."""
     case = CASES[name]
 
-    def work(network):
-        def failing(x, node, rng, calls=[0]):  # noqa: B006
+    def work(network: Network) -> Result:
+        def failing(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
             calls[0] += 1
             if network.rank == 2 and calls[0] == 60:
                 raise SystemExit
@@ -157,11 +162,11 @@ def test_the_others_continue_when_a_node_is_lost(name):
         assert result.history.nodes.tolist() == [4, 3]
 
 
-def test_a_node_may_be_lost_before_the_first_evaluation(tmp_path):
+def test_a_node_may_be_lost_before_the_first_evaluation(tmp_path: Path) -> None:
     started = threading.Semaphore(0)  # released once by each of the others, at its first gradient
 
-    def work(network):
-        def failing(x, node, rng):
+    def work(network: Network) -> Result:
+        def failing(x: Array, node: int, rng: np.random.Generator) -> Array:
             if network.rank == 2:
                 assert all(started.acquire(timeout=120) for _ in range(3))
                 raise SystemExit
@@ -179,7 +184,7 @@ OPTIMIZED = [name for name, case in CASES.items() if not case.options]  # node w
 
 
 @pytest.mark.parametrize("name", OPTIMIZED)
-def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name):
+def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name: str) -> None:
     case = CASES[name]
     targets, curvatures = torch.tensor(TARGETS), torch.tensor(CURVATURES)
     noise = [
@@ -187,18 +192,18 @@ def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name):
     ]
     step = [0]
 
-    def of_node(x, node, rng):
+    def of_node(x: Array, node: int, rng: np.random.Generator) -> Array:
         return curvatures[node] * (x - targets[node]) + 0.1 * noise[step[0]][node]
 
     class Counted(Custom):
-        def gradient(self, x, nodes, seeds, t):
+        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
             step[0] = t
             return super().gradient(x, nodes, seeds, t)
 
     simulation = Counted(of_node, start=torch.zeros(DIM, dtype=torch.float64), fingerprint="quadratic")
     expected = run(name, task=simulation, steps=30, evaluate=[30]).x
 
-    def work(network):
+    def work(network: Network) -> torch.Tensor:
         model = nn.Linear(DIM, 1, bias=False).double()
         nn.init.zeros_(model.weight)
         optimizer = Decentralized(model.parameters(), network, case.rule())
@@ -210,7 +215,7 @@ def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name):
                 model.load_state_dict(saved[1])
                 optimizer.load_state_dict(saved[0])
 
-            def closure(t=t, model=model, optimizer=optimizer):
+            def closure(t: int = t, model: nn.Linear = model, optimizer: Decentralized = optimizer) -> torch.Tensor:
                 optimizer.zero_grad()
                 x, i = model.weight[0], network.rank
                 loss = curvatures[i] * ((x - targets[i]) ** 2).sum() / 2 + 0.1 * (noise[t][i] * x).sum()
@@ -225,7 +230,7 @@ def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name):
         torch.testing.assert_close(mean, expected.mean(0), rtol=0, atol=1e-10)
 
 
-def test_a_rule_with_several_points_asks_for_a_closure():
+def test_a_rule_with_several_points_asks_for_a_closure() -> None:
     model = nn.Linear(2, 1)
     optimizer = Decentralized(model.parameters(), dnasa.connect("ring"), CASES["two points"].rule())
     model(torch.ones(2)).backward()
@@ -233,7 +238,7 @@ def test_a_rule_with_several_points_asks_for_a_closure():
         optimizer.step()
 
 
-def test_restart_is_applied_once_for_each_loss():
+def test_restart_is_applied_once_for_each_loss() -> None:
     state = counted_restarts().init(np.zeros((3, 2)))
     assert counted_restarts().restarted(state).restarts.tolist() == [[1], [1], [1]]
     assert (
@@ -248,12 +253,12 @@ class Bare(NamedTuple):
     x: core.Array
 
 
-def one(mixed):
+def one(mixed: Messages) -> Bare:
     (x,) = mixed
     return Bare(x)
 
 
-def sending(messages):
+def sending(messages: Callable[..., Messages]) -> core.Rule:
     return core.Rule(Bare, lambda s, g, t: (messages(s, g), s), lambda s, mixed: s._replace(x=mixed[0]))
 
 
@@ -281,7 +286,7 @@ def sending(messages):
         (core.Rule(lambda x: x, lambda s, g, t: ((s,), s), lambda s, m: m[0]), "init must return a NamedTuple"),
     ],
 )
-def test_a_wrong_rule_gets_a_clear_line(rule, words):
+def test_a_wrong_rule_gets_a_clear_line(rule: Rule, words: str) -> None:
     with pytest.raises(core.InputError, match=words) as caught:
         dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
     assert "\n" not in str(caught.value)
@@ -297,12 +302,12 @@ def test_a_wrong_rule_gets_a_clear_line(rule, words):
         (rules.dsgd, "A function that makes a rule is not a rule"),
     ],
 )
-def test_other_wrong_rules_get_a_clear_line(rule, words):
+def test_other_wrong_rules_get_a_clear_line(rule: Any, words: str) -> None:
     with pytest.raises(core.InputError, match=words):
         dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
 
 
-def test_what_is_no_topology_codec_or_rule_is_named():
+def test_what_is_no_topology_codec_or_rule_is_named() -> None:
     with pytest.raises(core.InputError, match=r"such as topology\.ring\(8\)"):
         dnasa.solve(problem(), "ring", steps=3)  # type: ignore[arg-type]
     with pytest.raises(core.InputError, match="CHOCO needs a Codec"):
@@ -314,7 +319,7 @@ def test_what_is_no_topology_codec_or_rule_is_named():
         rules.push_sum(radius)
 
 
-def test_a_rule_that_never_exchanges_says_so():
+def test_a_rule_that_never_exchanges_says_so() -> None:
     alone = core.Rule(Bare, lambda s, g, t: ((), Bare(s.x - 0.1 * g[0])), lambda s, mixed: s)
     with pytest.warns(UserWarning, match="sent no message in 20 steps: the nodes trained alone"):
         dnasa.solve(problem(), CASES["momentum"].graph(NODES), alone, steps=20)

@@ -10,7 +10,7 @@ ALONE = [kind for kind in KINDS if not kind.startswith("MPI")]
 
 @pytest.mark.parametrize("seed", range(100, 102))
 @pytest.mark.parametrize("kind", ALONE)
-def test_faults_lose_no_update(kind, seed):
+def test_faults_lose_no_update(kind: str, seed: int) -> None:
     assert trial(kind, seed, Counter()) == 0
 
 
@@ -18,6 +18,6 @@ def test_faults_lose_no_update(kind, seed):
 @pytest.mark.parametrize(
     ("kind", "seed"), [("MPI processes lost, survived", 12), ("MPI killed, resumed by other processes", 0)]
 )
-def test_lost_processes_lose_at_most_a_step_each(kind, seed):
+def test_lost_processes_lose_at_most_a_step_each(kind: str, seed: int) -> None:
     """A surviving process that was a step behind skips that step, to continue with the others."""
     assert trial(kind, seed, Counter()) <= 2 * 6

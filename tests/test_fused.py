@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
-from dnasa.core import Channel, InputError, Network, Sent, Snapshot
+from dnasa.core import Array, Channel, InputError, Messages, Network, Rule, Sent, Snapshot, State
 from dnasa.engine import fused, side_by_side
 from dnasa.engine.fused import CompiledBackend, Fused, TorchBackend, TritonBackend, supports
 from dnasa.engine.side_by_side import SideBySide, make_stepper
@@ -21,6 +22,7 @@ from dnasa.networks.simulated import connect
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.runs.timing import Timeline
+from dnasa.topology import Topology
 
 needs_compiler = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -46,24 +48,24 @@ compiled_numpy = pytest.mark.parametrize("backend", [pytest.param("compiled, num
 
 
 @pytest.fixture
-def arrays(backend, monkeypatch):
+def arrays(backend: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Array]:
     """A function that makes random arrays for the backend; the extension is disabled where it is not to be chosen."""
     kind, dtype, device = BACKENDS[backend]
     if kind is TorchBackend:
         monkeypatch.setattr(fused, "compiled", None)
     generator = np.random.default_rng(0)
 
-    def make(shape, scale=1.0):
+    def make(shape: tuple[int, ...], scale: float = 1.0) -> Array:
         drawn = (scale * generator.standard_normal(shape)).astype(dtype)
         return drawn if device == "numpy" else torch.as_tensor(drawn, device=device)
 
     return make
 
 
-def network_of(graph):
+def network_of(graph: Topology) -> Network:
     dense = graph.weights if isinstance(graph.weights, np.ndarray) else graph.weights.toarray()
 
-    def multiply(messages, t):
+    def multiply(messages: Messages, t: int) -> Messages:
         return tuple(
             (dense.astype(m.dtype) if isinstance(m, np.ndarray) else torch.as_tensor(dense).to(m)) @ m for m in messages
         )
@@ -71,25 +73,25 @@ def network_of(graph):
     return Network(graph.nodes, multiply, mean=lambda a: a.mean(-2), topology=graph, fixed_weights=graph.weights)
 
 
-def ring(nodes):
+def ring(nodes: int) -> Network:
     return network_of(topology.ring(nodes))
 
 
-def started(rule, network, x):
+def started(rule: Rule, network: Network, x: Array) -> Fused:
     return Fused(rule, network, Snapshot(rule.init(x), {}, Sent()), timeline=None)
 
 
-def plain_step(rule, network, state, g, t):
+def plain_step(rule: Rule, network: Network, state: State, g: Array, t: int) -> State:
     early = rule.early(state, t)
     messages, state = rule.send(state, (g,), t)
     return rule.receive(state, network.multiply((*early, *messages), t))
 
 
-def assert_close(a, b, **tolerance):
+def assert_close(a: Array, b: Array, **tolerance: Any) -> None:
     torch.testing.assert_close(torch.as_tensor(a), torch.as_tensor(b), **tolerance)
 
 
-def assert_steps_agree(backend, rule, network, start, gradients):
+def assert_steps_agree(backend: str, rule: Rule, network: Network, start: Array, gradients: Iterable[Array]) -> None:
     plain, fast = rule.init(start), started(rule, network, start)
     assert isinstance(fast.backend, BACKENDS[backend][0])
     for t, g in enumerate(gradients):
@@ -103,7 +105,9 @@ def assert_steps_agree(backend, rule, network, start, gradients):
 @backends
 @pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
 @pytest.mark.parametrize("rule", RULES)
-def test_fused_steps_are_the_rules_steps(rule, shape, backend, arrays):
+def test_fused_steps_are_the_rules_steps(
+    rule: str, shape: tuple[int, ...], backend: str, arrays: Callable[..., Array]
+) -> None:
     nodes = shape[-2]
     gradients = [arrays(shape) for _ in range(30)]
     assert_steps_agree(backend, RULES[rule](nodes), ring(nodes), arrays(shape), gradients)
@@ -111,21 +115,21 @@ def test_fused_steps_are_the_rules_steps(rule, shape, backend, arrays):
 
 @backends
 @pytest.mark.parametrize("graph", [topology.star(9), topology.paper_random(), topology.complete(7), topology.grid(8)])
-def test_steps_agree_on_any_graph(graph, backend, arrays):
+def test_steps_agree_on_any_graph(graph: Topology, backend: str, arrays: Callable[..., Array]) -> None:
     shape = (graph.nodes, 70)
     gradients = [arrays(shape) for _ in range(20)]
     assert_steps_agree(backend, RULES["dnasa"](graph.nodes), network_of(graph), arrays(shape), gradients)
 
 
 @compiled_numpy
-def test_steps_agree_with_a_sparse_matrix_of_many_nodes(backend, arrays):
+def test_steps_agree_with_a_sparse_matrix_of_many_nodes(backend: str, arrays: Callable[..., Array]) -> None:
     shape, network = (2, 1000, 3), network_of(topology.exponential(1000))
     assert not isinstance(network.fixed_weights, np.ndarray)
     assert_steps_agree(backend, RULES["dnasa"](1000), network, arrays(shape), [arrays(shape) for _ in range(9)])
 
 
 @backends
-def test_every_run_uses_its_own_schedule(backend, arrays):
+def test_every_run_uses_its_own_schedule(backend: str, arrays: Callable[..., Array]) -> None:
     etas = schedules.side_by_side([schedules.root_decay(eta, 4) for eta in (0.01, 0.1, 1.0)], arrays((1,)))
     rule, shape = rules.dasagt(etas, schedules.averaging(4)), (3, 2, 4, 3)
     assert_steps_agree(backend, rule, ring(4), arrays(shape), [arrays(shape) for _ in range(20)])
@@ -133,7 +137,9 @@ def test_every_run_uses_its_own_schedule(backend, arrays):
 
 @backends
 @pytest.mark.parametrize("scale", [1e-30, 1e-14, 1.0, 1e14, 1e30])
-def test_iterates_do_not_depend_on_the_scale_of_the_loss(scale, backend, arrays):
+def test_iterates_do_not_depend_on_the_scale_of_the_loss(
+    scale: float, backend: str, arrays: Callable[..., Array]
+) -> None:
     rule, network, start = RULES["dnasa"](4), ring(4), 0 * arrays((4, 5))
     scaled, unscaled = started(rule, network, start), started(rule, network, start)
     for t in range(10):
@@ -146,7 +152,7 @@ def test_iterates_do_not_depend_on_the_scale_of_the_loss(scale, backend, arrays)
 # ---------------------------------------------------------------- AdaNASA
 
 
-def adanasa(shape, averaged=False, steps=30):
+def adanasa(shape: tuple[int, ...], averaged: bool = False, steps: int = 30) -> Rule:
     made = schedules.adanasa_averaged(shape[-2]) if averaged else schedules.adanasa(shape[-2], steps)
     return rules.adanasa(*made, layout=(("x", shape[-1:]),))
 
@@ -154,7 +160,9 @@ def adanasa(shape, averaged=False, steps=30):
 @compiled_backends
 @pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
-def test_fused_steps_of_adanasa_are_the_rules_steps(shape, averaged, backend, arrays):
+def test_fused_steps_of_adanasa_are_the_rules_steps(
+    shape: tuple[int, ...], averaged: bool, backend: str, arrays: Callable[..., Array]
+) -> None:
     rule, gradients = adanasa(shape, averaged), [1 + arrays(shape) for _ in range(20)]
     assert_steps_agree(backend, rule, ring(shape[-2]), arrays(shape), gradients)
 
@@ -163,14 +171,14 @@ def test_fused_steps_of_adanasa_are_the_rules_steps(shape, averaged, backend, ar
 @pytest.mark.parametrize(
     "graph", [topology.star(9), topology.paper_random(), topology.grid(8), topology.exponential(300)]
 )
-def test_steps_of_adanasa_agree_on_any_graph(graph, backend, arrays):
+def test_steps_of_adanasa_agree_on_any_graph(graph: Topology, backend: str, arrays: Callable[..., Array]) -> None:
     shape = (graph.nodes, 70)
     gradients = [1 + arrays(shape) for _ in range(20)]
     assert_steps_agree(backend, adanasa(shape), network_of(graph), arrays(shape), gradients)
 
 
 @compiled_backends
-def test_every_run_of_adanasa_uses_its_own_schedules(backend, arrays):
+def test_every_run_of_adanasa_uses_its_own_schedules(backend: str, arrays: Callable[..., Array]) -> None:
     several = zip(*(schedules.adanasa(4, steps) for steps in (10, 30, 100)), strict=True)
     made = [schedules.side_by_side(each, arrays((1,))) for each in several]
     rule, shape = rules.adanasa(*made, layout=(("x", (3,)),)), (3, 2, 4, 3)
@@ -179,10 +187,10 @@ def test_every_run_of_adanasa_uses_its_own_schedules(backend, arrays):
 
 
 @needs_compiler
-def test_runs_of_adanasa_beside_other_rules_are_the_runs_of_the_plain_rule(monkeypatch):
+def test_runs_of_adanasa_beside_other_rules_are_the_runs_of_the_plain_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ["adanasa", "dnasa", adanasa((5, 30), averaged=True)]
 
-    def run():
+    def run() -> Array:
         return solve(problems.LeastSquares(dim=30), topology.ring(5), made, seed=[0, 1, 2], steps=60).x
 
     fast = run()
@@ -191,7 +199,7 @@ def test_runs_of_adanasa_beside_other_rules_are_the_runs_of_the_plain_rule(monke
 
 
 @compiled_backends
-def test_a_coordinate_without_gradients_stays_where_it_is(backend, arrays):
+def test_a_coordinate_without_gradients_stays_where_it_is(backend: str, arrays: Callable[..., Array]) -> None:
     start, g = arrays((4, 5)), arrays((4, 5))
     g[..., 2] = 0
     run = started(adanasa((4, 5)), ring(4), 0 * start + 1)
@@ -202,7 +210,7 @@ def test_a_coordinate_without_gradients_stays_where_it_is(backend, arrays):
 
 
 @backends
-def test_adanasa_has_a_fast_path_in_c_alone(backend, arrays):
+def test_adanasa_has_a_fast_path_in_c_alone(backend: str, arrays: Callable[..., Array]) -> None:
     x = arrays((4, 5))
     assert supports(adanasa((4, 5)), ring(4), adanasa((4, 5)).init(x)) == (BACKENDS[backend][0] is CompiledBackend)
 
@@ -212,7 +220,9 @@ def test_adanasa_has_a_fast_path_in_c_alone(backend, arrays):
 
 @backends
 @pytest.mark.parametrize("scale", [1.0, 1e30])
-def test_a_gradient_buffer_that_is_reused_at_every_step_gives_the_same_iterates(scale, backend, arrays):
+def test_a_gradient_buffer_that_is_reused_at_every_step_gives_the_same_iterates(
+    scale: float, backend: str, arrays: Callable[..., Array]
+) -> None:
     rule, network, start = RULES["dnasa"](4), ring(4), 0 * arrays((4, 50))
     reused, fresh, buffer = started(rule, network, start), started(rule, network, start), arrays((4, 50))
     for t in range(10):
@@ -225,7 +235,9 @@ def test_a_gradient_buffer_that_is_reused_at_every_step_gives_the_same_iterates(
 
 
 @backends
-def test_gradients_of_another_dtype_library_and_memory_order_are_converted(backend, arrays):
+def test_gradients_of_another_dtype_library_and_memory_order_are_converted(
+    backend: str, arrays: Callable[..., Array]
+) -> None:
     rule, network, start = RULES["dnasa"](6), ring(6), 0 * arrays((6, 40))
     converted, plain = started(rule, network, start), started(rule, network, start)
     for t in range(0, 15, 3):
@@ -240,7 +252,9 @@ def test_gradients_of_another_dtype_library_and_memory_order_are_converted(backe
 
 @backends
 @pytest.mark.parametrize("shape", [(3, 2, 6, 5), (1, 1, 6, 5), (6, 5), (1, 2, 1, 5), (1, 2, 6, 1), (1, 2, 5, 6), ()])
-def test_a_gradient_of_another_shape_is_refused_with_both_shapes(shape, backend, arrays):
+def test_a_gradient_of_another_shape_is_refused_with_both_shapes(
+    shape: tuple[int, ...], backend: str, arrays: Callable[..., Array]
+) -> None:
     run = started(RULES["dnasa"](6), ring(6), arrays((1, 2, 6, 5)))
     with pytest.raises(InputError) as refused:
         run.step((arrays(shape),), 0)
@@ -249,7 +263,9 @@ def test_a_gradient_of_another_shape_is_refused_with_both_shapes(shape, backend,
 
 
 @backends
-def test_a_gradient_that_is_x_itself_is_read_before_the_step_changes_it(backend, arrays):
+def test_a_gradient_that_is_x_itself_is_read_before_the_step_changes_it(
+    backend: str, arrays: Callable[..., Array]
+) -> None:
     """f = |x|^2/2 has the gradient x: a problem may return its argument."""
     rule, network = RULES["dnasa"](4), ring(4)
     own, copied = (started(rule, network, 0 * arrays((4, 5)) + 1) for _ in range(2))
@@ -260,7 +276,7 @@ def test_a_gradient_that_is_x_itself_is_read_before_the_step_changes_it(backend,
 
 
 @backends
-def test_a_gradient_that_is_a_transposed_view_of_x_is_copied_first(backend, arrays):
+def test_a_gradient_that_is_a_transposed_view_of_x_is_copied_first(backend: str, arrays: Callable[..., Array]) -> None:
     rule, start = RULES["dnasa"](4), arrays((4, 4))
     run = started(rule, ring(4), start)
     run.step((run.x.T,), 1)
@@ -268,14 +284,14 @@ def test_a_gradient_that_is_a_transposed_view_of_x_is_copied_first(backend, arra
 
 
 @needs_compiler
-def test_a_gradient_that_shares_memory_with_x_in_the_other_library_is_copied_first():
+def test_a_gradient_that_shares_memory_with_x_in_the_other_library_is_copied_first() -> None:
     rule, start = RULES["dnasa"](4), torch.randn(4, 4)
     run = started(rule, ring(4), start)
     run.step((run.x.numpy().T,), 1)
     assert_close(run.state.v, start.T)
 
 
-def test_gradients_of_torch_may_require_gradients_themselves():
+def test_gradients_of_torch_may_require_gradients_themselves() -> None:
     run, weight = started(RULES["dnasa"](4), ring(4), torch.ones(4, 3)), torch.ones(3, requires_grad=True)
     for t in range(5):
         run.step((run.x * weight,), t)
@@ -284,7 +300,7 @@ def test_gradients_of_torch_may_require_gradients_themselves():
 
 
 @compiled_numpy
-def test_a_diverged_run_does_not_change_the_others(backend, arrays):
+def test_a_diverged_run_does_not_change_the_others(backend: str, arrays: Callable[..., Array]) -> None:
     rule, network = RULES["dnasa"](4), ring(4)
     both, alone = (started(rule, network, arrays(shape) * 0) for shape in ((2, 4, 5), (1, 4, 5)))
     for t in range(20):
@@ -302,7 +318,7 @@ def test_a_diverged_run_does_not_change_the_others(backend, arrays):
 
 @needs_compiler
 @pytest.mark.parametrize("rule", [RULES["dnasa"](6), adanasa((6, 5000)), adanasa((6, 5000), averaged=True)])
-def test_a_step_from_a_saved_state_is_the_same_step(rule):
+def test_a_step_from_a_saved_state_is_the_same_step(rule: Rule) -> None:
     """|z| of a saved state is computed exactly as a step computes it: a resumed run is exact."""
     network, generator = ring(6), np.random.default_rng(0)
     run = started(rule, network, np.zeros((6, 5000), np.float32))
@@ -318,7 +334,7 @@ def test_a_step_from_a_saved_state_is_the_same_step(rule):
 
 
 @backends
-def test_the_starting_state_is_not_changed(backend, arrays):
+def test_the_starting_state_is_not_changed(backend: str, arrays: Callable[..., Array]) -> None:
     rule, start = RULES["dasagt"](4), arrays((4, 5))
     state, before = rule.init(start), start + 0
     run = Fused(rule, ring(4), Snapshot(state, {}, Sent()), timeline=None)
@@ -328,14 +344,14 @@ def test_the_starting_state_is_not_changed(backend, arrays):
 
 
 @backends
-def test_a_state_of_another_number_of_nodes_is_refused(backend, arrays):
+def test_a_state_of_another_number_of_nodes_is_refused(backend: str, arrays: Callable[..., Array]) -> None:
     rule = RULES["dnasa"](8)
     with pytest.raises(InputError, match=r"\(4, 5\) for 8 nodes"):
         started(rule, ring(8), arrays((4, 5)))
 
 
 @backends
-def test_a_state_whose_arrays_differ_in_shape_is_refused(backend, arrays):
+def test_a_state_whose_arrays_differ_in_shape_is_refused(backend: str, arrays: Callable[..., Array]) -> None:
     rule = RULES["dnasa"](4)
     state = rule.init(arrays((4, 5)))._replace(v=arrays((4, 3)))
     with pytest.raises(InputError, match=r"\(4, 3\), \(4, 5\)"):
@@ -343,7 +359,9 @@ def test_a_state_whose_arrays_differ_in_shape_is_refused(backend, arrays):
 
 
 @backends
-def test_submitted_work_is_done_at_once_and_gradients_are_wanted_at_x(backend, arrays):
+def test_submitted_work_is_done_at_once_and_gradients_are_wanted_at_x(
+    backend: str, arrays: Callable[..., Array]
+) -> None:
     run = started(RULES["dnasa"](4), ring(4), arrays((4, 5)))
     assert run.submit(max, 2, 3).result(timeout=0) == 3
     assert [point is run.x for point in run.points(0)] == [True]
@@ -353,7 +371,7 @@ def test_submitted_work_is_done_at_once_and_gradients_are_wanted_at_x(backend, a
 # ---------------------------------------------------------------- where it applies
 
 
-def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(monkeypatch):
+def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
     rule, network = RULES["dnasa"](8), ring(8)
     single, double = rule.init(torch.zeros(8, 3)), rule.init(np.zeros((8, 3)))
     channel = Channel(init=lambda message: (), exchange=lambda memory, messages, multiply, t: (messages, memory))
@@ -400,7 +418,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @needs_compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_continues_with_one_thread():
+def test_a_forked_process_continues_with_one_thread() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-c", IN_A_FORKED_PROCESS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
@@ -409,7 +427,7 @@ def test_a_forked_process_continues_with_one_thread():
 
 @needs_gpu
 @pytest.mark.parametrize("rule", RULES)
-def test_steps_of_a_cuda_graph_are_the_launched_steps(rule, monkeypatch):
+def test_steps_of_a_cuda_graph_are_the_launched_steps(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, network, start = RULES[rule](8), ring(8), torch.randn(2, 8, 300, device="cuda")
     captured = started(made, network, start)
     monkeypatch.setattr(fused, "SMALL", 0)
@@ -426,7 +444,7 @@ def test_steps_of_a_cuda_graph_are_the_launched_steps(rule, monkeypatch):
 
 @needs_gpu
 @pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.ReLU])
-def test_runs_with_cuda_graphs_are_the_runs_without(activation, monkeypatch):
+def test_runs_with_cuda_graphs_are_the_runs_without(activation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     x, y = generator.standard_normal((400, 1, 12, 12)).astype(np.float32), np.arange(400) % 3
     layers = (
@@ -438,7 +456,7 @@ def test_runs_with_cuda_graphs_are_the_runs_without(activation, monkeypatch):
     )
     shards = np.array_split(np.arange(400), 4)
 
-    def run():
+    def run() -> Array:
         problem = problems.Classification(torch.nn.Sequential(*layers), x, y, shards, x, y, device="cuda")
         return solve(problem, topology.ring(4), ["dnasa", "dsgt"], eta=[0.01, 0.1], seed=[0, 1], steps=40).x
 
@@ -449,7 +467,7 @@ def test_runs_with_cuda_graphs_are_the_runs_without(activation, monkeypatch):
 
 
 @needs_compiler
-def test_rules_side_by_side_each_take_their_fast_path():
+def test_rules_side_by_side_each_take_their_fast_path() -> None:
     x = np.zeros((1, 1, 4, 5))
     made = groups([*variants("dnasa"), *variants("dsgd", [0.1, 0.2])], 4, 50, x, ())
     snapshots = [Snapshot(group.rule.init(np.repeat(x, group.size, 0)), {}, Sent()) for group in made]
@@ -460,7 +478,7 @@ def test_rules_side_by_side_each_take_their_fast_path():
     assert [type(each) for each in stepper.steppers] == [Fused, Sequential]
 
 
-def test_it_is_used_where_it_applies_and_nowhere_else():
+def test_it_is_used_where_it_applies_and_nowhere_else() -> None:
     made = groups(variants("dnasa"), 4, 50, np.zeros((1, 1, 4, 5)), ())[0].rule
     snapshot = Snapshot(made.init(torch.zeros(1, 1, 4, 5)), {}, Sent())
     plain = make_stepper([made], [1], connect(topology.ring(4)), [snapshot], Timeline())

@@ -5,6 +5,9 @@ import json
 import shutil
 import sys
 import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +57,7 @@ READERS = {
 
 
 @st.composite
-def damaged(draw, good):
+def damaged(draw: st.DrawFn, good: bytes) -> bytes:
     """Truncated, changed, with bytes inserted, or replaced; sometimes gzipped."""
     data = bytearray(good)
     for _ in range(draw(st.integers(0, 3))):
@@ -71,7 +74,7 @@ def damaged(draw, good):
     return gzip.compress(bytes(data))[: draw(st.integers(5, 200))] if draw(st.integers(0, 9)) == 0 else bytes(data)
 
 
-def read_or_refused(read):
+def read_or_refused(read: Callable[[], Any]) -> Any:
     """What is read, or None if it is refused with one line."""
     try:
         return read()
@@ -84,7 +87,7 @@ def read_or_refused(read):
 @pytest.mark.parametrize("kind", GOOD)
 @quick
 @given(data=st.data())
-def test_a_damaged_file_is_refused_or_read_as_valid_data(kind, data, tmp_path):
+def test_a_damaged_file_is_refused_or_read_as_valid_data(kind: str, data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / f"file.{kind}"
     path.write_bytes(data.draw(damaged(GOOD[kind])))
     read = read_or_refused(lambda: READERS[kind](path))
@@ -106,7 +109,9 @@ OPTIONS = st.sampled_from(
 )
 
 
-def called(words, monkeypatch, capsys):
+def called(
+    words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[Any, Any]:
     """The exit code and the output of a command in this process."""
     monkeypatch.setattr(sys, "argv", ["dnasa", *words])
     cli.running.engine = "simulated"
@@ -117,7 +122,9 @@ def called(words, monkeypatch, capsys):
 
 @quick
 @given(pairs=st.lists(st.tuples(OPTIONS, WORDS), min_size=1, max_size=4))
-def test_any_command_line_ends_with_success_or_one_clear_line(pairs, monkeypatch, capsys):
+def test_any_command_line_ends_with_success_or_one_clear_line(
+    pairs: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     base = ["train", "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
     words = [
         f"--{name}={value}" for name, value in pairs if not (name in ("nodes", "batch", "seeds") and value == "1e9")
@@ -140,7 +147,9 @@ OPTION_VALUES = st.dictionaries(OPTIONS.map(lambda name: name.replace("-", "_"))
 
 @quick
 @given(config=JSON | st.fixed_dictionaries({"command": st.sampled_from(["train", "x", 3]), "options": OPTION_VALUES}))
-def test_any_config_ends_with_success_or_one_clear_line(config, tmp_path, monkeypatch, capsys):
+def test_any_config_ends_with_success_or_one_clear_line(
+    config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     words = ["train", "--config", str(path), "--problem", "least_squares", "--nodes", "4", "--steps", "3"]
@@ -153,7 +162,7 @@ def test_any_config_ends_with_success_or_one_clear_line(config, tmp_path, monkey
 
 @quick
 @given(data=st.data())
-def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data, tmp_path):
+def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data: st.DataObject, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     path = checkpoints.save(folder, Checkpoint(7, ARRAYS, NOTES))
     good = path.read_bytes()
@@ -168,7 +177,9 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data, tmp_path):
 
 @quick
 @given(data=st.data())
-def test_a_changed_checkpoint_with_a_matching_checksum_is_refused_or_well_formed(data, tmp_path):
+def test_a_changed_checkpoint_with_a_matching_checksum_is_refused_or_well_formed(
+    data: st.DataObject, tmp_path: Path
+) -> None:
     """A changed checkpoint may have a name with the matching checksum."""
     good = checkpoints.save(tmp_path / "good", Checkpoint(7, ARRAYS, NOTES)).read_bytes()
     changed = data.draw(damaged(good))
@@ -182,7 +193,7 @@ def test_a_changed_checkpoint_with_a_matching_checksum_is_refused_or_well_formed
 
 @quick
 @given(notes=st.dictionaries(st.sampled_from([*NOTES]), JSON))
-def test_any_notes_of_a_checkpoint_are_refused_or_used(notes, tmp_path):
+def test_any_notes_of_a_checkpoint_are_refused_or_used(notes: dict[str, Any], tmp_path: Path) -> None:
     """A resumed run refuses them with one line, or ends."""
     folder = tmp_path / "run"
     if not (tmp_path / "begun").exists():
@@ -199,7 +210,7 @@ def test_any_notes_of_a_checkpoint_are_refused_or_used(notes, tmp_path):
 
 @quick
 @given(data=st.data(), name=st.sampled_from(["history.csv", "runs.csv", "x.safetensors", "settings.json"]))
-def test_a_damaged_result_is_refused_or_read(data, name, tmp_path):
+def test_a_damaged_result_is_refused_or_read(data: st.DataObject, name: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     if not folder.exists():
         small(folder, steps=5)
@@ -209,7 +220,7 @@ def test_a_damaged_result_is_refused_or_read(data, name, tmp_path):
     read_or_refused(lambda: Result.load(folder))
 
 
-def test_nothing_is_ever_unpickled(tmp_path):
+def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", inputs=np.array([{}], dtype=object), labels=np.array([0]))
     with pytest.raises(InputError, match="not an archive of plain arrays"):
         from_file(tmp_path / "a.npz")

@@ -54,7 +54,11 @@ def test_convolutions_and_their_gradients_are_those_of_torch(name: str, bias: bo
         expected.backward(dy[r].transpose(0, 1).double())
         slopes = torch.cat([part.grad.flatten() for part in conv.parameters() if part.grad is not None])
         assert images.grad is not None
-        for ours, theirs in ((y[r], expected.detach().transpose(0, 1)), (g[r], slopes), (dx[r], images.grad.transpose(0, 1))):
+        for ours, theirs in (
+            (y[r], expected.detach().transpose(0, 1)),
+            (g[r], slopes),
+            (dx[r], images.grad.transpose(0, 1)),
+        ):
             torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
 
 

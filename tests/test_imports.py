@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,7 +30,7 @@ LEVELS = [
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
 
-def statements(tree):
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes, also those inside functions, except imports for type checkers alone."""
     yield tree
     type_checking = isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING"
@@ -36,7 +38,7 @@ def statements(tree):
         yield from statements(child)
 
 
-def imports(source):
+def imports(source: str) -> Iterator[str]:
     """The modules and packages of dnasa that a file imports; other names of `dnasa` itself as they are."""
     for node in statements(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -47,7 +49,7 @@ def imports(source):
         yield from (name.split(".")[1] for name in names if name.startswith("dnasa."))
 
 
-def test_imports_are_found_wherever_they_are():
+def test_imports_are_found_wherever_they_are() -> None:
     source = """
 from typing import TYPE_CHECKING
 import dnasa.core
@@ -69,20 +71,20 @@ MODULES = sorted(set(PACKAGE.rglob("*.py")) - {PACKAGE / "__init__.py"})  # whic
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_lead_to_lower_levels(path):
+def test_imports_lead_to_lower_levels(path: Path) -> None:
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     allowed = {name for name, level in LEVEL.items() if level < LEVEL[own]} | {own}
     assert set(imports(path.read_text())) <= allowed
 
 
-def test_import_loads_nothing_heavy():
+def test_import_loads_nothing_heavy() -> None:
     heavy = "torch scipy networkx pandas matplotlib sklearn rich typer".split()
     code = f"import sys, dnasa; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_public_names_are_there():
+def test_public_names_are_there() -> None:
     for name in "ring ladder complete random star path grid torus hypercube exponential paper_random".split():
         assert callable(getattr(dnasa.topology, name))
     for name in "dsgd dmsgd dadam d2 dsgt dasagt dnasa qg_dsgdm mt gt_nsgdm edm extra gt_adam".split():
@@ -94,6 +96,6 @@ def test_public_names_are_there():
 
 
 @pytest.mark.parametrize("module", [dnasa, dnasa.channels, dnasa.problems, dnasa.trained], ids=lambda m: m.__name__)
-def test_dir_shows_the_public_names(module):
+def test_dir_shows_the_public_names(module: ModuleType) -> None:
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)

@@ -3,12 +3,15 @@
 import functools
 import operator
 import platform
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import DTypeLike
 
 from dnasa import problems
 from dnasa.arrays import compiled
+from dnasa.core import Array
 from dnasa.problems.least_squares import LeastSquares
 
 pytestmark = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
@@ -17,7 +20,7 @@ STATE = ("x", "u", "z", "v")
 PLAIN, NORMALISED, SCALED = range(3)
 
 
-def step_arguments(threads=1, dtype=np.float64):
+def step_arguments(threads: int = 1, dtype: DTypeLike = np.float64) -> dict[str, Any]:
     """Valid arguments of `prepare`, in order."""
     generator, index = np.random.default_rng(0), np.arange(NODES)
     neighbours = np.stack([index, (index + 1) % NODES, (index - 1) % NODES], axis=1)
@@ -45,33 +48,33 @@ ARRAYS = [name for name, value in step_arguments().items() if isinstance(value, 
 HUGE = 2**62
 
 
-def prepare(**changes):
+def prepare(**changes: Any) -> Any:
     return compiled.prepare(*(step_arguments() | changes).values())
 
 
 @pytest.mark.parametrize("kind", [PLAIN, NORMALISED, SCALED])
-def test_valid_arguments_are_accepted(kind):
+def test_valid_arguments_are_accepted(kind: int) -> None:
     prepared = prepare(kind=kind)
     assert compiled.measure(prepared)
     assert compiled.step(prepared, np.ones((RUNS, NODES, DIM)))
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_prepare_refuses_an_array_that_is_too_short(name):
+def test_prepare_refuses_an_array_that_is_too_short(name: str) -> None:
     short = step_arguments()[name].ravel()[:-1]
     with pytest.raises(ValueError, match=name):
         prepare(**{name: short})
 
 
 @pytest.mark.parametrize("name", [name for name in ARRAYS if name != "scratch"])
-def test_prepare_refuses_an_array_that_is_too_long(name):
+def test_prepare_refuses_an_array_that_is_too_long(name: str) -> None:
     array = step_arguments()[name].ravel()
     with pytest.raises(ValueError, match=name):
         prepare(**{name: np.concatenate([array, array])})
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_prepare_refuses_another_item_size(name):
+def test_prepare_refuses_another_item_size(name: str) -> None:
     array = step_arguments()[name]
     narrower = np.int16 if array.dtype == np.int32 else np.float32
     with pytest.raises(ValueError, match=name):
@@ -79,7 +82,7 @@ def test_prepare_refuses_another_item_size(name):
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_prepare_refuses_another_type_of_the_same_item_size(name):
+def test_prepare_refuses_another_type_of_the_same_item_size(name: str) -> None:
     array = step_arguments()[name]
     other = np.float32 if array.dtype == np.int32 else np.int64
     with pytest.raises(ValueError, match=name):
@@ -87,7 +90,7 @@ def test_prepare_refuses_another_type_of_the_same_item_size(name):
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_prepare_refuses_what_is_not_a_contiguous_array(name):
+def test_prepare_refuses_what_is_not_a_contiguous_array(name: str) -> None:
     array = step_arguments()[name].ravel()
     for wrong in (np.repeat(array, 2)[::2], None, 3, b"text"):
         with pytest.raises(ValueError, match=name):
@@ -95,7 +98,7 @@ def test_prepare_refuses_what_is_not_a_contiguous_array(name):
 
 
 @pytest.mark.parametrize("name", [*STATE, "norms", "scratch", "squares"])
-def test_prepare_refuses_a_read_only_array_that_it_would_write(name):
+def test_prepare_refuses_a_read_only_array_that_it_would_write(name: str) -> None:
     array = step_arguments()[name]
     array.flags.writeable = False
     with pytest.raises(ValueError, match=name):
@@ -104,25 +107,25 @@ def test_prepare_refuses_a_read_only_array_that_it_would_write(name):
 
 @pytest.mark.parametrize("size", [0, -1, -HUGE, HUGE, 2**63 - 1])
 @pytest.mark.parametrize("name", ["runs", "nodes", "dim", "width"])
-def test_prepare_refuses_sizes_out_of_range(name, size):
+def test_prepare_refuses_sizes_out_of_range(name: str, size: int) -> None:
     with pytest.raises(ValueError, match=r"size|width"):
         prepare(**{name: size})
 
 
 @pytest.mark.parametrize(("runs", "nodes", "dim"), [(2**32, 2**31, 2), (-2, -4, 50), (2**31, 2**31, 4), (0, 0, 0)])
-def test_prepare_refuses_sizes_whose_product_overflows(runs, nodes, dim):
+def test_prepare_refuses_sizes_whose_product_overflows(runs: int, nodes: int, dim: int) -> None:
     with pytest.raises(ValueError, match="size"):
         prepare(runs=runs, nodes=nodes, dim=dim)
 
 
 @pytest.mark.parametrize("kind", [-1, 3])
-def test_prepare_refuses_unknown_kinds_of_steps(kind):
+def test_prepare_refuses_unknown_kinds_of_steps(kind: int) -> None:
     with pytest.raises(ValueError, match="kind"):
         prepare(kind=kind)
 
 
 @pytest.mark.parametrize("node", [-1, NODES, 2**31 - 1, -(2**31)])
-def test_prepare_refuses_neighbours_that_do_not_exist(node):
+def test_prepare_refuses_neighbours_that_do_not_exist(node: int) -> None:
     neighbours = step_arguments()["neighbours"]
     neighbours[5] = node
     with pytest.raises(ValueError, match="neighbours"):
@@ -143,7 +146,7 @@ def test_prepare_refuses_neighbours_that_do_not_exist(node):
         [0, 2**31 - 2, 6, 9, 12],
     ],
 )
-def test_prepare_refuses_rows_that_do_not_partition_the_entries(starts):
+def test_prepare_refuses_rows_that_do_not_partition_the_entries(starts: list[int]) -> None:
     with pytest.raises(ValueError, match=r"starts|neighbours"):
         prepare(starts=np.array(starts, dtype=np.int32))
 
@@ -161,7 +164,7 @@ def test_prepare_refuses_rows_that_do_not_partition_the_entries(starts):
         None,
     ],
 )
-def test_a_step_refuses_a_gradient_of_another_size_or_type(g):
+def test_a_step_refuses_a_gradient_of_another_size_or_type(g: Array) -> None:
     arguments = step_arguments()
     prepared, before = compiled.prepare(*arguments.values()), arguments["x"].copy()
     with pytest.raises(ValueError, match="g "):
@@ -169,7 +172,7 @@ def test_a_step_refuses_a_gradient_of_another_size_or_type(g):
     np.testing.assert_array_equal(arguments["x"], before)
 
 
-def test_a_step_refuses_what_was_not_prepared():
+def test_a_step_refuses_what_was_not_prepared() -> None:
     for wrong in (None, np.ones(3), np.ones(3).__array_struct__):
         with pytest.raises(ValueError, match="PyCapsule"):
             compiled.step(wrong, np.ones((RUNS, NODES, DIM)))
@@ -179,7 +182,7 @@ def test_a_step_refuses_what_was_not_prepared():
 
 @pytest.mark.parametrize("kind", [NORMALISED, SCALED])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_steps_do_not_depend_on_the_number_of_threads(dtype, kind):
+def test_steps_do_not_depend_on_the_number_of_threads(dtype: type[np.floating[Any]], kind: int) -> None:
     one, three = (step_arguments(threads, dtype) | {"kind": kind} for threads in (1, 3))
     for arguments in (one, three):
         arguments["z"] = abs(arguments["z"])  # second moments, where AdaNASA steps
@@ -201,7 +204,7 @@ def test_steps_do_not_depend_on_the_number_of_threads(dtype, kind):
 unfused = pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors fuse products with sums")
 
 
-def ordered_dot(a, b):
+def ordered_dot(a: np.ndarray, b: np.ndarray) -> Any:
     """One partial sum for each number of a vector of 64 bytes, added in halves, then the rest one by one."""
     lanes, products = 64 // a.itemsize, a * b
     whole = len(a) // lanes * lanes
@@ -213,7 +216,7 @@ def ordered_dot(a, b):
     return functools.reduce(operator.add, products[whole:], sums[0])
 
 
-def literal_step(x, u, z, v, g, eta, alpha, weights):
+def literal_step(x: Array, u: Array, z: Array, v: Array, g: Array, eta: Any, alpha: Any, weights: Any) -> list[Array]:
     """D-NASA with three equal weights on the ring; norms are sums over tiles."""
     starts = range(0, DIM, WIDTH)
     squares = [sum(float(ordered_dot(z[i, k : k + WIDTH], z[i, k : k + WIDTH])) for k in starts) for i in range(NODES)]
@@ -225,7 +228,7 @@ def literal_step(x, u, z, v, g, eta, alpha, weights):
 
 @unfused
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_step_has_the_bits_of_a_literal_one(dtype):
+def test_a_step_has_the_bits_of_a_literal_one(dtype: type[np.floating[Any]]) -> None:
     arguments = step_arguments(dtype=dtype)
     g = np.random.default_rng(1).standard_normal((RUNS, NODES, DIM)).astype(dtype)
     x, u, z, v = (arguments[name][1].copy() for name in STATE)
@@ -240,7 +243,7 @@ def test_a_step_has_the_bits_of_a_literal_one(dtype):
 @unfused
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("dim", [1, 7, 8, 16, 100])
-def test_a_gradient_of_least_squares_has_the_bits_of_a_literal_one(dim, dtype):
+def test_a_gradient_of_least_squares_has_the_bits_of_a_literal_one(dim: int, dtype: type[np.floating[Any]]) -> None:
     generator = np.random.default_rng(dim)
     rows, x = generator.standard_normal((3, dim + 1)).astype(dtype), generator.standard_normal(dim).astype(dtype)
     expected = np.zeros(dim, dtype)
@@ -254,7 +257,7 @@ def test_a_gradient_of_least_squares_has_the_bits_of_a_literal_one(dim, dtype):
 # ---------------------------------------------------------------- least squares
 
 
-def least_squares_arguments():
+def least_squares_arguments() -> dict[str, Any]:
     return {
         "pairs": np.ones((4, 3, 6)),
         "x": np.ones((2, 4, 5)),
@@ -267,14 +270,14 @@ def least_squares_arguments():
     }
 
 
-def test_least_squares_fills_the_gradients():
+def test_least_squares_fills_the_gradients() -> None:
     arguments = least_squares_arguments()
     compiled.least_squares(*arguments.values())
     np.testing.assert_allclose(arguments["g"], 2 * (5 - 1))
 
 
 @pytest.mark.parametrize("name", ["pairs", "x", "g"])
-def test_least_squares_refuses_an_array_of_another_size_or_type(name):
+def test_least_squares_refuses_an_array_of_another_size_or_type(name: str) -> None:
     array = least_squares_arguments()[name]
     wrong = (array.ravel()[:-1], array.astype(np.float32), array.view(np.int64), np.repeat(array, 2, axis=0), None)
     for each in wrong:
@@ -284,17 +287,17 @@ def test_least_squares_refuses_an_array_of_another_size_or_type(name):
 
 @pytest.mark.parametrize("size", [0, -1, -HUGE, HUGE, 2**63 - 1])
 @pytest.mark.parametrize("name", ["runs", "nodes", "batch", "dim"])
-def test_least_squares_refuses_sizes_out_of_range(name, size):
+def test_least_squares_refuses_sizes_out_of_range(name: str, size: int) -> None:
     with pytest.raises(ValueError, match="size"):
         compiled.least_squares(*(least_squares_arguments() | {name: size}).values())
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("spike", [False, True])
-def test_least_squares_is_the_same_without_a_compiler(batch, spike, monkeypatch):
+def test_least_squares_is_the_same_without_a_compiler(batch: int, spike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 2, 6, 30))
 
-    def gradients():
+    def gradients() -> Array:
         problem = LeastSquares(dim=30, batch=batch, spike=spike)
         return np.stack([problem.gradient(x, range(6), [0, 5], t) for t in (0, 1, 150)])
 
@@ -303,7 +306,7 @@ def test_least_squares_is_the_same_without_a_compiler(batch, spike, monkeypatch)
     np.testing.assert_allclose(gradients(), fast, rtol=1e-9, atol=1e-12)
 
 
-def test_least_squares_broadcasts_one_point_to_all_nodes():
+def test_least_squares_broadcasts_one_point_to_all_nodes() -> None:
     problem = LeastSquares(dim=3)
     one = problem.gradient(np.ones((1, 1, 1, 3)), range(4), [0, 1], 0)
     np.testing.assert_array_equal(one, problem.gradient(np.ones((1, 2, 4, 3)), range(4), [0, 1], 0))
@@ -334,6 +337,8 @@ WORDS = np.arange(12, dtype=np.uint64)
         (WORDS, np.empty((5, 3, 2)), HUGE, 5, True),
     ],
 )
-def test_normals_refuses_arrays_of_another_size_or_type(words, out, streams, length, is_double):
+def test_normals_refuses_arrays_of_another_size_or_type(
+    words: Array, out: Any, streams: int, length: int, is_double: bool
+) -> None:
     with pytest.raises(ValueError, match=r"words|out"):
         compiled.normals(words, out, streams, length, is_double)

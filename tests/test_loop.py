@@ -3,7 +3,9 @@
 import math
 import re
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +14,14 @@ from test_distributed import needs_mpi
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
-from dnasa.core import InputError, RunError
+from dnasa.core import InputError, Network, RunError
 from dnasa.networks.monitor import Monitor
 from dnasa.optim import Decentralized, Join
 
 JOB = str(Path(__file__).with_name("loop_job.py"))
 
 
-def batches(opt, net, node, steps, bad=()):
+def batches(opt: Decentralized, net: Any, node: int, steps: Iterable[int], bad: Sequence[int] = ()) -> None:
     """Steps with the batches of these numbers; the gradient of the bad ones has an infinite number."""
     for t in steps:
         opt.zero_grad()
@@ -33,8 +35,8 @@ def batches(opt, net, node, steps, bad=()):
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
-def test_a_gradient_that_is_not_finite_stops_all_with_rank_step_and_parameter(rule):
-    def work(network):
+def test_a_gradient_that_is_not_finite_stops_all_with_rank_step_and_parameter(rule: str) -> None:
+    def work(network: Network) -> torch.Tensor:
         net = model()
         opt = Decentralized(net.named_parameters(), network, rule)
         error = r"Rank 2, step 5: the gradient of '2\.bias' is not finite \(1 of 3 numbers\)"
@@ -46,14 +48,14 @@ def test_a_gradient_that_is_not_finite_stops_all_with_rank_step_and_parameter(ru
         assert x.isfinite().all()
 
 
-def test_without_names_a_parameter_has_a_number_and_a_shape():
+def test_without_names_a_parameter_has_a_number_and_a_shape() -> None:
     net = model()
     opt = Decentralized(net.parameters(), alone())
     with pytest.raises(RunError, match=r"parameter 3 of shape \(3,\) is not finite"):
         batches(opt, net, 0, range(3), bad=[2])
 
 
-def test_weights_that_are_not_finite_are_named_as_such():
+def test_weights_that_are_not_finite_are_named_as_such() -> None:
     net = model()
     with torch.no_grad():
         net[0].weight[0, 0] = math.nan
@@ -62,7 +64,7 @@ def test_weights_that_are_not_finite_are_named_as_such():
         batches(opt, net, 0, range(1))
 
 
-def test_large_finite_gradients_are_no_error():
+def test_large_finite_gradients_are_no_error() -> None:
     p = torch.nn.Parameter(torch.zeros(4))
     opt = Decentralized([p], alone())
     p.grad = torch.full((4,), 3e38)
@@ -71,9 +73,9 @@ def test_large_finite_gradients_are_no_error():
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
-def test_a_skipped_step_is_as_if_it_had_not_been_there(rule):
-    def run(steps, bad):
-        def work(network):
+def test_a_skipped_step_is_as_if_it_had_not_been_there(rule: str) -> None:
+    def run(steps: Iterable[int], bad: Sequence[int]) -> torch.Tensor:
+        def work(network: Network) -> torch.Tensor:
             net = model()
             opt = Decentralized(net.named_parameters(), network, rule, nonfinite="skip")
             batches(opt, net, network.rank, steps, bad=bad if network.rank == 2 else [])
@@ -88,7 +90,7 @@ def test_a_skipped_step_is_as_if_it_had_not_been_there(rule):
     assert torch.equal(skipped, run([0, 1, 2, 3, 5, 6, 7, 8], bad=[]))
 
 
-def test_other_reactions_are_refused():
+def test_other_reactions_are_refused() -> None:
     with pytest.raises(InputError, match=r"Unknown reaction .* 'ignore'. Choose from: raise, skip"):
         Decentralized(model().parameters(), alone(), nonfinite="ignore")
 
@@ -97,8 +99,8 @@ def test_other_reactions_are_refused():
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
-def test_processes_that_call_different_things_are_told_so(rule):
-    def work(network):
+def test_processes_that_call_different_things_are_told_so(rule: str) -> None:
+    def work(network: Network) -> None:
         net = model()
         opt = Decentralized(net.parameters(), network, rule)
         batches(opt, net, network.rank, range(6))
@@ -111,8 +113,8 @@ def test_processes_that_call_different_things_are_told_so(rule):
         run_threads(RING, work, monitored=True)
 
 
-def test_a_process_with_fewer_batches_is_named_with_the_remedy():
-    def work(network):
+def test_a_process_with_fewer_batches_is_named_with_the_remedy() -> None:
+    def work(network: Network) -> None:
         net = model()
         opt = Decentralized(net.parameters(), network)
         batches(opt, net, network.rank, range(5 if network.rank == 1 else 9))
@@ -127,15 +129,15 @@ COUNTS = [5, 9, 3, 6]
 
 
 @pytest.mark.parametrize("options", [{"rule": "dnasa"}, {"rule": "dnasa", "overlap": False}, {"nonfinite": "skip"}])
-def test_joined_processes_continue_with_gradient_zero(options):
-    def joined(network):
+def test_joined_processes_continue_with_gradient_zero(options: dict[str, Any]) -> None:
+    def joined(network: Network) -> tuple[Decentralized, torch.Tensor]:
         net = model()
         opt = Decentralized(net.parameters(), network, **options)
         with Join([opt]):
             batches(opt, net, network.rank, range(COUNTS[network.rank]))
         return opt, flat(net)
 
-    def twin(network):
+    def twin(network: Network) -> tuple[Decentralized, torch.Tensor]:
         net = model()
         opt = Decentralized(net.parameters(), network, **options)
         batches(opt, net, network.rank, range(COUNTS[network.rank]))
@@ -144,8 +146,8 @@ def test_joined_processes_continue_with_gradient_zero(options):
             opt.step()
         return opt, flat(net)
 
-    def result(work):
-        def run(network):
+    def result(work: Callable[[Network], tuple[Decentralized, torch.Tensor]]) -> list[torch.Tensor]:
+        def run(network: Network) -> tuple[torch.Tensor, ...]:
             opt, x = work(network)
             state = opt.stepper.snapshots[0].state
             return (x, state.u, state.v) if "rule" in options else (x,)
@@ -159,8 +161,8 @@ def test_joined_processes_continue_with_gradient_zero(options):
         torch.testing.assert_close(ours[1].mean(0), ours[2].mean(0))
 
 
-def test_two_optimizers_join_together_and_all_can_be_averaged_after_it():
-    def work(network):
+def test_two_optimizers_join_together_and_all_can_be_averaged_after_it() -> None:
+    def work(network: Network) -> list[int]:
         nets = [model(1), model(2)]
         opts = [Decentralized(net.parameters(), network) for net in nets]
         with Join(opts):
@@ -174,8 +176,8 @@ def test_two_optimizers_join_together_and_all_can_be_averaged_after_it():
     assert run_threads(RING, work, monitored=True) == [[10, 9]] * 4
 
 
-def test_a_scaler_and_skipped_steps_work_in_joined_processes():
-    def work(network):
+def test_a_scaler_and_skipped_steps_work_in_joined_processes() -> None:
+    def work(network: Network) -> int:
         net = model()
         opt = Decentralized(net.parameters(), network)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -191,7 +193,7 @@ def test_a_scaler_and_skipped_steps_work_in_joined_processes():
     assert run_threads(RING, work) == [8] * 4
 
 
-def test_an_error_inside_join_is_not_replaced():
+def test_an_error_inside_join_is_not_replaced() -> None:
     opt = Decentralized(model().parameters(), alone())
     with pytest.raises(KeyError), Join([opt]):
         raise KeyError
@@ -206,7 +208,7 @@ def test_an_error_inside_join_is_not_replaced():
 class Based(torch.nn.Module):
     """A frozen base, different at every node, a trained head, and buffers of several kinds."""
 
-    def __init__(self, rank):
+    def __init__(self, rank: int):
         super().__init__()
         self.base, self.head = torch.nn.Linear(5, 4).requires_grad_(False), torch.nn.Linear(4, 3)
         torch.nn.init.constant_(self.base.weight, 1.0 + rank)
@@ -215,11 +217,11 @@ class Based(torch.nn.Module):
         self.register_buffer("count", torch.tensor(7 - rank))
         self.register_buffer("scale", torch.full((2, 2), 0.5 * rank, dtype=torch.bfloat16))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.base(x))
 
 
-def train_based(network, given, steps=2):
+def train_based(network: Network, given: Callable[[Based], Any], steps: int = 2) -> Based:
     net = Based(network.rank)
     opt = Decentralized(given(net), network)
     for t in range(steps):
@@ -229,7 +231,7 @@ def train_based(network, given, steps=2):
     return net
 
 
-def test_a_model_that_is_given_starts_equal_with_frozen_parameters_and_buffers():
+def test_a_model_that_is_given_starts_equal_with_frozen_parameters_and_buffers() -> None:
     for net in run_threads(RING, lambda network: train_based(network, given=lambda model: model)):
         assert (net.base.weight == 1).all()
         assert net.mask.tolist() == [True, True]
@@ -238,15 +240,15 @@ def test_a_model_that_is_given_starts_equal_with_frozen_parameters_and_buffers()
 
 
 @pytest.mark.parametrize("given", [lambda net: [p for p in net.parameters() if p.requires_grad], Based.parameters])
-def test_frozen_parameters_or_buffers_that_differ_are_reported(given):
+def test_frozen_parameters_or_buffers_that_differ_are_reported(given: Callable[..., Any]) -> None:
     with pytest.warns(
         UserWarning, match=r"buffers of the model differ between rank 0 and rank 1\. .*\(model, network\)"
     ):
         run_threads(RING, lambda network: train_based(network, given))
 
 
-def test_frozen_parameters_that_are_equal_are_not_reported(recwarn):
-    def work(network):
+def test_frozen_parameters_that_are_equal_are_not_reported(recwarn: pytest.WarningsRecorder) -> None:
+    def work(network: Network) -> None:
         net = Based(0)
         opt = Decentralized([p for p in net.parameters() if p.requires_grad], network)
         for t in range(2):
@@ -258,8 +260,8 @@ def test_frozen_parameters_that_are_equal_are_not_reported(recwarn):
     assert not [w for w in recwarn if "differ" in str(w.message)]
 
 
-def test_models_of_equal_shapes_with_other_modules_are_noticed():
-    def work(network):
+def test_models_of_equal_shapes_with_other_modules_are_noticed() -> None:
+    def work(network: Network) -> None:
         net = model()
         net[1] = torch.nn.ReLU() if network.rank == 3 else net[1]
         Decentralized(net, network)
@@ -268,7 +270,7 @@ def test_models_of_equal_shapes_with_other_modules_are_noticed():
         run_threads(RING, work)
 
 
-def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused():
+def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused() -> None:
     net = model()
     opt = Decentralized(net, alone())
     with pytest.raises(InputError, match="has no learning rate"):
@@ -280,8 +282,8 @@ def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused():
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
-def test_a_change_through_data_is_refused(rule):
-    def work(network):
+def test_a_change_through_data_is_refused(rule: str) -> None:
+    def work(network: Network) -> None:
         net = model()
         opt = Decentralized(net, network, rule)
         batches(opt, net, network.rank, range(3))
@@ -302,12 +304,12 @@ class Silent:
 
     alive, beats = True, 0
 
-    def share(self, report):
+    def share(self, report: str) -> list[str]:
         self.beats += self.alive
         return [report, f'{{"beats": {self.beats}, "calls": {{"1 4": "step 4"}}, "failure": "", "ended": false}}']
 
 
-def test_a_silent_process_is_late_and_a_slow_one_is_not():
+def test_a_silent_process_is_late_and_a_slow_one_is_not() -> None:
     board = Silent()
     monitor = Monitor(board, 0, 2, interval=1000)
     began = time.monotonic() - 100
@@ -322,7 +324,7 @@ def test_a_silent_process_is_late_and_a_slow_one_is_not():
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
-def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine, tmp_path):
+def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine: str, tmp_path: Path) -> None:
     done = launch_script(engine, 2, JOB, "validate", engine, cwd=tmp_path)
     for rank in range(2):
         reason = (tmp_path / f"rank-{rank}").read_text()
@@ -331,7 +333,7 @@ def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
-def test_real_processes_with_other_calls_are_told_so(engine):
+def test_real_processes_with_other_calls_are_told_so(engine: str) -> None:
     done = launch_script(engine, 2, JOB, "unequal", engine)
     assert done.returncode != 0
     words = r"rank 0 is in averaged\(\) after 7 steps, rank 1 in step 8\. Every process must call"

@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from launching import BIN, ENVIRONMENT, PATIENCE
-from machines import machines, needs_namespaces
+from machines import Machines, machines, needs_namespaces
 from test_distributed import needs_mpi
 
 from dnasa import solve, topology
@@ -24,7 +27,7 @@ RENDEZVOUS = 29500
 VARIABLES = [word for name in ("PYTHONPATH", "OMP_NUM_THREADS") if name in ENVIRONMENT for word in ("-x", name)]
 
 
-def mpirun(made, *options):
+def mpirun(made: Machines, *options: object) -> list[Any]:
     interface = ["--prtemca", "prte_if_include", "eth0", "--mca", "btl_tcp_if_include", "eth0"]
     ports = ["--mca", "btl_tcp_port_min_v4", PORTS.start, "--mca", "btl_tcp_port_range_v4", len(PORTS)]
     daemons = ["--prtemca", "oob_tcp_static_ipv4_ports", DAEMON, "--prtemca", "plm_ssh_agent", made.shell]
@@ -32,18 +35,18 @@ def mpirun(made, *options):
     return [BIN / "mpirun", *options, *common, "-n", len(made.names)]
 
 
-def train(made, steps, *options):
+def train(made: Machines, steps: int, *options: object) -> list[Any]:
     words = ["--nodes", len(made.names), "--steps", steps, "--evaluate", 20, "--out", made.disk / "run"]
     return ["-m", "dnasa", "train", "--problem", "least_squares", *words, *options]
 
 
-def start(made, i, *words):
+def start(made: Machines, i: int, *words: object) -> subprocess.Popen[str]:
     environment = ENVIRONMENT | {"GLOO_SOCKET_IFNAME": "eth0"}
     command = made.on(i, *words)
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def check_equal_to_the_simulator(made, processes):
+def check_equal_to_the_simulator(made: Machines, processes: Sequence[subprocess.Popen[str]]) -> None:
     outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n".join(outputs)[-3000:]
     real = pd.read_csv(made.disk / "run" / "history.csv")
@@ -54,26 +57,26 @@ def check_equal_to_the_simulator(made, processes):
 
 @needs_mpi
 @pytest.mark.parametrize("count", COUNTS)
-def test_mpi_across_machines_equals_the_simulator(count, tmp_path):
+def test_mpi_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
     with machines(count, tmp_path) as made:
         process = start(made, 0, *mpirun(made), sys.executable, *train(made, 60))
         check_equal_to_the_simulator(made, [process])
 
 
-def torchrun(made, steps):
+def torchrun(made: Machines, steps: int) -> list[subprocess.Popen[str]]:
     where = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{made.names[0]}:{RENDEZVOUS}"]
     words = ["--nnodes", len(made.names), "--nproc-per-node", 1, *where, *train(made, steps)]
     return [start(made, i, sys.executable, "-m", "torch.distributed.run", *words) for i in range(len(made.names))]
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_torch_across_machines_equals_the_simulator(count, tmp_path):
+def test_torch_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
     with machines(count, tmp_path) as made:
         check_equal_to_the_simulator(made, torchrun(made, 60))
 
 
 @LONG
-def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path):
+def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path: Path) -> None:
     """Only the rendezvous and the store of the process group, on one machine each, listen on all addresses."""
     with machines(2, tmp_path) as made:
         made.limit_ports(PORTS)
@@ -88,7 +91,7 @@ def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path):
 
 @LONG
 @needs_mpi
-def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path):
+def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path: Path) -> None:
     """Nobody is told so: the others find out by its heartbeats. mpirun itself waits for the machine, the run does not."""
     steps = 20_000
     with machines(3, tmp_path) as made:
@@ -106,11 +109,11 @@ def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path):
         assert "Lost nodes 2" in (run / "log.txt").read_text()
 
 
-def evaluations(run):
+def evaluations(run: Path) -> int:
     return len((run / "history.csv").read_text().splitlines()) if (run / "history.csv").exists() else 0
 
 
-def wait_until(condition, process):
+def wait_until(condition: Callable[[], bool], process: Any) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert process.poll() is None, process.stdout.read()[-3000:]

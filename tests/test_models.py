@@ -1,10 +1,12 @@
 """Networks by name: the right one for the data, the same after a resume, on the command line."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import DTypeLike
 from test_data import cifar10, write
 from test_resume import history, run
 
@@ -18,23 +20,23 @@ from dnasa.studies import models, tasks
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
 
 
-def rows(*shape, classes=3, kind=np.float32):
+def rows(*shape: int, classes: int = 3, kind: DTypeLike = np.float32) -> Dataset:
     x = np.random.default_rng(0).integers(0, 255, (12, *shape)).astype(kind)
     labels = np.arange(12) % classes
     return Dataset("own", x, labels, x, labels)
 
 
 @pytest.fixture
-def text(tmp_path):
+def text(tmp_path: Path) -> Path:
     (tmp_path / "my.txt").write_text(TEXT)
     return tmp_path / "my.txt"
 
 
-def layers(model, data):
+def layers(model: str, data: Dataset) -> list[str]:
     return [type(layer).__name__ for layer in models.make(model, data)().modules() if not len(list(layer.children()))]
 
 
-def test_a_name_with_sizes_is_a_network():
+def test_a_name_with_sizes_is_a_network() -> None:
     table, image = rows(7), rows(1, 28, 28)
     assert layers("linear", table) == ["Linear"]
     assert layers("linear", image) == ["Flatten", "Linear"]
@@ -47,7 +49,7 @@ def test_a_name_with_sizes_is_a_network():
     assert 3 * narrow < wide < 5 * narrow
 
 
-def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name():
+def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name() -> None:
     table = rows(7)
     assert layers("mlp:9,8,relu", table) == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
     assert layers("mlp:9,gelu,dropout=0.1", table) == ["Linear", "GELU", "Dropout", "Linear"]
@@ -57,7 +59,7 @@ def test_a_perceptron_has_the_activation_and_the_dropout_of_its_name():
     assert isinstance(tasks.on_shards(table, shards, model="mlp:9,dropout=0.1"), Supervised)
 
 
-def test_the_layers_of_a_network_are_named_in_short(text):
+def test_the_layers_of_a_network_are_named_in_short(text: Path) -> None:
     assert models.layers(models.make("mlp:9,relu", rows(7))()) == "Linear(7, 9), ReLU, Linear(9, 3)"
     assert models.layers(models.make("linear", rows(7))()) == "Linear(7, 3)"
     described = models.layers(models.make("resnet:8", rows(3, 8, 8))())
@@ -80,12 +82,12 @@ def wrong(inputs, outputs):
 
 
 @pytest.fixture
-def own(tmp_path):
+def own(tmp_path: Path) -> Path:
     (tmp_path / "own.py").write_text(OWN)
     return tmp_path / "own.py"
 
 
-def test_a_function_of_the_users_own_makes_the_network(own):
+def test_a_function_of_the_users_own_makes_the_network(own: Path) -> None:
     net = models.make(f"{own}:make", rows(7))()
     assert (net.in_features, net.out_features) == (7, 3)
 
@@ -102,13 +104,13 @@ def test_a_function_of_the_users_own_makes_the_network(own):
         ("broken.py:make", "broken.py failed: SyntaxError"),
     ],
 )
-def test_a_file_without_a_network_is_refused(name, words, own):
+def test_a_file_without_a_network_is_refused(name: str, words: str, own: Path) -> None:
     (own.parent / "broken.py").write_text("def")
     with pytest.raises(InputError, match=words):
         models.make(str(own.parent / name), rows(7))()
 
 
-def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own):
+def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own: Path) -> None:
     done = run(*"train --model own.py:make --nodes 2 --steps 4 --out a".split(), cwd=own.parent)
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"Executing {own} for its model.\n"
@@ -124,13 +126,13 @@ def test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced(own):
         (rows(3, 8, 8), "resnet"),
     ],
 )
-def test_data_has_a_default_network(given, expected):
+def test_data_has_a_default_network(given: Dataset, expected: str) -> None:
     assert models.default(given) == expected
     net = models.make(expected, given)()
     assert net(torch.from_numpy(given.inputs)).shape == (12, given.classes)
 
 
-def test_gpt_sees_the_context_of_its_text(text):
+def test_gpt_sees_the_context_of_its_text(text: Path) -> None:
     assert (models.context("gpt:2,96,64"), models.context("gpt"), models.context(None)) == (64, 256, 256)
     windows = data.load(str(text), context=16)
     net = models.make("gpt:1,12,16", windows)()
@@ -139,7 +141,7 @@ def test_gpt_sees_the_context_of_its_text(text):
         models.make("mlp:8", windows)
 
 
-def test_bytes_and_unknown_layers_are_supervised(text):
+def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
     shards = [np.arange(6), np.arange(6, 12)]
     assert isinstance(tasks.on_shards(rows(7), shards), Classification)
     assert isinstance(tasks.on_shards(rows(3, 8, 8), shards, model="mlp:4"), Classification)
@@ -165,12 +167,12 @@ def test_bytes_and_unknown_layers_are_supervised(text):
         ("resnet:12,group", rows(3, 8, 8), "must be a multiple of 8"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused(model, given, words):
+def test_a_model_that_does_not_fit_is_refused(model: str, given: Dataset, words: str) -> None:
     with pytest.raises(InputError, match=words):
         models.make(model, given)
 
 
-def test_a_text_is_trained_repeated_and_resumed(text, tmp_path):
+def test_a_text_is_trained_repeated_and_resumed(text: Path, tmp_path: Path) -> None:
     words = "train --data my.txt --model gpt:1,12,16 --partition contiguous --nodes 3 --steps 8 --evaluate 4 --batch 4"
     done = run(*words.split(), "--checkpoint-every", 4, "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -189,7 +191,7 @@ def test_a_text_is_trained_repeated_and_resumed(text, tmp_path):
     assert history(tmp_path / "b").equals(first)
 
 
-def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path, monkeypatch):
+def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DNASA_DATA", str(tmp_path))
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
     for name in CIFAR10_FILES:
@@ -213,14 +215,14 @@ def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path, monkeypatch):
         ("train --problem spike --model lenet", "--model belongs to --data"),
     ],
 )
-def test_wrong_models_get_one_clear_line(words, message, text):
+def test_wrong_models_get_one_clear_line(words: str, message: str, text: Path) -> None:
     done = run(*words.split(), cwd=text.parent)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_division_of_a_text_is_shown(tmp_path):
+def test_the_division_of_a_text_is_shown(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text(TEXT * 5)
     shown = run(*"data long.txt --partition contiguous --nodes 2".split(), cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr

@@ -22,13 +22,13 @@ processes = pytest.mark.xdist_group("processes")
 
 @needs_mpi
 @processes
-def test_an_aborted_exchange_a_killed_process_and_one_lost_in_the_recovery_are_survived():
+def test_an_aborted_exchange_a_killed_process_and_one_lost_in_the_recovery_are_survived() -> None:
     assert set(trial(0, 4, ["abort", "kill", "in recovery"])) >= {"abort", "in recovery"}
 
 
 @needs_mpi
 @pytest.mark.xdist_group("waiting")
-def test_a_process_that_holds_pythons_lock_is_left_behind():
+def test_a_process_that_holds_pythons_lock_is_left_behind() -> None:
     assert set(trial(0, 2, ["deadlock"])) == {"deadlock"}
 
 
@@ -36,14 +36,14 @@ def test_a_process_that_holds_pythons_lock_is_left_behind():
 @needs_mpi
 @processes
 @pytest.mark.parametrize("seed", range(3))
-def test_every_kind_of_fault_is_survived(seed):
+def test_every_kind_of_fault_is_survived(seed: int) -> None:
     assert len(trial(seed)) >= 5
 
 
 @pytest.mark.long
 @needs_mpi
 @processes
-def test_an_exchange_that_fails_again_and_again_ends_the_run():
+def test_an_exchange_that_fails_again_and_again_ends_the_run() -> None:
     script = (
         "import numpy as np; from dnasa.core import ProcessLost; from dnasa.networks import connect\n"
         "network = connect('ring', survive=True)\n"
@@ -58,7 +58,7 @@ def test_an_exchange_that_fails_again_and_again_ends_the_run():
     assert "had 3 errors of MPI in a row although all processes are running" in done.stderr
 
 
-def test_a_slow_process_continues_and_one_that_hung_ends_itself_with_a_line():
+def test_a_slow_process_continues_and_one_that_hung_ends_itself_with_a_line() -> None:
     script = (
         "import ctypes, time; from dnasa.networks.liveness import Heartbeat\n"
         "heartbeat = Heartbeat(lambda: None, 3, timeout=2.0)\n"
@@ -72,7 +72,7 @@ def test_a_slow_process_continues_and_one_that_hung_ends_itself_with_a_line():
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
-def test_a_process_is_gone_after_kill_and_its_number_alone_does_not_identify_it():
+def test_a_process_is_gone_after_kill_and_its_number_alone_does_not_identify_it() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         place = Place.parse(str(Place("a machine", child.pid, start_time(child.pid))))
         assert place.runs()
@@ -81,7 +81,7 @@ def test_a_process_is_gone_after_kill_and_its_number_alone_does_not_identify_it(
         assert not place.runs()
 
 
-def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch):
+def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {"OMPI_MCA_mpi_ft_enable": "1"})
     monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
     networks.prepare_to_survive(20.0)
@@ -96,7 +96,7 @@ def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch):
 @needs_mpi
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
-def test_the_optimizer_continues_without_a_killed_and_a_hung_process(rule, tmp_path):
+def test_the_optimizer_continues_without_a_killed_and_a_hung_process(rule: str, tmp_path: Path) -> None:
     job = str(Path(__file__).with_name("survive_job.py"))
     command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, job, rule, str(tmp_path)]
     subprocess.run(command, capture_output=True, timeout=PATIENCE, env=ENVIRONMENT)

@@ -1,17 +1,20 @@
 """The studies on networks: stepsizes are chosen on validation rows, saved parts are not run again, findings are true."""
 
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dnasa import data, schedules
+from dnasa import Result, data, schedules
 from dnasa.core import InputError
+from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
 from dnasa.studies import compression, finetuning, network_tasks, networks, robustness
-from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Task
+from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
 from dnasa.studies.saved import Saved
 from dnasa.topology import complete
 
@@ -19,10 +22,10 @@ MISSING = "put the file there"
 
 
 @pytest.fixture
-def no_data(monkeypatch):
+def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what comes with the package, cut down."""
 
-    def load(name, target=None, context=256):
+    def load(name: str, target: Any = None, context: int = 256) -> Dataset:
         if name == "digits":
             return data.load(name)
         raise InputError(MISSING)
@@ -37,7 +40,7 @@ def no_data(monkeypatch):
 # ---------------------------------------------------------------- validation rows
 
 
-def test_validation_rows_are_training_rows_that_nobody_trains_on():
+def test_validation_rows_are_training_rows_that_nobody_trains_on() -> None:
     rows = data.load("digits")
     train, validation = data.hold_out(rows)
     assert sorted([*train, *validation]) == list(range(len(rows.labels)))
@@ -46,14 +49,14 @@ def test_validation_rows_are_training_rows_that_nobody_trains_on():
     assert sorted(np.concatenate(shards)) == sorted(train)
 
 
-def test_every_node_validates_and_every_validation_row_is_used():
+def test_every_node_validates_and_every_validation_row_is_used() -> None:
     for rows, nodes in ((np.arange(10, 33), 4), (np.arange(3), 5)):
         parts = data.divide_validation(rows, nodes)
         assert all(len(part) for part in parts)
         assert {*np.concatenate(parts)} == {*rows}
 
 
-def test_data_that_stays_at_its_node_is_validated_there():
+def test_data_that_stays_at_its_node_is_validated_there() -> None:
     shards = [np.arange(30), np.arange(30, 32), np.empty(0, int)]
     train, validation = data.hold_out_of_each(shards)
     assert [len(part) for part in validation] == [3, 1, 0]
@@ -63,7 +66,7 @@ def test_data_that_stays_at_its_node_is_validated_there():
         data.hold_out_of_each([np.arange(1)])
 
 
-def test_validation_windows_of_a_text_share_no_character_with_training_windows():
+def test_validation_windows_of_a_text_share_no_character_with_training_windows() -> None:
     text = network_tasks.generated_text(32)
     numbered = text._replace(
         labels=np.lib.stride_tricks.sliding_window_view(np.arange(len(text.labels) + 32), 33)[:, 1:]
@@ -76,7 +79,7 @@ def test_validation_windows_of_a_text_share_no_character_with_training_windows()
 # ---------------------------------------------------------------- choosing and comparing
 
 
-def table(**rules):
+def table(**rules: Any) -> pd.DataFrame:
     """(eta, validation, test) of one seed for each rule."""
     rows = [
         {"rule": rule, "eta": eta, "seed": 0, "steps": 1, "validation": validation, "test": test}
@@ -86,14 +89,14 @@ def table(**rules):
     return pd.DataFrame(rows)
 
 
-def best_of(measure=ACCURACY, **rules):
+def best_of(measure: Measure = ACCURACY, **rules: Any) -> pd.DataFrame:
     return networks.chosen(networks.averages(table(**rules), measure), measure)
 
 
 UNTUNED = {"adanasa": [(np.nan, 0.8, 0.80)], "dnasa": [(np.nan, 0.7, 0.70)]}
 
 
-def test_stepsizes_are_chosen_on_validation_rows():
+def test_stepsizes_are_chosen_on_validation_rows() -> None:
     best = best_of(dsgd=[(0.1, 0.5, 0.9), (1.0, 0.7, 0.6), (10.0, np.nan, np.nan)])
     assert best.loc["dsgd", ["eta", "test", "edge"]].tolist() == [1.0, 0.6, ""]
     best = best_of(LOSS, dsgd=[(0.1, 2.5, 1.0), (1.0, 1.7, 1.6), (10.0, np.nan, np.nan)])
@@ -101,7 +104,7 @@ def test_stepsizes_are_chosen_on_validation_rows():
 
 
 @pytest.mark.parametrize(("values", "edge"), [((3, 2, 1), "smallest"), ((1, 2, 3), "largest"), ((1, 3, 2), "")])
-def test_a_best_stepsize_at_the_edge_of_the_grid_is_named(values, edge):
+def test_a_best_stepsize_at_the_edge_of_the_grid_is_named(values: tuple[int, ...], edge: str) -> None:
     grid = [(eta, value / 10, value / 10) for eta, value in zip((0.1, 1.0, 10.0), values, strict=True)]
     best = best_of(dsgd=grid, **UNTUNED)
     assert best.edge["dsgd"] == edge
@@ -118,7 +121,7 @@ def test_a_best_stepsize_at_the_edge_of_the_grid_is_named(values, edge):
         (0.75, ["5.00 points better than the best", ": within the target"]),
     ],
 )
-def test_the_finding_says_whether_the_target_is_reached(tuned, words):
+def test_the_finding_says_whether_the_target_is_reached(tuned: float, words: list[str]) -> None:
     grid = [(eta, value, value) for eta, value in ((0.1, 0.1), (1.0, tuned), (10.0, 0.1))]
     best = best_of(dsgd=grid, dsgt=[(1.0, 0.3, 0.3)], central=[(1.0, 0.9, 0.9)], **UNTUNED)
     said = networks.finding(best, ACCURACY)
@@ -126,7 +129,7 @@ def test_the_finding_says_whether_the_target_is_reached(tuned, words):
         assert part in said
 
 
-def test_of_losses_the_smaller_is_better():
+def test_of_losses_the_smaller_is_better() -> None:
     untuned = {"adanasa": [(np.nan, 1.5, 1.50)], "dnasa": [(np.nan, 2.3, 2.30)]}
     said = networks.finding(best_of(LOSS, dsgd=[(0.1, 3, 3), (1.0, 1.47, 1.47), (10.0, 3, 3)], **untuned), LOSS)
     assert "0.030 worse than the best tuned" in said
@@ -134,12 +137,12 @@ def test_of_losses_the_smaller_is_better():
     assert "0.800 better than D-NASA" in said
 
 
-def test_a_diverged_run_is_never_the_best_and_a_diverged_adanasa_is_said():
+def test_a_diverged_run_is_never_the_best_and_a_diverged_adanasa_is_said() -> None:
     best = best_of(adanasa=[(np.nan, np.nan, np.nan)], dnasa=[(np.nan, 0.7, 0.7)], dsgd=[(1.0, np.nan, np.nan)])
     assert networks.finding(best, ACCURACY) == "AdaNASA diverged."
 
 
-def test_the_central_reference_is_the_adamw_of_torch():
+def test_the_central_reference_is_the_adamw_of_torch() -> None:
     import torch
 
     target = torch.tensor([1.0, -2.0, 3.0])
@@ -157,7 +160,9 @@ def test_the_central_reference_is_the_adamw_of_torch():
 # ---------------------------------------------------------------- saved parts
 
 
-def test_without_any_data_the_study_runs_on_digits_and_generated_text(no_data, monkeypatch, tmp_path):
+def test_without_any_data_the_study_runs_on_digits_and_generated_text(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     report = networks.run(quick=True, progress=False, folder=tmp_path)
     assert [line for line in report.findings if MISSING in line] == [
         f"{name} is left out: {MISSING}" for name in network_tasks.QUICK
@@ -171,7 +176,9 @@ def test_without_any_data_the_study_runs_on_digits_and_generated_text(no_data, m
         pd.testing.assert_frame_equal(rows, again.tables[name])
 
 
-def test_a_stopped_part_continues_with_the_rules_that_are_missing(no_data, monkeypatch, tmp_path):
+def test_a_stopped_part_continues_with_the_rules_that_are_missing(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     networks.run(**options)
     path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
@@ -179,7 +186,7 @@ def test_a_stopped_part_continues_with_the_rules_that_are_missing(no_data, monke
     complete_rows[complete_rows.rule != "dsgt"].to_csv(path, index=False)
     asked = []
 
-    def recorded(problem, graph, rule, **settings):
+    def recorded(problem: Any, graph: Any, rule: Any, **settings: Any) -> Result:
         asked.append(rule)
         return solve(problem, graph, rule, **settings)
 
@@ -189,7 +196,9 @@ def test_a_stopped_part_continues_with_the_rules_that_are_missing(no_data, monke
     assert report.tables["networks-digits"].rule.tolist()[-1] == "D-SGT"
 
 
-def test_a_part_is_reported_with_the_seeds_that_are_complete(no_data, monkeypatch, tmp_path):
+def test_a_part_is_reported_with_the_seeds_that_are_complete(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     study = networks.make_study(True, tmp_path, "cpu", False)._replace(seeds=2)
     (part,) = networks.select(study, "digits/ring/iid")
     assert not networks.run_parts(study, [part])
@@ -203,7 +212,9 @@ def test_a_part_is_reported_with_the_seeds_that_are_complete(no_data, monkeypatc
     assert report.tables["networks-digits"].seeds.tolist() == [1] * 6
 
 
-def test_results_of_another_number_of_steps_are_not_used(no_data, monkeypatch, tmp_path):
+def test_results_of_another_number_of_steps_are_not_used(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     first = networks.run(**options).tables["networks-digits"]
     monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=40))
@@ -213,20 +224,20 @@ def test_results_of_another_number_of_steps_are_not_used(no_data, monkeypatch, t
 
 
 @pytest.mark.parametrize("only", ["digit", "digits/rng", "digits/ring/idd", "digits/ring/iid/x"])
-def test_a_wrong_part_is_refused_with_the_choices(only, tmp_path):
+def test_a_wrong_part_is_refused_with_the_choices(only: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"There is no part '{only}'. Write a task .*digits.*such as cifar10/ring/iid"):
         networks.run(quick=True, folder=tmp_path, only=only)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_is_not_a_saved_part_is_refused(tmp_path):
+def test_a_file_that_is_not_a_saved_part_is_refused(tmp_path: Path) -> None:
     for text in ("a,b\n1,2\n", "", "\0"):
         (tmp_path / "x.csv").write_text(text)
         with pytest.raises(InputError, match="delete"):
             Saved(tmp_path / "x.csv", ("rule", "eta"))
 
 
-def test_saved_rows_are_found_again_to_the_bit(tmp_path):
+def test_saved_rows_are_found_again_to_the_bit(tmp_path: Path) -> None:
     Saved(tmp_path / "x.csv", ("rule", "eta")).add(pd.DataFrame({"rule": ["a", "b"], "eta": [0.1 + 0.2, np.nan]}))
     saved = Saved(tmp_path / "x.csv", ("rule", "eta"))
     assert len(saved.find(rule="a", eta=0.1 + 0.2)) == 1
@@ -237,7 +248,9 @@ def test_saved_rows_are_found_again_to_the_bit(tmp_path):
 # ---------------------------------------------------------------- robustness
 
 
-def test_robustness_runs_without_data_and_is_not_run_twice(no_data, monkeypatch, tmp_path):
+def test_robustness_runs_without_data_and_is_not_run_twice(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     report = robustness.run(quick=True, progress=False, folder=tmp_path)
     rows = report.data["robustness-digits-iid"]
     assert len(rows) == 16
@@ -256,7 +269,7 @@ def test_robustness_runs_without_data_and_is_not_run_twice(no_data, monkeypatch,
     assert robustness.run(quick=True, folder=tmp_path).findings == report.findings
 
 
-def changes(measure, **gains):
+def changes(measure: Measure, **gains: float) -> pd.DataFrame:
     entries = {"none": 0.0} | gains
     rows = [
         {"kind": "default" if change == "none" else "graph", "change": change, "rule": rule, "seed": 0, "value": value}
@@ -266,7 +279,7 @@ def changes(measure, **gains):
     return robustness.differences(pd.DataFrame(rows), measure)
 
 
-def test_robustness_names_the_worst_entry_and_what_dnasa_does_there():
+def test_robustness_names_the_worst_entry_and_what_dnasa_does_there() -> None:
     said = robustness.finding(changes(ACCURACY, star=-0.004, path=-0.008, complete=0.05), ACCURACY)
     assert "worst entry: path, -0.80 points (D-NASA -0.40 points there): within 1 points" in said
     said = robustness.finding(changes(ACCURACY, star=-0.02, path=-0.008), ACCURACY)
@@ -276,14 +289,16 @@ def test_robustness_names_the_worst_entry_and_what_dnasa_does_there():
     assert "diverged: path" in robustness.finding(changes(ACCURACY, star=-0.02, path=np.nan), ACCURACY)
 
 
-def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most():
+def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most() -> None:
     assert robustness.worst(changes(ACCURACY, star=-0.02, path=-0.03)).change.tolist() == ["path"]
 
 
 # ---------------------------------------------------------------- fine-tuning
 
 
-def test_finetuning_starts_where_training_ended_and_trains_only_a_part(no_data, tmp_path, monkeypatch):
+def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
+    no_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(finetuning, "EARLY", 10)
     report = finetuning.run(quick=True, progress=False, folder=tmp_path)
     rows = report.tables["finetuning-digits"]
@@ -296,7 +311,7 @@ def test_finetuning_starts_where_training_ended_and_trains_only_a_part(no_data, 
     assert finetuning.run(quick=True, folder=tmp_path).findings == report.findings
 
 
-def test_partial_training_is_of_the_last_layer_and_the_biases():
+def test_partial_training_is_of_the_last_layer_and_the_biases() -> None:
     rows = data.load("digits")
     weights = np.arange(64 * 32 + 32 + 32 * 10 + 10)
     import torch
@@ -318,14 +333,14 @@ def test_partial_training_is_of_the_last_layer_and_the_biases():
         ([0.9, np.nan, np.nan], "AdaNASA diverged"),
     ],
 )  # fmt: skip
-def test_the_finding_on_finetuning_says_whether_the_target_is_reached(values, words):
+def test_the_finding_on_finetuning_says_whether_the_target_is_reached(values: list[float], words: str) -> None:
     rows = {"trained": "all", "data": "same", "rule": "adanasa", "eta": np.nan, "seed": 0, "step": [0, 30, 100]}
     (line,) = finetuning.findings(finetuning.summary(pd.DataFrame(rows | {"accuracy": values})))
     assert words in line
 
 
 @pytest.mark.parametrize("module", [robustness, finetuning])
-def test_a_wrong_column_or_task_is_refused(module, tmp_path):
+def test_a_wrong_column_or_task_is_refused(module: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Unknown part 'mist'"):
         module.run(quick=True, folder=tmp_path, only="mist")
 
@@ -334,7 +349,7 @@ def test_a_wrong_column_or_task_is_refused(module, tmp_path):
 
 
 @pytest.fixture
-def small_compression(monkeypatch):
+def small_compression(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Task("digits", steps=20, rows=1000, etas={"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
     monkeypatch.setattr(compression, "TASKS", {"digits": small, "mnist": Task("mnist")})
     monkeypatch.setattr(compression, "COMPRESSIONS", ("4bit", "randk:0.1"))
@@ -343,8 +358,8 @@ def small_compression(monkeypatch):
 
 
 def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
-    no_data, small_compression, monkeypatch, tmp_path
-):
+    no_data: None, small_compression: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     report = compression.run(folder=tmp_path, progress=False)
     assert report.findings[0] == f"mnist is left out: {MISSING}"
     (picture,) = report.save(tmp_path)
@@ -362,7 +377,7 @@ def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
 
 
-def test_findings_on_gamma_compare_with_the_default():
+def test_findings_on_gamma_compare_with_the_default() -> None:
     keys = {"rule": list(compression.RULES), "eta": np.nan, "seed": 0, "steps": 5, "step": 5, "bytes": 1.0}
     tests = {"sign": 0.80, "sign,gamma=0.16": 0.85, "sign,gamma=1": np.nan}
     rows = [pd.DataFrame(keys | {"compress": how, "validation": v, "test": v}) for how, v in tests.items()]

@@ -1,5 +1,8 @@
 """The exchange is a product with W, whatever holds the arrays and however W is stored."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,25 +10,26 @@ from thread_network import run_threads
 
 from dnasa import topology
 from dnasa.channels import exchange
-from dnasa.core import InputError
+from dnasa.core import InputError, Messages, Network
 from dnasa.networks import simulated
+from dnasa.topology import Topology
 
 
 @pytest.fixture
-def arrays():
+def arrays() -> list[np.ndarray]:
     generator = np.random.default_rng(0)
     return [generator.standard_normal((2, 3, 12, 5)) for _ in range(3)]
 
 
-def mix(network, *arrays):
+def mix(network: Network, *arrays: Any) -> Messages:
     return exchange(network, (), arrays, 0)[0]
 
 
-def sparse(graph):
+def sparse(graph: Topology) -> Topology:
     return topology.Topology(graph.name, graph.sparse)
 
 
-def test_an_exchange_multiplies_every_array_by_w(arrays):
+def test_an_exchange_multiplies_every_array_by_w(arrays: list[np.ndarray]) -> None:
     graph = topology.grid(12)
     for mixed, plain in zip(simulated.connect(graph).multiply(tuple(arrays), 0), arrays, strict=True):
         np.testing.assert_allclose(mixed, np.einsum("ij,...jd->...id", graph.weights, plain))
@@ -33,7 +37,7 @@ def test_an_exchange_multiplies_every_array_by_w(arrays):
 
 @pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize("kind", [lambda a: a, torch.from_numpy, lambda a: torch.from_numpy(a).float()])
-def test_dense_equals_sparse(arrays, rounds, kind):
+def test_dense_equals_sparse(arrays: list[np.ndarray], rounds: int, kind: Callable[..., Any]) -> None:
     graph = topology.exponential(12)
     given = [kind(a) for a in arrays]
     dense = mix(simulated.connect(graph, rounds), *given)
@@ -43,20 +47,22 @@ def test_dense_equals_sparse(arrays, rounds, kind):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5 if a.dtype == torch.float32 else 1e-12)
 
 
-def test_rounds_are_powers_of_w(arrays):
+def test_rounds_are_powers_of_w(arrays: list[np.ndarray]) -> None:
     graph = topology.ring(12)
     (twice,) = mix(simulated.connect(graph, rounds=2), arrays[0])
     network = simulated.connect(graph)
     np.testing.assert_allclose(twice, mix(network, *mix(network, arrays[0]))[0])
 
 
-def test_one_array_comes_back_as_a_tuple_of_one(arrays):
+def test_one_array_comes_back_as_a_tuple_of_one(arrays: list[np.ndarray]) -> None:
     assert len(mix(simulated.connect(topology.ring(12)), arrays[0])) == 1
 
 
 @pytest.mark.parametrize("store", [lambda graph: graph, sparse])
 @pytest.mark.parametrize("kind", [lambda a: a, torch.from_numpy])
-def test_arrays_of_unequal_width_are_mixed_each_by_itself(arrays, store, kind):
+def test_arrays_of_unequal_width_are_mixed_each_by_itself(
+    arrays: list[np.ndarray], store: Callable[..., Any], kind: Callable[..., Any]
+) -> None:
     graph = topology.exponential(12)
     given = [kind(arrays[0]), kind(arrays[1][..., :1]), kind(arrays[2][..., :3])]
     for mixed, plain in zip(mix(simulated.connect(store(graph)), *given), given, strict=True):
@@ -65,11 +71,13 @@ def test_arrays_of_unequal_width_are_mixed_each_by_itself(arrays, store, kind):
 
 
 @pytest.mark.parametrize("processes", [2, 3, 12])
-def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(arrays, processes):
+def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(
+    arrays: list[np.ndarray], processes: int
+) -> None:
     graph = topology.exponential(12)
     given = [arrays[0], arrays[1][..., :1], arrays[2][..., :3]]
 
-    def work(network):
+    def work(network: Network) -> Messages:
         rows = slice(network.local_nodes.start, network.local_nodes.stop)
         return mix(network, *(a[..., rows, :] for a in given))
 
@@ -79,10 +87,10 @@ def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(arra
         np.testing.assert_allclose(joined, np.einsum("ij,...jd->...id", graph.weights, plain))
 
 
-def test_mean_averages_over_the_nodes(arrays):
+def test_mean_averages_over_the_nodes(arrays: list[np.ndarray]) -> None:
     np.testing.assert_allclose(simulated.connect(topology.ring(12)).mean(arrays[0]), arrays[0].mean(2))
 
 
-def test_no_rounds_are_refused():
+def test_no_rounds_are_refused() -> None:
     with pytest.raises(InputError, match="at least one round"):
         simulated.connect(topology.ring(3), rounds=0)

@@ -4,11 +4,13 @@ import copy
 import io
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from thread_network import ThreadTransport, run_threads
@@ -17,7 +19,7 @@ from torch import nn
 import dnasa
 from dnasa import rules, solve, topology
 from dnasa.channels import cast, choco, exchange, top_k
-from dnasa.core import InputError, Rule, RunError, Sent, Snapshot
+from dnasa.core import Array, InputError, Messages, Network, Rule, RunError, Sent, Snapshot
 from dnasa.engine.overlapped import Overlapped
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized
@@ -50,30 +52,36 @@ ETAS = {
 }
 
 
-def model(seed=0, norm=False):
+def model(seed: int = 0, norm: bool = False) -> Any:
     with LOCK:
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(5, 6), *([nn.BatchNorm1d(6)] if norm else []), nn.Tanh(), nn.Linear(6, 3))
 
 
-def batch(node, t, rows=16):
+def batch(node: int, t: int, rows: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * node + t)
     x = torch.randn(rows, 5, generator=generator) + 0.3 * node
     return x, x[:, :3].argmax(1)
 
 
-def flat(net):
+def flat(net: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
 
 
-def backward(net, node, t, scale=1.0):
+def backward(net: nn.Module, node: int, t: int, scale: float = 1.0) -> float:
     x, y = batch(node, t)
     loss = nn.functional.cross_entropy(net(x), y)
     (scale * loss).backward()
     return loss.item()
 
 
-def train(network, steps=30, net=None, record=None, **options):
+def train(
+    network: Network,
+    steps: int = 30,
+    net: nn.Module | None = None,
+    record: list[torch.Tensor] | None = None,
+    **options: Any,
+) -> tuple[Any, Decentralized]:
     net = net or model(seed=network.rank)  # every node begins elsewhere: node 0's start is everyone's
     opt = Decentralized(net.parameters(), network, **options)
     for t in range(steps):
@@ -85,7 +93,7 @@ def train(network, steps=30, net=None, record=None, **options):
     return net, opt
 
 
-def alone():
+def alone() -> Network:
     return dnasa.connect("ring")
 
 
@@ -93,7 +101,7 @@ def alone():
 
 
 @pytest.mark.parametrize("rule", rules.RULES)
-def test_iterates_equal_those_of_solve(rule):
+def test_iterates_equal_those_of_solve(rule: str) -> None:
     """The same network, data and samples, once as a problem of `solve` and once as a user's own loop."""
     x = np.random.default_rng(0).standard_normal((200, 5))
     y = x[:, :3].argmax(1)
@@ -103,13 +111,13 @@ def test_iterates_equal_those_of_solve(rule):
     options: Any = {"eta": ETAS[rule]} if ETAS[rule] else {}
     expected = solve(problem, RING, rule, steps=40, start=flat(model(1)), **options).x
 
-    def work(network):
+    def work(network: Network) -> torch.Tensor:
         net = model(1).double()
         opt = Decentralized(net.parameters(), network, rule, steps=40, **options)
         for rows in drawn:
             mine = rows[network.rank]
 
-            def closure(mine=mine):
+            def closure(mine: Any = mine) -> torch.Tensor:
                 opt.zero_grad()
                 loss = nn.functional.cross_entropy(net(problem.inputs[mine]), problem.labels[mine])
                 loss.backward()
@@ -126,9 +134,9 @@ def test_iterates_equal_those_of_solve(rule):
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
-def test_hidden_exchanges_change_no_bit_of_the_iterates(rule):
-    def work(overlap):
-        def run(network):
+def test_hidden_exchanges_change_no_bit_of_the_iterates(rule: str) -> None:
+    def work(overlap: bool) -> torch.Tensor:
+        def run(network: Network) -> torch.Tensor:
             record: list = []
             train(network, rule=rule, eta=ETAS[rule], overlap=overlap, record=record)
             return torch.stack(record)
@@ -141,12 +149,12 @@ def test_hidden_exchanges_change_no_bit_of_the_iterates(rule):
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("graph", ["ring", "one_peer", "star"])
 @pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
-def test_solve_gives_the_same_bits_with_hidden_exchanges(graph, rule, processes):
+def test_solve_gives_the_same_bits_with_hidden_exchanges(graph: str, rule: str, processes: int) -> None:
     made = topology.make(graph, 4)
     options: Any = {"eta": ETAS[rule]} if ETAS[rule] else {}
 
-    def run(overlap):
-        def work(network):
+    def run(overlap: bool) -> tuple[Array, pd.DataFrame]:
+        def work(network: Network) -> tuple[Array, pd.DataFrame]:
             problem = LeastSquares(dim=7)
             done = solve(problem, made, rule, steps=50, evaluate=10, network=network, overlap=overlap, **options)
             return done.x, done.history.drop(columns="seconds")
@@ -158,14 +166,14 @@ def test_solve_gives_the_same_bits_with_hidden_exchanges(graph, rule, processes)
     assert history.equals(expected)
 
 
-def test_only_rules_that_can_hide_their_exchanges_may_be_asked_to():
+def test_only_rules_that_can_hide_their_exchanges_may_be_asked_to() -> None:
     for rule in ("dsgd", "dsgt", ["dnasa", "dasagt"]):
         with pytest.raises(InputError, match="cannot be hidden"):
             solve(LeastSquares(dim=3), RING, rule, eta=0.1, steps=3, overlap=True)
 
 
-def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step():
-    def multiply(messages, t):
+def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step() -> None:
+    def multiply(messages: Messages, t: int) -> Messages:
         if t == 3:
             raise dnasa.core.RunError("No answer from rank 1 (node 1): gone.")
         return messages
@@ -183,14 +191,14 @@ def test_a_hidden_exchange_that_fails_is_reported_by_the_next_step():
 # ---------------------------------------------------------------- an optimizer like any other
 
 
-def test_everyone_starts_from_node_0():
+def test_everyone_starts_from_node_0() -> None:
     starts = run_threads(RING, lambda network: flat(train(network, steps=0)[0]))
     for start in starts:
         assert torch.equal(start, flat(model(seed=0)))
 
 
-def test_different_models_are_noticed_at_the_start():
-    def work(network):
+def test_different_models_are_noticed_at_the_start() -> None:
+    def work(network: Network) -> None:
         net = model() if network.rank else nn.Linear(2, 2)
         Decentralized(net.parameters(), network)
 
@@ -198,8 +206,8 @@ def test_different_models_are_noticed_at_the_start():
         run_threads(RING, work)
 
 
-def test_different_options_are_noticed_at_the_start():
-    def freeze(network):
+def test_different_options_are_noticed_at_the_start() -> None:
+    def freeze(network: Network) -> None:
         net = model()
         net[0].weight.requires_grad_(network.rank != 1)
         Decentralized(net.parameters(), network)
@@ -214,7 +222,7 @@ def test_different_options_are_noticed_at_the_start():
         )
 
 
-def test_it_learns_alone_too():
+def test_it_learns_alone_too() -> None:
     net, opt = train(alone(), steps=300, net=model(), rule="dnasa")
     x, y = batch(0, 999, rows=500)
     assert float((net(x).argmax(1) == y).float().mean()) > 0.85
@@ -224,7 +232,7 @@ def test_it_learns_alone_too():
         assert torch.equal(flat(net), own)
 
 
-def test_the_default_is_adanasa_whose_answer_is_the_last_iterate_where_the_number_of_steps_is_known():
+def test_the_default_is_adanasa_whose_answer_is_the_last_iterate_where_the_number_of_steps_is_known() -> None:
     net, last = model(), []
     opt = Decentralized(net.parameters(), alone(), steps=300)
     for t in range(300):
@@ -239,7 +247,7 @@ def test_the_default_is_adanasa_whose_answer_is_the_last_iterate_where_the_numbe
     assert (last[-1] - last[-2]).norm() < 0.01 * (last[-200] - last[-201]).norm()
 
 
-def test_more_steps_than_were_announced_get_a_warning():
+def test_more_steps_than_were_announced_get_a_warning() -> None:
     net = model()
     opt = Decentralized(net.parameters(), alone(), steps=3)
     for t in range(3):
@@ -253,20 +261,20 @@ def test_more_steps_than_were_announced_get_a_warning():
     assert torch.equal(flat(net), last)
 
 
-def test_a_learning_rate_is_refused_with_a_clear_line():
+def test_a_learning_rate_is_refused_with_a_clear_line() -> None:
     with pytest.raises(InputError, match="has no learning rate"):
         Decentralized(model().parameters(), alone(), lr=1e-3)  # type: ignore[arg-type]
 
 
-def test_nodes_that_expect_different_numbers_of_steps_are_told_so():
-    def work(network):
+def test_nodes_that_expect_different_numbers_of_steps_are_told_so() -> None:
+    def work(network: Network) -> None:
         with pytest.raises(InputError, match="the rule"):
             Decentralized(model().parameters(), network, steps=10 + network.rank)
 
     run_threads(RING, work)
 
 
-def test_without_the_number_of_steps_the_default_answers_with_an_average_of_the_iterates():
+def test_without_the_number_of_steps_the_default_answers_with_an_average_of_the_iterates() -> None:
     record = [flat(model())]
     net, opt = train(alone(), steps=30, net=model(), record=record)
     expected = record[0]
@@ -276,8 +284,8 @@ def test_without_the_number_of_steps_the_default_answers_with_an_average_of_the_
         torch.testing.assert_close(flat(net), expected)
 
 
-def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out():
-    def work(network):
+def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out() -> None:
+    def work(network: Network) -> tuple[torch.Tensor, torch.Tensor, float]:
         net, opt = train(network, steps=200, rule="dnasa")
         own = flat(net)
         with opt.averaged():
@@ -297,13 +305,13 @@ def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out():
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("rule", ["dnasa", "d2"])
 @pytest.mark.parametrize("optimizer_first", [True, False])
-def test_a_restart_continues_exactly(rule, overlap, optimizer_first):
+def test_a_restart_continues_exactly(rule: str, overlap: bool, optimizer_first: bool) -> None:
     options = {"rule": rule, "eta": ETAS[rule], "overlap": overlap and rule == "dnasa"}
 
-    def straight(network):
+    def straight(network: Network) -> torch.Tensor:
         return flat(train(network, 30, **options)[0])
 
-    def interrupted(network):
+    def interrupted(network: Network) -> torch.Tensor:
         net, opt = train(network, 12, **options)
         saved = io.BytesIO()
         torch.save({"model": net.state_dict(), "opt": opt.state_dict()}, saved)
@@ -323,16 +331,16 @@ def test_a_restart_continues_exactly(rule, overlap, optimizer_first):
     assert torch.equal(torch.stack(run_threads(RING, straight)), torch.stack(run_threads(RING, interrupted)))
 
 
-def test_going_back_to_an_earlier_state_forgets_what_is_under_way(monkeypatch):
+def test_going_back_to_an_earlier_state_forgets_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     finish = ThreadTransport.finish
 
-    def slow_finish(self, pending):
+    def slow_finish(self: ThreadTransport, pending: Any) -> None:
         time.sleep(0.01 * self.rank)
         finish(self, pending)
 
     monkeypatch.setattr(ThreadTransport, "finish", slow_finish)
 
-    def run(network, detour):
+    def run(network: Network, detour: bool) -> torch.Tensor:
         net = model(norm=True)
         opt = Decentralized(net.parameters(), network, buffers=net.buffers(), weight_decay=0.1)
         for t in range(16):
@@ -357,8 +365,8 @@ def test_going_back_to_an_earlier_state_forgets_what_is_under_way(monkeypatch):
     assert torch.equal(straight, detour)
 
 
-def test_a_state_of_another_node_model_or_rule_is_refused():
-    def work(network):
+def test_a_state_of_another_node_model_or_rule_is_refused() -> None:
+    def work(network: Network) -> None:
         opt = train(network, 3)[1]
         state = opt.state_dict()
         other = copy.deepcopy(state)
@@ -373,8 +381,8 @@ def test_a_state_of_another_node_model_or_rule_is_refused():
     run_threads(RING, work)
 
 
-def test_nodes_that_restart_from_different_steps_are_noticed():
-    def work(network):
+def test_nodes_that_restart_from_different_steps_are_noticed() -> None:
+    def work(network: Network) -> None:
         opt = train(network, 4)[1]
         state = opt.state_dict()
         state["decentralized"]["step"] += network.rank
@@ -385,8 +393,8 @@ def test_nodes_that_restart_from_different_steps_are_noticed():
         run_threads(RING, work)
 
 
-def test_two_optimizers_on_one_network_do_not_read_each_others_messages():
-    def work(network):
+def test_two_optimizers_on_one_network_do_not_read_each_others_messages() -> None:
+    def work(network: Network) -> torch.Tensor:
         nets = [model(seed) for seed in (1, 2)]
         opts = [Decentralized(net.parameters(), network) for net in nets]
         for t in range(15):
@@ -403,15 +411,15 @@ def test_two_optimizers_on_one_network_do_not_read_each_others_messages():
         assert torch.equal(both[:, i], alone)
 
 
-def test_a_closure_and_accumulated_gradients_give_the_same_steps():
-    def run(how):
+def test_a_closure_and_accumulated_gradients_give_the_same_steps() -> None:
+    def run(how: str) -> tuple[torch.Tensor, list[float]]:
         net = model()
         opt = Decentralized(net.parameters(), alone())
         losses = []
         for t in range(5):
             if how == "closure":
 
-                def closure(t=t, net=net, opt=opt):
+                def closure(t: int = t, net: nn.Module = net, opt: Decentralized = opt) -> float:
                     opt.zero_grad()
                     return backward(net, 0, t)
 
@@ -430,7 +438,7 @@ def test_a_closure_and_accumulated_gradients_give_the_same_steps():
 
 
 @pytest.mark.parametrize("how", ["model.zero_grad", "own tensors"])
-def test_gradients_may_live_anywhere(how):
+def test_gradients_may_live_anywhere(how: str) -> None:
     net, twin = model(), model()
     opt, expected = (Decentralized(m.parameters(), alone()) for m in (net, twin))
     for t in range(5):
@@ -446,7 +454,7 @@ def test_gradients_may_live_anywhere(how):
     assert torch.equal(flat(net), flat(twin))
 
 
-def test_a_parameter_without_a_gradient_has_gradient_zero_and_a_frozen_one_stays():
+def test_a_parameter_without_a_gradient_has_gradient_zero_and_a_frozen_one_stays() -> None:
     net = model()
     net[0].weight.requires_grad_(False)
     unused = nn.Parameter(torch.ones(3))
@@ -465,7 +473,7 @@ def test_a_parameter_without_a_gradient_has_gradient_zero_and_a_frozen_one_stays
         opt.step()
 
 
-def test_weight_decay_is_an_l2_term_of_its_group():
+def test_weight_decay_is_an_l2_term_of_its_group() -> None:
     net, twin = model(), model()
     groups = [{"params": net[0].parameters(), "weight_decay": 0.3}, {"params": net[2].parameters()}]
     opt, expected = Decentralized(groups, alone()), Decentralized(twin.parameters(), alone())
@@ -480,7 +488,7 @@ def test_weight_decay_is_an_l2_term_of_its_group():
     torch.testing.assert_close(flat(net), flat(twin))
 
 
-def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later():
+def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later() -> None:
     net = model()
     groups = [{"params": net[0].parameters()}, {"params": net[2].parameters(), "weight_decay": 1.0}]
     opt = Decentralized(groups, alone())
@@ -489,7 +497,7 @@ def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later():
     assert torch.equal(opt.parameters.decayed_gradient()[0], expected)
 
 
-def test_sparse_gradients_are_welcome():
+def test_sparse_gradients_are_welcome() -> None:
     net = nn.Embedding(4, 3, sparse=True)
     opt = Decentralized(net.parameters(), alone())
     for _ in range(4):
@@ -499,7 +507,7 @@ def test_sparse_gradients_are_welcome():
     assert opt.t == 4
 
 
-def test_an_older_graph_is_noticed_as_with_any_optimizer():
+def test_an_older_graph_is_noticed_as_with_any_optimizer() -> None:
     net = model()
     opt = Decentralized(net.parameters(), alone())
     loss = net(batch(0, 0)[0]).square().sum()
@@ -510,15 +518,15 @@ def test_an_older_graph_is_noticed_as_with_any_optimizer():
         loss.backward()
 
 
-def test_no_step_is_taken_inside_the_mean():
+def test_no_step_is_taken_inside_the_mean() -> None:
     opt = train(alone(), 2, net=model())[1]
     with opt.averaged(), pytest.raises(InputError, match="Inside averaged"):
         opt.step()
     opt.step()
 
 
-def test_consensus_is_that_of_the_nodes_inside_the_mean_too():
-    def work(network):
+def test_consensus_is_that_of_the_nodes_inside_the_mean_too() -> None:
+    def work(network: Network) -> float:
         opt = train(network, 5)[1]
         apart = opt.consensus()
         with opt.averaged():
@@ -528,7 +536,7 @@ def test_consensus_is_that_of_the_nodes_inside_the_mean_too():
     assert min(run_threads(RING, work)) > 0
 
 
-def test_a_step_that_fails_leaves_no_scale_behind():
+def test_a_step_that_fails_leaves_no_scale_behind() -> None:
     net, opt = train(alone(), 2, net=model())
     opt.zero_grad()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -540,8 +548,8 @@ def test_a_step_that_fails_leaves_no_scale_behind():
     assert not hasattr(opt, "grad_scale")
 
 
-def test_batch_norm_statistics_are_mixed():
-    def work(network, buffers=True):
+def test_batch_norm_statistics_are_mixed() -> None:
+    def work(network: Network, buffers: bool = True) -> tuple[torch.Tensor, Any]:
         net = model(norm=True)
         statistics = list(net.buffers())
         opt = Decentralized(net.parameters(), network, buffers=statistics if buffers else ())
@@ -561,8 +569,8 @@ def test_batch_norm_statistics_are_mixed():
         torch.testing.assert_close(mean, torch.stack([own for own, _ in mixed]).mean(0))
 
 
-def test_a_step_skipped_by_one_nodes_scaler_is_skipped_by_all():
-    def work(network):
+def test_a_step_skipped_by_one_nodes_scaler_is_skipped_by_all() -> None:
+    def work(network: Network) -> tuple[list[bool], int, torch.Tensor]:
         net = model()
         opt = Decentralized(net.parameters(), network)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -588,7 +596,7 @@ def test_a_step_skipped_by_one_nodes_scaler_is_skipped_by_all():
         assert x.isfinite().all()
 
 
-def test_a_scaler_changes_no_iterate():
+def test_a_scaler_changes_no_iterate() -> None:
     """The scale is a power of two, and D-NASA does not mind a factor anyway."""
     net, twin = model(), model()
     opt, expected = (Decentralized(m.parameters(), alone()) for m in (net, twin))
@@ -605,7 +613,7 @@ def test_a_scaler_changes_no_iterate():
     torch.testing.assert_close(flat(net), flat(twin))
 
 
-def test_compiled_models_train_alike():
+def test_compiled_models_train_alike() -> None:
     net, twin = model(), model()
     fast: Any = torch.compile(net, backend="aot_eager")
     opt = Decentralized(fast.parameters(), alone())
@@ -619,15 +627,15 @@ def test_compiled_models_train_alike():
 # ---------------------------------------------------------------- messages in 16 bits
 
 
-def mix(network, *arrays):
+def mix(network: Network, *arrays: Any) -> Messages:
     return exchange(network, (), arrays, 0)[0]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_messages_in_16_bits_halve_the_bytes_and_preserve_the_mean(dtype):
+def test_messages_in_16_bits_halve_the_bytes_and_preserve_the_mean(dtype: str) -> None:
     x = np.random.default_rng(0).standard_normal((1, 4, 50)).astype(np.float32)
 
-    def work(network, as_torch=False):
+    def work(network: Network, as_torch: bool = False) -> tuple[np.ndarray, int]:
         own = x[:, network.local_nodes.start : network.local_nodes.stop]
         (mixed,) = mix(network, torch.as_tensor(own) if as_torch else own)
         return np.asarray(mixed), network.traffic.bytes
@@ -645,18 +653,18 @@ def test_messages_in_16_bits_halve_the_bytes_and_preserve_the_mean(dtype):
         assert [b for _, b in half] == [b // 2 for _, b in full]
 
 
-def test_numbers_too_large_for_16_bits_preserve_the_mean():
+def test_numbers_too_large_for_16_bits_preserve_the_mean() -> None:
     x = torch.tensor([[[1e6], [2.0], [3.0], [4.0]]])
     for processes in (4, 2):
 
-        def local(n):
+        def local(n: Network) -> torch.Tensor:
             return mix(n, x[:, list(n.local_nodes)])[0].clone()
 
         rows = run_threads(RING, local, processes, cast("float16"))
         assert torch.cat(rows, 1).mean() == pytest.approx(float(x.mean()))
 
 
-def test_runs_with_messages_in_16_bits_train():
+def test_runs_with_messages_in_16_bits_train() -> None:
     done = solve(LeastSquares(dim=5, dtype="float32"), RING, steps=1500, message_dtype="bfloat16")
     full = solve(LeastSquares(dim=5, dtype="float32"), RING, steps=1500)
     assert done.final().test_loss.iloc[0] < 1.5 * full.final().test_loss.iloc[0] < 0.05
@@ -669,7 +677,7 @@ def test_runs_with_messages_in_16_bits_train():
 FUSED: Any = [{"rule": "dnasa"}, {"rule": "dasagt", "eta": 0.1}, {"rule": "adanasa"}, {"rule": "adanasa", "steps": 20}]
 
 
-def trained(network, fuse, **options):
+def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
     net = model(3)
     opt = Decentralized(net.parameters(), network, **options)
     opt.fuse = fuse
@@ -681,7 +689,7 @@ def trained(network, fuse, **options):
 
 
 @pytest.mark.parametrize("options", FUSED)
-def test_the_fused_update_is_the_rule(options, monkeypatch):
+def test_the_fused_update_is_the_rule(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """In place and with the schedules in memory; compiled on a GPU, as it is here."""
     monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
     fast, plain = (trained(alone(), fuse, **options) for fuse in (True, False))
@@ -692,16 +700,18 @@ def test_the_fused_update_is_the_rule(options, monkeypatch):
 
 @pytest.mark.parametrize("overlap", [None, False])
 @pytest.mark.parametrize("options", FUSED)
-def test_nodes_with_neighbours_compile_what_they_send(options, overlap, monkeypatch):
+def test_nodes_with_neighbours_compile_what_they_send(
+    options: dict[str, Any], overlap: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled = []
 
-    def compile(function, **settings):
+    def compile(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
         compiled.append(function)
         return function
 
     monkeypatch.setattr(torch, "compile", compile)
 
-    def work(fuse):
+    def work(fuse: bool) -> list[torch.Tensor]:
         return run_threads(RING, lambda network: trained(network, fuse, overlap=overlap, **options).flat.clone())
 
     torch.testing.assert_close(work(True), work(False))
@@ -709,7 +719,9 @@ def test_nodes_with_neighbours_compile_what_they_send(options, overlap, monkeypa
 
 
 @pytest.mark.parametrize(("steps", "arrays"), [(20, 4), (None, 5)])
-def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(steps, arrays, monkeypatch):
+def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(
+    steps: int | None, arrays: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And a sample of the coordinates; the gradient is held by all optimizers."""
     monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
     opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
@@ -720,7 +732,7 @@ def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(st
     assert all(a.is_meta for a in opt.snapshot.state)
 
 
-def test_the_compiled_functions_are_the_rules(monkeypatch):
+def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     made = make_rule("dnasa", None, None, None, 4, ())
     state = made.rule.init(torch.randn(1, 9))._replace(z=torch.randn(1, 9), u=torch.randn(1, 9))
@@ -730,9 +742,9 @@ def test_the_compiled_functions_are_the_rules(monkeypatch):
     torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
 
 
-def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
-    def broken(function, **options):
-        def call(*args):
+def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(function: Callable[..., Any], **options: Any) -> Callable[..., NoReturn]:
+        def call(*args: Any) -> NoReturn:
             raise RuntimeError("no compiler")
 
         return call
@@ -759,13 +771,13 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch):
         ({"rule": "dsgd", "eta": 0.1, "overlap": True}, "cannot be hidden"),
     ],
 )
-def test_wrong_options_are_named(options, words):
+def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
     net = model()
     with pytest.raises(InputError, match=words):
         train(alone(), 1, net=net, **options)
 
 
-def test_what_cannot_be_trained_is_named():
+def test_what_cannot_be_trained_is_named() -> None:
     linear = nn.Linear(2, 2)
     with pytest.raises(InputError, match="no learning rate"):
         Decentralized([{"params": linear.parameters(), "lr": 0.1}], alone())
@@ -786,12 +798,12 @@ def test_what_cannot_be_trained_is_named():
         torch.optim.lr_scheduler.StepLR(opt, 3)
 
 
-def test_d2_checks_the_weights_of_the_network():
+def test_d2_checks_the_weights_of_the_network() -> None:
     with pytest.raises(InputError, match="eigenvalues of W above"):
         run_threads(topology.ring(4), lambda network: Decentralized(model().parameters(), network, "d2", eta=0.1))
 
 
-def test_parameters_changed_or_replaced_behind_its_back_are_noticed():
+def test_parameters_changed_or_replaced_behind_its_back_are_noticed() -> None:
     net, opt = train(alone(), 2, net=model())
     with torch.no_grad():
         net[0].weight.clamp_(-0.1, 0.1)
@@ -807,10 +819,10 @@ def test_parameters_changed_or_replaced_behind_its_back_are_noticed():
 
 
 @pytest.mark.parametrize("when", ["before the gradient", "after the gradient"])
-def test_a_model_moved_before_the_first_step_trains_as_if_it_had_stayed(when):
+def test_a_model_moved_before_the_first_step_trains_as_if_it_had_stayed(when: str) -> None:
     """As `model.to(device)` moves it."""
 
-    def move(net):
+    def move(net: nn.Module) -> None:
         for p in net.parameters():
             p.data = p.data.clone()
             p.grad = None if p.grad is None else p.grad.clone()
@@ -849,15 +861,15 @@ class Pair(NamedTuple):
     other: Any
 
 
-def closure_of(net, opt, node, t):
-    def closure():
+def closure_of(net: nn.Module, opt: Decentralized, node: int, t: int) -> Callable[[], float]:
+    def closure() -> float:
         opt.zero_grad()
         return backward(net, node, t)
 
     return closure
 
 
-def looking_ahead():
+def looking_ahead() -> Rule:
     """Gradients at x + 1, the first of them too."""
     return Rule(
         Plain,
@@ -867,7 +879,7 @@ def looking_ahead():
     )
 
 
-def test_the_first_gradient_is_taken_where_the_rule_wants_it():
+def test_the_first_gradient_is_taken_where_the_rule_wants_it() -> None:
     net = model()
     x = flat(net)
     opt = Decentralized(net.parameters(), alone(), looking_ahead())
@@ -882,7 +894,7 @@ def test_the_first_gradient_is_taken_where_the_rule_wants_it():
     torch.testing.assert_close(flat(net), x + 1)
 
 
-def test_a_rule_that_begins_elsewhere_asks_for_a_closure():
+def test_a_rule_that_begins_elsewhere_asks_for_a_closure() -> None:
     net = model()
     opt = Decentralized(net.parameters(), alone(), looking_ahead())
     backward(net, 0, 0)
@@ -890,7 +902,7 @@ def test_a_rule_that_begins_elsewhere_asks_for_a_closure():
         opt.step()
 
 
-def test_parameters_that_do_not_belong_to_the_state_are_noticed():
+def test_parameters_that_do_not_belong_to_the_state_are_noticed() -> None:
     net = model()
     opt = Decentralized(net.parameters(), alone(), looking_ahead())
     opt.step(closure_of(net, opt, 0, 0))
@@ -901,7 +913,7 @@ def test_parameters_that_do_not_belong_to_the_state_are_noticed():
         opt.step(closure_of(net, opt, 0, 1))
 
 
-def test_a_closure_that_fails_at_the_second_point_leaves_the_parameters():
+def test_a_closure_that_fails_at_the_second_point_leaves_the_parameters() -> None:
     two = Rule(
         lambda x: Pair(x, x),
         lambda s, gradients, t: ((s.x - 0.1 * gradients[0],), s._replace(other=s.x)),
@@ -914,7 +926,7 @@ def test_a_closure_that_fails_at_the_second_point_leaves_the_parameters():
         opt.step(closure_of(net, opt, 0, t))
     before, calls = flat(net), []
 
-    def failing():
+    def failing() -> float:
         calls.append(1)
         if len(calls) == 2:
             raise KeyError
@@ -925,16 +937,16 @@ def test_a_closure_that_fails_at_the_second_point_leaves_the_parameters():
     torch.testing.assert_close(flat(net), before, rtol=0, atol=0)
 
 
-def test_a_state_must_have_x_first():
+def test_a_state_must_have_x_first() -> None:
     swapped = Rule(lambda x: Swapped(0 * x, x), lambda s, gradients, t: ((), s), lambda s, mixed: s)
     with pytest.raises(InputError, match="with x first"):
         Decentralized(model().parameters(), alone(), swapped)
 
 
-def test_buffers_stay_averages_on_a_directed_graph():
+def test_buffers_stay_averages_on_a_directed_graph() -> None:
     graph = topology.from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (0, 3)]))
 
-    def work(network):
+    def work(network: Network) -> torch.Tensor:
         ones = torch.ones(3)
         _, opt = train(network, 5, rule=rules.push_sum(rules.dsgd(lambda t: 0.1)), buffers=[ones])
         opt.consensus()
@@ -944,14 +956,14 @@ def test_buffers_stay_averages_on_a_directed_graph():
         torch.testing.assert_close(ones, torch.ones(3))
 
 
-def test_a_saved_state_does_not_stay_in_memory():
+def test_a_saved_state_does_not_stay_in_memory() -> None:
     _, opt = train(alone(), 3)
     assert opt.state_dict()["state"][0]["y"].shape == (6, 5)
     assert not opt.state
 
 
 @pytest.mark.parametrize("missing", ["step", "per_node", "memory", "sent"])
-def test_a_damaged_state_is_refused(missing):
+def test_a_damaged_state_is_refused(missing: str) -> None:
     _, opt = train(alone(), 3)
     state = opt.state_dict()
     del state["decentralized"][missing]
@@ -961,11 +973,11 @@ def test_a_damaged_state_is_refused(missing):
         opt.load_state_dict(opt.state_dict() | {"decentralized": 3})
 
 
-def test_a_mean_that_cannot_be_computed_leaves_the_parameters():
+def test_a_mean_that_cannot_be_computed_leaves_the_parameters() -> None:
     net, opt = train(alone(), 3, buffers=[torch.zeros(2)])
     before, calls = flat(net), []
 
-    def failing(a):
+    def failing(a: torch.Tensor) -> torch.Tensor:
         calls.append(a)
         if len(calls) == 2:
             raise RunError("lost")
@@ -980,8 +992,8 @@ def test_a_mean_that_cannot_be_computed_leaves_the_parameters():
     opt.step()
 
 
-def test_consensus_inside_the_mean_is_that_of_the_nodes_before_the_first_step_too():
-    def work(network):
+def test_consensus_inside_the_mean_is_that_of_the_nodes_before_the_first_step_too() -> None:
+    def work(network: Network) -> None:
         _, opt = train(network, 5)
         opt.load_state_dict(opt.state_dict())
         apart = opt.consensus()
@@ -991,7 +1003,7 @@ def test_consensus_inside_the_mean_is_that_of_the_nodes_before_the_first_step_to
     run_threads(RING, work)
 
 
-def test_the_answer_before_the_first_step_is_of_the_present_parameters():
+def test_the_answer_before_the_first_step_is_of_the_present_parameters() -> None:
     rule = Rule(
         lambda x: Pair(x, 1 * x),
         lambda s, gradients, t: ((s.x,), s),
@@ -1006,7 +1018,7 @@ def test_the_answer_before_the_first_step_is_of_the_present_parameters():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_channel_memory_is_loaded_to_the_device_of_the_parameters():
+def test_a_channel_memory_is_loaded_to_the_device_of_the_parameters() -> None:
     network = simulated.connect(topology.ring(1), channel=choco(top_k(0.5), 0.5))
     net = model().cuda()
     opt = Decentralized(net.parameters(), network, "dsgd", eta=0.1)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,15 @@ import torch
 from PIL import Image
 
 from dnasa import data, solve, topology
-from dnasa.core import InputError
-from dnasa.data import Encoding, reading
+from dnasa.core import Array, InputError
+from dnasa.data import Dataset, Encoding, reading
 from dnasa.data.unlabelled import read_rows
 from dnasa.studies import tasks
 
 CLASSES, FEATURES, ROWS = 11, 48, 1100
 
 
-def sensorless():
+def sensorless() -> tuple[np.ndarray, np.ndarray]:
     """Features of very different scales, and classes that only all of them together separate."""
     rng = np.random.default_rng(0)
     scales, labels = 10.0 ** rng.uniform(-6, 5, FEATURES), rng.integers(CLASSES, size=ROWS)
@@ -33,44 +34,44 @@ X, Y = sensorless()
 FRAME = pd.DataFrame(X, columns=[f"f{j}" for j in range(FEATURES)]).assign(kind=Y)
 
 
-def encoding_of(rows):
+def encoding_of(rows: Dataset) -> Encoding:
     assert rows.encoding is not None
     return rows.encoding
 
 
-def text(separator, header=True):
+def text(separator: str, header: bool = True) -> str:
     return FRAME.to_csv(index=False, header=header, sep=separator)
 
 
-def libsvm():
+def libsvm() -> str:
     rows = (" ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row)) for row in X.tolist())
     return "".join(f"{label} {row}\n" for label, row in zip(Y, rows, strict=True))
 
 
-def written(path, name, content):
+def written(path: Path, name: str, content: bytes | str) -> str:
     target = path / name
     target.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(target)
 
 
-def npy_pair(path):
+def npy_pair(path: Path) -> Dataset:
     np.save(path / "X.npy", X)
     np.save(path / "y.npy", Y)
     return data.load(str(path / "X.npy"))
 
 
-def npz_file(path):
+def npz_file(path: Path) -> Dataset:
     np.savez(path / "x.npz", inputs=X, labels=Y)
     return data.load(str(path / "x.npz"))
 
 
-def parquet(path):
+def parquet(path: Path) -> Dataset:
     pytest.importorskip("pyarrow")
     FRAME.to_parquet(path / "x.parquet")
     return data.load(str(path / "x.parquet"), "kind")
 
 
-def torch_pairs(path):
+def torch_pairs(path: Path) -> Dataset:
     return data.from_torch(torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y)))
 
 
@@ -101,7 +102,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_rows(name, tmp_path):
+def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
     rows, wanted = FORMATS[name](tmp_path), data.from_arrays(X, Y)
     np.testing.assert_allclose(rows.inputs, wanted.inputs, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(rows.test_inputs, wanted.test_inputs, rtol=1e-4, atol=1e-4)
@@ -112,12 +113,12 @@ def test_every_format_gives_the_same_rows(name, tmp_path):
     np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-4)
 
 
-def accuracy(rows, shards):
+def accuracy(rows: Dataset, shards: Sequence[np.ndarray]) -> float:
     result = solve(tasks.on_shards(rows, shards), topology.ring(4), steps=150, evaluate=[150])
     return result.final().test_accuracy.item()
 
 
-def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_path):
+def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_path: Path) -> None:
     rows = data.from_arrays(X, Y)
     parts = np.array_split(np.random.default_rng(1).permutation(len(rows.labels)), [100, 300, 500])
     wanted = accuracy(rows, parts)
@@ -135,13 +136,13 @@ def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_
     assert abs(accuracy(*shards) - wanted) <= 0.003
 
 
-def test_without_standardising_inputs_stay_as_they_are():
+def test_without_standardising_inputs_stay_as_they_are() -> None:
     rows = data.from_arrays(X, Y, standardise=False)
     np.testing.assert_allclose(np.sort(np.r_[rows.inputs, rows.test_inputs][:, 5]), np.sort(X[:, 5]), rtol=1e-6)
     assert encoding_of(rows).mean is None
 
 
-def test_constant_columns_become_zero_and_large_offsets_keep_their_digits():
+def test_constant_columns_become_zero_and_large_offsets_keep_their_digits() -> None:
     rng = np.random.default_rng(0)
     inputs = np.stack([np.full(50, 0.1), 1e9 + rng.standard_normal(50)], axis=1)
     rows = data.from_arrays(inputs, np.arange(50) % 2)
@@ -152,7 +153,7 @@ def test_constant_columns_become_zero_and_large_offsets_keep_their_digits():
 # ---------------------------------------------------------------- columns
 
 
-def mixed(rows=60):
+def mixed(rows: int = 60) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.integers(20, 70, rows) * 1.0, "colour": rng.choice(["red", "green"], rows)})
     frame["price"] = 3 * frame.age + 20 * (frame.colour == "red") + rng.standard_normal(rows)
@@ -161,7 +162,7 @@ def mixed(rows=60):
     return frame
 
 
-def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag():
+def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag() -> None:
     rows = data.from_frame(mixed(), "price", standardise=False)
     assert encoding_of(rows).inputs == ("age", "age missing", "colour missing", "colour=green", "colour=red")
     encoded = encoding_of(rows).encode(mixed())
@@ -174,7 +175,7 @@ def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag():
     assert not encoding_of(rows).encode(unknown)[:, 3:].any()
 
 
-def test_transform_is_encode_and_scale():
+def test_transform_is_encode_and_scale() -> None:
     rows = data.from_frame(mixed(), "price")
     together = encoding_of(rows).transform(mixed())
     np.testing.assert_allclose(encoding_of(rows).scaled(encoding_of(rows).encode(mixed())), together, atol=1e-5)
@@ -184,7 +185,7 @@ def test_transform_is_encode_and_scale():
     np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-6)
 
 
-def test_an_encoding_survives_json_and_refuses_damage():
+def test_an_encoding_survives_json_and_refuses_damage() -> None:
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     stored = json.loads(json.dumps(encoding.to_json()))
     np.testing.assert_array_equal(Encoding.from_json(stored).transform(mixed()), encoding.transform(mixed()))
@@ -194,7 +195,7 @@ def test_an_encoding_survives_json_and_refuses_damage():
             Encoding.from_json(damaged)
 
 
-def test_new_rows_are_read_by_name_or_else_by_position():
+def test_new_rows_are_read_by_name_or_else_by_position() -> None:
     rows = data.from_frame(mixed(), "price")
     shuffled = mixed()[["colour", "price", "age"]]
     np.testing.assert_array_equal(encoding_of(rows).encode(shuffled), encoding_of(rows).encode(mixed()))
@@ -206,7 +207,7 @@ def test_new_rows_are_read_by_name_or_else_by_position():
     np.testing.assert_array_equal(encoding_of(first).encode(X), encoding_of(first).encode(np.c_[Y, X]))
 
 
-def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path):
+def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path: Path) -> None:
     named, bare = encoding_of(data.from_frame(FRAME, "kind")), encoding_of(data.from_arrays(X, Y))
     last = encoding_of(data.from_frame(pd.DataFrame(np.c_[X, Y]), 48))
     expected = X.astype(np.float32)
@@ -225,13 +226,13 @@ def test_rows_without_names_are_taken_by_position_if_their_number_fits(tmp_path)
         bare.encode(FRAME)
 
 
-def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path):
+def test_rows_of_a_libsvm_file_are_as_wide_as_the_table_of_the_model(tmp_path: Path) -> None:
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     rows, _ = read_rows(Path(written(tmp_path, "x.libsvm", "1 1:3\n2 1:4\n")), encoding)
     assert rows.shape == (2, 2)
 
 
-def test_a_missing_column_names_the_one_that_is_nearest():
+def test_a_missing_column_names_the_one_that_is_nearest() -> None:
     encoding = encoding_of(data.from_frame(mixed(), "price"))
     with pytest.raises(InputError, match="no column 'age', which the model needs; there is 'Age': rename it"):
         encoding.encode(mixed().rename(columns={"age": "Age"}))
@@ -239,7 +240,7 @@ def test_a_missing_column_names_the_one_that_is_nearest():
         encoding.encode(mixed()[["colour", "price"]])
 
 
-def test_a_value_missing_where_training_had_none_is_refused():
+def test_a_value_missing_where_training_had_none_is_refused() -> None:
     rows = data.from_frame(mixed().dropna(), "price")
     with pytest.raises(InputError, match="Column 'age' has a missing value"):
         encoding_of(rows).encode(mixed())
@@ -260,11 +261,11 @@ def test_a_value_missing_where_training_had_none_is_refused():
         (np.arange(120).reshape(60, 2) % 2, "multilabel"),
     ],
 )
-def test_the_task_is_found_out(target, task):
+def test_the_task_is_found_out(target: Array, task: str) -> None:
     assert data.from_arrays(X[:60], target).task == task
 
 
-def test_many_whole_numbers_are_a_regression_and_may_be_declared_one():
+def test_many_whole_numbers_are_a_regression_and_may_be_declared_one() -> None:
     rows = np.ones((600, 1)) * np.arange(600)[:, None]
     assert data.from_arrays(rows, np.arange(600) % 200).task == "regression"
     assert data.from_arrays(rows, np.arange(600) % 90).task == "classification"
@@ -273,14 +274,14 @@ def test_many_whole_numbers_are_a_regression_and_may_be_declared_one():
     assert data.from_arrays(X, Y * 0.37, task="classification").classes == CLASSES
 
 
-def test_class_names_have_their_own_type():
+def test_class_names_have_their_own_type() -> None:
     assert encoding_of(data.from_arrays(X[:10], [1.0, 2.0] * 5)).classes == (1, 2)
     assert encoding_of(data.from_arrays(X[:10], [True, False] * 5)).classes == (False, True)
     assert encoding_of(data.from_arrays(X[:10], [0.5, 2.0] * 5)).classes == (0.5, 2)
     assert encoding_of(data.from_arrays(X[:10], np.array(["b", "a"] * 5))).classes == ("a", "b")
 
 
-def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units():
+def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units() -> None:
     rows = data.from_frame(mixed(200).fillna({"age": 40.0}), "price")
     problem = tasks.on_shards(rows, data.partition("contiguous", rows.labels, 4), model="linear")
     result = solve(problem, topology.ring(4), steps=150, evaluate=[150])
@@ -294,7 +295,7 @@ def test_a_regression_reports_rmse_and_r2_in_the_targets_own_units():
     assert not [name for name in result.history if "target" in name]
 
 
-def test_several_labels_report_the_share_of_right_labels():
+def test_several_labels_report_the_share_of_right_labels() -> None:
     labels = np.stack([X[:, 0] > X[:, 0].mean(), X[:, 1] > X[:, 1].mean()], axis=1)
     rows = data.from_arrays(X[:, :2], labels)
     last = solve(tasks.on_shards(rows, data.partition("iid", rows.labels, 4)), topology.ring(4), steps=60).final()
@@ -303,7 +304,7 @@ def test_several_labels_report_the_share_of_right_labels():
         data.from_arrays(X, np.stack([Y % 2, Y], axis=1))
 
 
-def test_targets_without_classes_are_divided_iid_or_contiguous():
+def test_targets_without_classes_are_divided_iid_or_contiguous() -> None:
     rows = data.from_arrays(X, X[:, 0])
     assert sum(map(len, data.partition("contiguous", rows.labels, 4))) == len(rows.labels)
     with pytest.raises(InputError, match="no class to divide them by"):
@@ -313,7 +314,7 @@ def test_targets_without_classes_are_divided_iid_or_contiguous():
 # ---------------------------------------------------------------- files
 
 
-def column(write):
+def column(write: Callable[[int], object]) -> str:
     """A table whose column `a` is written so."""
     return "a,kind\n" + "".join(f"{write(i)},{'xyz'[i % 3]}\n" for i in range(200))
 
@@ -379,13 +380,15 @@ TABLE = column(str)
         ("alone.npy", b"\x93NUMPY broken", "not a plain array"),
     ],
 )
-def test_a_wrong_file_gets_one_line_that_names_the_cause(tmp_path, name, content, words):
+def test_a_wrong_file_gets_one_line_that_names_the_cause(
+    tmp_path: Path, name: str, content: bytes | str, words: str
+) -> None:
     with pytest.raises(InputError, match=words) as error:
         data.load(written(tmp_path, name, content), "kind")
     assert "\n" not in str(error.value)
 
 
-def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path):
+def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path: Path) -> None:
     for number, write in enumerate((lambda i: "1+2"[i % 3], lambda i: f"1.2.{i % 4}", lambda i: f"{i % 5}x")):
         rows = data.load(written(tmp_path, f"{number}.csv", column(write)), "kind")
         assert encoding_of(rows).features[0].kind == "text"
@@ -393,7 +396,9 @@ def test_texts_that_only_resemble_dates_and_numbers_stay_categories(tmp_path):
     assert encoding_of(data.from_frame(digits, "kind")).features[0].categories == ("1", "2", "other")
 
 
-def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(tmp_path, monkeypatch):
+def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("inputs").mkdir()
     np.save("inputs/a.npy", X)
@@ -407,7 +412,7 @@ def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(
         data.load("inputs/a.npy", "c.npy")
 
 
-def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):
+def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path: Path) -> None:
     path = written(tmp_path, "x.csv", "a,b,c\n" + "1,2,x\n3,4,y\n" * 5)
     with pytest.raises(InputError, match="needs its target: give --target with one of its columns, a, b, c"):
         data.load(path)
@@ -432,11 +437,11 @@ def test_a_target_that_is_missing_or_unknown_lists_the_columns(tmp_path):
         ("?,1", "3,4", False),
     ],
 )
-def test_a_header_is_found_out(first, rest, header):
+def test_a_header_is_found_out(first: str, rest: str, header: bool) -> None:
     assert reading.has_header([first.split(","), rest.split(","), rest.split(",")], None) == header
 
 
-def test_no_header_may_be_declared(tmp_path):
+def test_no_header_may_be_declared(tmp_path: Path) -> None:
     path = written(tmp_path, "x.csv", "ann,rome\n" + "bob,paris\nann,oslo\n" * 6)
     assert len(data.load(path, "0", header=False).labels) + len(data.load(path, "0", header=False).test_labels) == 13
 
@@ -452,13 +457,13 @@ def test_no_header_may_be_declared(tmp_path):
         ("first, second\nthird, fourth\n", False),
     ],
 )
-def test_a_text_file_is_a_table_if_its_lines_have_columns_of_numbers(tmp_path, content, table):
+def test_a_text_file_is_a_table_if_its_lines_have_columns_of_numbers(tmp_path: Path, content: str, table: bool) -> None:
     path = tmp_path / "x.txt"
     path.write_text(content)
     assert reading.is_table(path) == table
 
 
-def test_a_folder_of_training_and_test_files_is_read(tmp_path):
+def test_a_folder_of_training_and_test_files_is_read(tmp_path: Path) -> None:
     FRAME.iloc[:900].to_csv(tmp_path / "train.csv", index=False)
     FRAME.iloc[900:].to_csv(tmp_path / "test.csv", index=False)
     rows = data.load(str(tmp_path), "kind")
@@ -466,12 +471,12 @@ def test_a_folder_of_training_and_test_files_is_read(tmp_path):
     np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-4)
 
 
-def paint(path, colour, size=(8, 6), mode="RGB"):
+def paint(path: Path, colour: Any, size: tuple[int, int] = (8, 6), mode: str = "RGB") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, colour).save(path)
 
 
-def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path):
+def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path: Path) -> None:
     for i in range(6):
         paint(tmp_path / "train" / "cat" / f"{i}.png", (200, i, 0))
         paint(tmp_path / "train" / "dog" / f"{i}.jpg", (0, i, 200))
@@ -489,12 +494,12 @@ def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path):
         data.load(str(tmp_path))
 
 
-def test_grey_images_have_one_channel(tmp_path):
+def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     for i in range(6):
         paint(tmp_path / str(i % 2) / f"{i}.png", i, mode="L")
     assert data.load(str(tmp_path)).inputs.shape[1:] == (1, 6, 8)
 
 
-def test_an_empty_folder_is_refused(tmp_path):
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a table"):
         data.load(str(tmp_path))

@@ -6,6 +6,9 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -14,20 +17,21 @@ from test_cli import run
 
 import dnasa
 from dnasa import pages
-from dnasa.core import InputError
+from dnasa.core import Array, InputError
 from dnasa.pages.history import History
 from dnasa.runs.graph import describe
+from dnasa.topology import Changing, Topology
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
 HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
 
 
-def row(step, number=0, loss=0.5):
+def row(step: int, number: int = 0, loss: float = 0.5) -> str:
     return f"{number},dsgd,diminishing,1,{number},{step},4,{loss},0.25,10,{8 * step},{64 * step},0.5\n"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs in a folder, one of which diverged; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("pages")
     common = "--steps 20 --nodes 5 --topology star --quiet".split()
@@ -36,11 +40,11 @@ def home(tmp_path_factory):
     return folder
 
 
-def contents(path):
+def contents(path: Path) -> dict[str, Any]:
     return pages.Folders(path).contents()
 
 
-def only(path):
+def only(path: Path) -> dict[str, Any]:
     (folder,) = contents(path)["folders"]
     return folder
 
@@ -48,7 +52,7 @@ def only(path):
 # ---------------------------------------------------------------- histories
 
 
-def test_a_history_that_grows_is_read_on_from_where_it_was(tmp_path):
+def test_a_history_that_grows_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     history = History(tmp_path / "history.csv")
     history.update()
     assert history.count == 0
@@ -61,7 +65,7 @@ def test_a_history_that_grows_is_read_on_from_where_it_was(tmp_path):
 
 
 @pytest.mark.parametrize("rewritten", [row(0, loss=0.7), row(0, loss=0.7) + row(10) + row(20) + row(30)])
-def test_a_history_that_was_rewritten_is_read_from_its_beginning(rewritten, tmp_path):
+def test_a_history_that_was_rewritten_is_read_from_its_beginning(rewritten: str, tmp_path: Path) -> None:
     history = History(tmp_path / "history.csv")
     history.path.write_text(HEADER + row(0) + row(10) + row(20))
     history.update()
@@ -71,7 +75,7 @@ def test_a_history_that_was_rewritten_is_read_from_its_beginning(rewritten, tmp_
     assert history.columns["test_loss"][0] == 0.7
 
 
-def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path):
+def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path: Path) -> None:
     history = History(tmp_path / "history.csv")
     history.path.write_text(HEADER + row(0) + row(0, 1) + row(0).replace("0,dsgd", "2,dsgd", 1))
     history.update()
@@ -84,7 +88,7 @@ def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path
 
 
 @pytest.mark.parametrize("text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n"])
-def test_a_damaged_history_is_reported_in_the_page(text, tmp_path, home):
+def test_a_damaged_history_is_reported_in_the_page(text: str, tmp_path: Path, home: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
     assert "history.csv is damaged" in only(tmp_path / "run")["failures"][0]
@@ -93,7 +97,7 @@ def test_a_damaged_history_is_reported_in_the_page(text, tmp_path, home):
 # ---------------------------------------------------------------- contents
 
 
-def test_the_numbers_of_a_page_are_those_of_the_run(home):
+def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
     folder, history = only(home / "good"), pd.read_csv(home / "good" / "history.csv")
     assert folder["state"] == "done"
     assert folder["step"] == folder["steps"] == 20
@@ -106,7 +110,7 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home):
     assert folder["failures"] == []
 
 
-def test_a_page_says_what_failed(home):
+def test_a_page_says_what_failed(home: Path) -> None:
     failures = " ".join(only(home / "bad")["failures"])
     assert "Every run diverged" in failures
     assert re.search(r"D-SGD, eta = 1e\+200, seed 0, diverged at step \d+ at node \d", failures)
@@ -116,14 +120,14 @@ def test_a_page_says_what_failed(home):
     ("state", "line"),
     [("running", "ended without notice"), ("interrupted", "was interrupted"), ("odd", "does not say")],
 )
-def test_a_page_says_how_an_incomplete_run_continues(state, line, home, tmp_path):
+def test_a_page_says_how_an_incomplete_run_continues(state: str, line: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "status.json").write_text(json.dumps({"state": state}))
     assert line in only(tmp_path / "run")["failures"][0]
 
 
-def test_a_failed_run_says_why(tmp_path):
-    def gradient(x, node, rng):
+def test_a_failed_run_says_why(tmp_path: Path) -> None:
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> NoReturn:
         raise InputError("The sensor is off.")
 
     problem = dnasa.problems.Custom(gradient, start=np.zeros(2))
@@ -134,7 +138,7 @@ def test_a_failed_run_says_why(tmp_path):
     assert "The sensor is off." in line
 
 
-def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home, tmp_path):
+def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     with open(tmp_path / "run" / "log.txt", "a") as log:
         log.write("2026-01-01 10:00:00 Lost nodes 2 and their data at step 7; 4 continue.\n")
@@ -147,7 +151,7 @@ def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home, tmp_path)
     assert folder["lost"]
 
 
-def test_several_runs_are_found_in_folders_of_folders(home, tmp_path):
+def test_several_runs_are_found_in_folders_of_folders(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, tmp_path / "studies" / "first")
     shutil.copytree(home / "good", tmp_path / "studies" / "first" / "good" / "extension-1")
     names = [folder["name"] for folder in contents(tmp_path / "studies")["folders"]]
@@ -159,7 +163,7 @@ def test_several_runs_are_found_in_folders_of_folders(home, tmp_path):
 @pytest.mark.parametrize(
     "text", ["[1]", "{", '{"nodes": 5, "name": "a", "edges": [[0, 9, 1]], "timing": 3, "names": 1}']
 )
-def test_a_damaged_file_is_reported_and_the_rest_is_shown(name, text, home, tmp_path):
+def test_a_damaged_file_is_reported_and_the_rest_is_shown(name: str, text: str, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "bad" if name == "runs.csv" else home / "good", tmp_path / "run")
     (tmp_path / "run" / name).write_text(text)
     folder = only(tmp_path / "run")
@@ -167,7 +171,7 @@ def test_a_damaged_file_is_reported_and_the_rest_is_shown(name, text, home, tmp_
     assert folder["columns"]["step"][-1] > 0
 
 
-def test_a_folder_without_runs_is_refused(tmp_path):
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     for words in (["report", tmp_path, "--html"], ["watch", tmp_path]):
         done = run(*words)
         assert done.returncode == 2
@@ -178,7 +182,7 @@ def test_a_folder_without_runs_is_refused(tmp_path):
 # ---------------------------------------------------------------- graphs
 
 
-def test_the_stored_graph_has_the_weights_of_w(home):
+def test_the_stored_graph_has_the_weights_of_w(home: Path) -> None:
     graph = only(home / "good")["graph"]
     W = dnasa.topology.star(5).sparse.toarray()
     assert all(W[i, j] == weight for i, j, weight in graph["edges"])
@@ -196,13 +200,13 @@ def test_the_stored_graph_has_the_weights_of_w(home):
     ],
     ids=lambda topology: topology.name,
 )
-def test_messages_of_the_nodes_add_up_to_those_of_an_exchange(topology):
+def test_messages_of_the_nodes_add_up_to_those_of_an_exchange(topology: Changing | Topology) -> None:
     graph = describe(topology)
     assert sum(graph["messages"]) == topology.messages
     assert all(graph["directed"] or i != j for i, j, _ in graph["edges"])
 
 
-def test_a_large_graph_is_stored_without_its_edges():
+def test_a_large_graph_is_stored_without_its_edges() -> None:
     graph = describe(dnasa.topology.ring(6000))
     assert graph == {"name": "ring", "nodes": 6000, "directed": False}
 
@@ -210,7 +214,7 @@ def test_a_large_graph_is_stored_without_its_edges():
 # ---------------------------------------------------------------- files and servers
 
 
-def test_the_page_is_one_file_that_names_no_other(home, tmp_path):
+def test_the_page_is_one_file_that_names_no_other(home: Path, tmp_path: Path) -> None:
     done = run("report", home / "good", "--html", "--out", tmp_path / "pages" / "a.html")
     assert done.returncode == 0, done.stderr
     assert "a.html" in done.stdout
@@ -220,20 +224,20 @@ def test_the_page_is_one_file_that_names_no_other(home, tmp_path):
     assert not (home / "good" / "report.html").exists()
 
 
-def test_nothing_in_a_run_folder_can_end_the_script_of_a_page():
+def test_nothing_in_a_run_folder_can_end_the_script_of_a_page() -> None:
     html = pages.render({"title": "</script><script>alert(1)</script><!--", "folders": []})
     assert "alert(1)" in html
     assert html.count("<script") == 2
 
 
-def test_a_page_needs_html_for_its_file(home):
+def test_a_page_needs_html_for_its_file(home: Path) -> None:
     done = run("report", home / "good", "--out", "x.html")
     assert done.returncode == 2
     assert done.stderr == "Error: --out is the file of a page: give --html too.\n"
 
 
 @pytest.fixture
-def server(home, tmp_path):
+def server(home: Path, tmp_path: Path) -> Iterator[pages.Server]:
     shutil.copytree(home / "good", tmp_path / "run")
     with pages.Server(tmp_path / "run") as made:
         thread = threading.Thread(target=made.serve_forever, daemon=True)
@@ -242,12 +246,12 @@ def server(home, tmp_path):
         made.shutdown()
 
 
-def fetch(url):
+def fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=600) as answer:
         return answer.read().decode()
 
 
-def test_a_watched_run_is_served_on_loopback_to_those_with_the_token(server):
+def test_a_watched_run_is_served_on_loopback_to_those_with_the_token(server: pages.Server) -> None:
     assert server.server_address[0] == "127.0.0.1"
     assert "<!doctype html>" in fetch(server.url)
     for url in (server.url[:-1], server.url.partition("?")[0], server.url.replace("/?", "/contents?")[:-1]):
@@ -257,8 +261,8 @@ def test_a_watched_run_is_served_on_loopback_to_those_with_the_token(server):
         fetch(server.url.replace("/?", "/etc/passwd?"))
 
 
-def test_a_watched_run_sends_only_rows_that_are_new(server):
-    def update(since):
+def test_a_watched_run_sends_only_rows_that_are_new(server: pages.Server) -> None:
+    def update(since: Any) -> Any:
         return json.loads(fetch(f"{server.url.replace('/?', '/contents?')}&since={json.dumps(since)}".replace(" ", "")))
 
     history = server.folders.path / "history.csv"
@@ -272,7 +276,7 @@ def test_a_watched_run_sends_only_rows_that_are_new(server):
         update([1])
 
 
-def test_a_port_that_is_taken_is_refused(server):
+def test_a_port_that_is_taken_is_refused(server: pages.Server) -> None:
     done = run("watch", server.folders.path, "--port", server.server_address[1])
     assert done.returncode == 2
     assert done.stderr.startswith("Error: Cannot listen on port")

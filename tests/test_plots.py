@@ -1,6 +1,9 @@
 """Every history and every graph can be drawn and saved, with labels and colours from the registered rules."""
 
 import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,11 +12,12 @@ from matplotlib.colors import to_hex
 
 from dnasa import plots, topology
 from dnasa.rules.registry import BUILT_IN, RULES
+from dnasa.topology import Changing, Topology
 
 METRICS = ("train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus")
 
 
-def history(values, rule="dnasa", seeds=1, first=0, **more):
+def history(values: Iterable[float], rule: str = "dnasa", seeds: int = 1, first: int = 0, **more: Any) -> pd.DataFrame:
     """A history whose metrics all have these values, one per evaluation; its runs are numbered from `first`."""
     rows = [
         {"run": first + s, "rule": rule, "schedule": "diminishing", "seed": s, "step": 10 * t}
@@ -24,11 +28,11 @@ def history(values, rule="dnasa", seeds=1, first=0, **more):
     return pd.DataFrame(rows).assign(**more)
 
 
-def labels(figure):
+def labels(figure: Any) -> list[str]:
     return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
 
 
-def draw(table, path):
+def draw(table: pd.DataFrame, path: Path) -> Any:
     """Drawn and saved without a warning, since matplotlib only warns of data that it cannot show."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -57,23 +61,23 @@ def draw(table, path):
     ],
     ids=str,
 )
-def test_any_values_can_be_drawn_and_saved(values, tmp_path):
+def test_any_values_can_be_drawn_and_saved(values: list[float], tmp_path: Path) -> None:
     """As a single run, and as the mean of several."""
     draw(pd.concat([history(values, "dsgd"), history(values, seeds=3, first=1)]), tmp_path / "history.png")
 
 
-def test_a_single_point_is_visible():
+def test_a_single_point_is_visible() -> None:
     (line,) = plots.draw_history(history([2.0])[["run", "rule", "seed", "step", "grad_norm"]]).axes[0].get_lines()
     assert line.get_marker() == "o"
 
 
-def test_a_logarithmic_axis_needs_something_positive():
+def test_a_logarithmic_axis_needs_something_positive() -> None:
     positive, zero = (plots.draw_history(history([value, value])).axes[2] for value in (1.0, 0.0))
     assert positive.get_yscale() == "log"
     assert zero.get_yscale() == "linear"
 
 
-def test_own_metrics_have_panels_of_their_own(tmp_path):
+def test_own_metrics_have_panels_of_their_own(tmp_path: Path) -> None:
     table = history([3.0, 2.0]).assign(distance=[1.0, 0.5], balance=[-1.0, 1.0], seconds=[0.0, 1.0])
     figure = draw(table, tmp_path / "history.png")
     *_, distance, balance = figure.axes
@@ -82,24 +86,24 @@ def test_own_metrics_have_panels_of_their_own(tmp_path):
     np.testing.assert_array_equal(distance.get_lines()[0].get_ydata(), [1.0, 0.5])
 
 
-def test_a_figure_has_at_most_eight_panels():
+def test_a_figure_has_at_most_eight_panels() -> None:
     many = {f"metric {i}": [2.0, 1.0] for i in range(20)}
     assert len(plots.draw_history(history([3.0, 2.0]).assign(**many)).axes) == plots.MAX_PANELS == 8
 
 
-def test_repeated_rows_are_drawn_once(tmp_path):
+def test_repeated_rows_are_drawn_once(tmp_path: Path) -> None:
     once = history([3.0, 2.0], seeds=2)
     lines = draw(pd.concat([once, once]), tmp_path / "history.png").axes[2].get_lines()
     assert len(lines) == 1
     np.testing.assert_array_equal(lines[0].get_ydata(), [3.0, 2.0])
 
 
-def test_runs_with_the_same_label_have_curves_of_their_own(tmp_path):
+def test_runs_with_the_same_label_have_curves_of_their_own(tmp_path: Path) -> None:
     table = pd.concat([history([3.0, 2.0], rule="dsgd", run=run, schedule="custom", eta=None) for run in (0, 1)])
     assert labels(draw(table, tmp_path / "history.png")) == ["D-SGD", "D-SGD, no. 2"]
 
 
-def test_the_mean_ends_where_the_first_run_diverged():
+def test_the_mean_ends_where_the_first_run_diverged() -> None:
     table = history([3.0, 2.0, 1.0], seeds=2)
     table.loc[(table.seed == 1) & (table.step == 20), "grad_norm"] = np.inf
     figure = plots.draw_history(table)
@@ -110,14 +114,14 @@ def test_the_mean_ends_where_the_first_run_diverged():
     assert line.get_label() == "D-NASA (1 of 2 diverged)"
 
 
-def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch):
+def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", colour="orange"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
     assert labels(figure) == ["My rule", "D-NASA"]
     assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
 
 
-def test_rules_without_a_colour_get_different_ones(monkeypatch):
+def test_rules_without_a_colour_get_different_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, colour in {"first": None, "second": None, "third": "no colour"}.items():
         monkeypatch.setitem(RULES, name, RULES["dsgd"]._replace(colour=colour))
     names = ["first", "dsgd", "second", "third", "custom 1"]
@@ -127,37 +131,37 @@ def test_rules_without_a_colour_get_different_ones(monkeypatch):
     assert colours["dsgd"] == RULES["dsgd"].colour
 
 
-def test_more_rules_than_colours_can_be_drawn():
+def test_more_rules_than_colours_can_be_drawn() -> None:
     assert len(plots.colours(f"custom {i}" for i in range(100))) == 100
 
 
-def test_rules_without_a_name_are_called_custom_rules():
+def test_rules_without_a_name_are_called_custom_rules() -> None:
     table = pd.concat([history([2.0, 1.0], rule=f"custom {i}", schedule="custom") for i in (1, 2)])
     assert labels(plots.draw_history(table)) == ["custom rule 1", "custom rule 2"]
     assert plots.title("custom") == "custom rule"
     assert plots.title("customised") == "customised"
 
 
-def test_stepsizes_and_other_schedules_are_in_the_label():
+def test_stepsizes_and_other_schedules_are_in_the_label() -> None:
     fixed = history([2.0, 1.0], rule="dsgd", schedule="fixed", eta=0.1)
     usual = history([2.0, 1.0], rule="dsgd", eta=0.3)
     assert labels(plots.draw_history(pd.concat([fixed, usual]))) == ["D-SGD (fixed), eta = 0.1", "D-SGD, eta = 0.3"]
 
 
 @pytest.mark.parametrize("rule", sorted(BUILT_IN))
-def test_every_built_in_rule_has_a_title_and_a_colour(rule):
+def test_every_built_in_rule_has_a_title_and_a_colour(rule: str) -> None:
     assert plots.title(rule) != rule
     assert plots.colours([rule])[rule] == RULES[rule].colour
 
 
-def test_no_two_built_in_rules_have_the_same_colour():
+def test_no_two_built_in_rules_have_the_same_colour() -> None:
     assert len({RULES[name].colour for name in BUILT_IN}) == len(BUILT_IN)
 
 
 # ---------------------------------------------------------------- graphs
 
 
-def drawn(graph, path):
+def drawn(graph: Topology | Changing, path: Path) -> Any:
     figure, axes = plots.panels(1)
     plots.draw_topology(axes[0, 0], graph)
     plots.save_figure(figure, path)
@@ -167,23 +171,23 @@ def drawn(graph, path):
 
 @pytest.mark.parametrize("name", ["ring", "ladder", "star", "path", "grid", "torus", "complete", "exponential"])
 @pytest.mark.parametrize("n", [2, 12])
-def test_graphs_are_drawn(name, n, tmp_path):
+def test_graphs_are_drawn(name: str, n: int, tmp_path: Path) -> None:
     assert f"n = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
 
 
-def test_one_node_is_drawn(tmp_path):
+def test_one_node_is_drawn(tmp_path: Path) -> None:
     drawn(topology.ring(1), tmp_path / "graph.png")
 
 
-def test_a_changing_graph_is_drawn(tmp_path):
+def test_a_changing_graph_is_drawn(tmp_path: Path) -> None:
     drawn(topology.one_peer(8), tmp_path / "graph.png")
 
 
-def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path):
+def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
     graph = topology.directed_exponential(6)
     assert len(drawn(graph, tmp_path / "graph.png").patches) == graph.graph.number_of_edges()
     assert not drawn(topology.exponential(6), tmp_path / "graph.png").patches
 
 
-def test_a_large_directed_graph_is_drawn_without_arrowheads(tmp_path):
+def test_a_large_directed_graph_is_drawn_without_arrowheads(tmp_path: Path) -> None:
     assert not drawn(topology.directed_ring(plots.MAX_ARROWS + 1), tmp_path / "graph.png").patches

@@ -1,7 +1,9 @@
 """Rules of the user's own on the command line: files given with --plugin, and installed packages."""
 
 import json
+from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from test_cli import refused, run, start
@@ -17,7 +19,7 @@ TRAIN = "train --problem least_squares --nodes 4 --steps 30 --evaluate 10 --rule
 
 
 @pytest.fixture(autouse=True)
-def only_built_in_rules():
+def only_built_in_rules() -> Iterator[None]:
     """Plugins loaded in this process are forgotten."""
     before = dict(RULES)
     yield
@@ -28,13 +30,13 @@ def only_built_in_rules():
 
 
 @pytest.fixture
-def plugin(tmp_path):
+def plugin(tmp_path: Path) -> Path:
     path = tmp_path / "my_rules.py"
     path.write_text(PLUGIN)
     return path
 
 
-def test_a_rule_of_a_plugin_is_used_by_name(plugin, tmp_path):
+def test_a_rule_of_a_plugin_is_used_by_name(plugin: Path, tmp_path: Path) -> None:
     done = run(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Doubled D-SGD on least_squares" in done.stdout
@@ -45,7 +47,9 @@ def test_a_rule_of_a_plugin_is_used_by_name(plugin, tmp_path):
 
 
 @pytest.mark.long
-def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_again(plugin, tmp_path):
+def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_again(
+    plugin: Path, tmp_path: Path
+) -> None:
     assert start(*TRAIN, "--plugin", "my_rules.py", "--out", "a", cwd=tmp_path).returncode == 0
     config = tmp_path / "a" / "config.json"
     assert json.loads(config.read_text())["options"]["plugin"] == [str(plugin)]
@@ -58,7 +62,9 @@ def test_the_absolute_path_is_stored_and_announced_before_the_file_is_executed_a
         assert again.stdout.count("executed") == 1
 
 
-def test_an_unknown_rule_lists_those_of_the_plugin(plugin, monkeypatch, capfd):
+def test_an_unknown_rule_lists_those_of_the_plugin(
+    plugin: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = ["train", "--problem", "spike", "--rule", "wat", "--plugin", plugin]
     assert "dnasa, doubled." in refused(words, monkeypatch, capfd)
 
@@ -79,7 +85,9 @@ def test_an_unknown_rule_lists_those_of_the_plugin(plugin, monkeypatch, capfd):
         ("\0", "failed"),
     ],
 )
-def test_a_plugin_that_cannot_be_used_gets_one_clear_line(code, message, tmp_path, monkeypatch, capfd):
+def test_a_plugin_that_cannot_be_used_gets_one_clear_line(
+    code: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "bad.py"
     if code is not None:
         path.write_text(code)
@@ -89,7 +97,7 @@ def test_a_plugin_that_cannot_be_used_gets_one_clear_line(code, message, tmp_pat
     assert not errors.rstrip().endswith("..")
 
 
-def test_installed_packages_register_rules_by_entry_points(tmp_path, monkeypatch):
+def test_installed_packages_register_rules_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_rules.py").write_text("def add():\n" + PLUGIN.replace("\n", "\n    "))
     monkeypatch.syspath_prepend(tmp_path)
     entry = metadata.EntryPoint("theirs", "their_rules:add", plugins.GROUP)
@@ -98,7 +106,7 @@ def test_installed_packages_register_rules_by_entry_points(tmp_path, monkeypatch
     assert RULES["doubled"].title == "Doubled D-SGD"
 
 
-def test_a_broken_entry_point_is_named(monkeypatch, capfd):
+def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     entry = metadata.EntryPoint("theirs", "no_such_module_at_all", plugins.GROUP)
     monkeypatch.setattr(metadata, "entry_points", lambda group: [entry])
     errors = refused(["train", "--problem", "spike"], monkeypatch, capfd)

@@ -1,5 +1,6 @@
 """Problems follow their protocol, identify their data, and refuse what cannot work with one clear line."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -7,12 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
-from dnasa.core import InputError
+from dnasa.core import Array, InputError
 from dnasa.problems import Classification, Custom, LeastSquares, Problem, RobustRegression
 from dnasa.problems.models import perceptron
 
 
-def classification(nodes=4, held=None, change=None, model=perceptron):
+def classification(
+    nodes: int = 4, held: Sequence[int] | None = None, change: int | None = None, model: Callable[..., Any] = perceptron
+) -> Classification:
     """60 rows in shards of different sizes; only the rows of the nodes `held` are here, as with shard files."""
     generator = np.random.default_rng(0)
     x = generator.standard_normal((90, 6)).astype(np.float32)
@@ -26,7 +29,7 @@ def classification(nodes=4, held=None, change=None, model=perceptron):
     return Classification(lambda: model(6, 5, 3), x[rows], y[rows], shards, x[60:], y[60:], batch=8, dtype="float64")
 
 
-def custom():
+def custom() -> Custom:
     return Custom(
         lambda x, node, rng: x - node,
         start=np.zeros(3),
@@ -46,12 +49,12 @@ PROBLEMS = {
 # ---------------------------------------------------------------- the protocol
 
 
-def test_a_subclass_inherits_the_defaults():
+def test_a_subclass_inherits_the_defaults() -> None:
     class Bowl(Problem):
-        def start(self, seed):
+        def start(self, seed: int) -> Array:
             return np.ones(2)
 
-        def gradient(self, x, nodes, seeds, t):
+        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
             return x
 
     bowl = Bowl()
@@ -63,23 +66,23 @@ def test_a_subclass_inherits_the_defaults():
     assert bowl.fingerprint == "own"
 
 
-def test_a_problem_without_a_gradient_cannot_be_made():
+def test_a_problem_without_a_gradient_cannot_be_made() -> None:
     class Incomplete(Problem):
-        def start(self, seed):
+        def start(self, seed: int) -> Array:
             return np.ones(2)
 
     with pytest.raises(TypeError, match="gradient"):
         Incomplete()  # type: ignore[abstract]
 
 
-def test_the_layout_of_a_network_is_that_of_its_parameters():
+def test_the_layout_of_a_network_is_that_of_its_parameters() -> None:
     problem = classification()
     assert problem.layout == (("0.weight", (5, 6)), ("0.bias", (5,)), ("2.weight", (3, 5)), ("2.bias", (3,)))
     assert sum(int(np.prod(shape)) for _, shape in problem.layout) == len(problem.start(0))
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_weights_weigh_the_nodes_and_not_the_test(name):
+def test_weights_weigh_the_nodes_and_not_the_test(name: str) -> None:
     problem = PROBLEMS[name]()
     start = problem.start(0)
     mean = 0.3 + (start[None, None] if isinstance(start, np.ndarray) else start[None, None].clone())
@@ -98,7 +101,7 @@ def test_weights_weigh_the_nodes_and_not_the_test(name):
         np.testing.assert_allclose(value, plain[key], rtol=1e-12)
 
 
-def test_the_remaining_nodes_evaluate_all_test_rows():
+def test_the_remaining_nodes_evaluate_all_test_rows() -> None:
     problem = classification()
     mean = problem.start(0)[None, None]
     before = problem.evaluate(mean, range(4))
@@ -111,7 +114,7 @@ def test_the_remaining_nodes_evaluate_all_test_rows():
 # ---------------------------------------------------------------- fingerprints
 
 
-def test_processes_with_different_shards_agree_on_the_fingerprint():
+def test_processes_with_different_shards_agree_on_the_fingerprint() -> None:
     whole = classification()
     first, rest = classification(held=[0]), classification(held=[1, 2, 3])
     assert first.fingerprint == rest.fingerprint == whole.fingerprint
@@ -121,14 +124,14 @@ def test_processes_with_different_shards_agree_on_the_fingerprint():
     assert [first.rows(0), *(rest.rows(node) for node in (1, 2, 3))] == [10, 15, 5, 30]
 
 
-def test_other_data_of_a_node_changes_its_fingerprint_alone():
+def test_other_data_of_a_node_changes_its_fingerprint_alone() -> None:
     one, other = classification(), classification(change=12)
     assert one.fingerprint == other.fingerprint
     assert [one.node_fingerprint(i) == other.node_fingerprint(i) for i in range(4)] == [True, False, True, True]
 
 
-def test_other_test_data_or_another_network_changes_the_fingerprint():
-    def relu(*sizes):
+def test_other_test_data_or_another_network_changes_the_fingerprint() -> None:
+    def relu(*sizes: int) -> Any:
         network: Any = perceptron(*sizes)
         network[1] = torch.nn.ReLU()
         return network
@@ -138,7 +141,7 @@ def test_other_test_data_or_another_network_changes_the_fingerprint():
     assert classification().fingerprint != classification(nodes=3).fingerprint
 
 
-def test_robust_regressions_on_other_data_have_other_fingerprints():
+def test_robust_regressions_on_other_data_have_other_fingerprints() -> None:
     prints = {RobustRegression(*given).fingerprint for given in [(4,), (8,), (4, 5), (4, 10, 50), (4, 10, 100, 1)]}
     assert len(prints) == 5
     assert RobustRegression(4).fingerprint == RobustRegression(4).fingerprint
@@ -147,7 +150,7 @@ def test_robust_regressions_on_other_data_have_other_fingerprints():
 # ---------------------------------------------------------------- a user's mistakes
 
 
-def gradient_of(returned, start=None):
+def gradient_of(returned: Any, start: Array | None = None) -> Array:
     """The gradients of two nodes at step 5 where node 1 returns this."""
     problem = Custom(lambda x, node, rng: returned if node else x, np.ones(3) if start is None else start)
     point = problem.start(0)
@@ -173,7 +176,7 @@ def gradient_of(returned, start=None):
         (torch.tensor([1.0, torch.inf, 0.0]), "at step 5 is not finite although x is"),
     ],
 )
-def test_an_unusable_gradient_is_refused_with_its_node_and_step(start, returned, words):
+def test_an_unusable_gradient_is_refused_with_its_node_and_step(start: Array, returned: Any, words: str) -> None:
     with pytest.raises(InputError, match=f"The gradient of node 1 {words}") as caught:
         gradient_of(returned, start)
     assert "\n" not in str(caught.value)
@@ -190,16 +193,16 @@ def test_an_unusable_gradient_is_refused_with_its_node_and_step(start, returned,
         torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16, requires_grad=True),
     ],
 )
-def test_gradients_of_another_library_or_dtype_are_converted(start, returned):
+def test_gradients_of_another_library_or_dtype_are_converted(start: Array, returned: Any) -> None:
     g = gradient_of(returned, start)
     assert (type(g), g.dtype) == (type(start), start.dtype)
     np.testing.assert_array_equal(g[0, 0], [[1, 1, 1], [1, 2, 3]])
 
 
-def test_a_gradient_function_may_reuse_its_output():
+def test_a_gradient_function_may_reuse_its_output() -> None:
     out = np.zeros(2)
 
-    def gradient(x, node, rng):
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         out[:] = node
         return out
 
@@ -221,25 +224,25 @@ def test_a_gradient_function_may_reuse_its_output():
         (np.zeros((2, 2)), "one-dimensional"),
     ],
 )
-def test_an_unusable_start_is_refused(start, words):
+def test_an_unusable_start_is_refused(start: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Custom(lambda x, node, rng: x, start)
 
 
-def test_a_start_of_whole_numbers_becomes_float64():
+def test_a_start_of_whole_numbers_becomes_float64() -> None:
     assert Custom(lambda x, node, rng: x, np.arange(3)).start(0).dtype == np.float64
     assert Custom(lambda x, node, rng: x, torch.arange(3)).start(0).dtype == torch.float64
 
 
 @pytest.mark.parametrize(("dtype", "x"), [(np.float32, 1e13), (np.float64, 1e110)])
-def test_a_diverging_run_is_not_a_mistake_in_the_gradient(dtype, x):
+def test_a_diverging_run_is_not_a_mistake_in_the_gradient(dtype: type[np.floating[Any]], x: float) -> None:
     problem = Custom(lambda x, node, rng: 4 * x**3, np.ones(2, dtype))
     with np.errstate(over="ignore"):
         g = problem.gradient(np.full((1, 1, 1, 2), x, dtype), range(1), [0], 9)
     assert np.isinf(g).all()
 
 
-def test_a_loss_that_is_no_number_is_refused():
+def test_a_loss_that_is_no_number_is_refused() -> None:
     problem = Custom(lambda x, node, rng: x, np.ones(2), loss=lambda x, node: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(InputError, match="loss of node 0 is of type NoneType"):
         problem.evaluate(np.ones((1, 1, 2)), range(2))
@@ -249,7 +252,7 @@ def test_a_loss_that_is_no_number_is_refused():
 
 
 @pytest.mark.parametrize("given", [{"nodes": 5}, {"nodes": 64}, {"nodes": 0}, {"nodes": 4, "dim": 0}])
-def test_robust_regression_refuses_what_it_cannot_divide(given):
+def test_robust_regression_refuses_what_it_cannot_divide(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"power of two|positive whole number"):
         RobustRegression(**given)
 
@@ -257,7 +260,7 @@ def test_robust_regression_refuses_what_it_cannot_divide(given):
 # ---------------------------------------------------------------- least squares
 
 
-def test_least_squares_has_no_test_loss_in_large_dimensions():
+def test_least_squares_has_no_test_loss_in_large_dimensions() -> None:
     problem = LeastSquares(dim=10_000)
     x = np.zeros((1, 1, 2, 10_000))
     assert np.isfinite(problem.gradient(x, range(2), [0], 0)).all()
@@ -265,7 +268,7 @@ def test_least_squares_has_no_test_loss_in_large_dimensions():
     assert LeastSquares(dim=50).evaluate(x[:, :, 0, :50], range(2)).keys() == {"train_loss", "test_loss", "gradient"}
 
 
-def test_the_test_loss_does_not_depend_on_how_many_nodes_are_computed_at_once(monkeypatch):
+def test_the_test_loss_does_not_depend_on_how_many_nodes_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from dnasa.problems import least_squares
 
     mean = np.ones((1, 1, 4))

@@ -1,6 +1,9 @@
 """What a run prints while it is under way: a bar, JSON lines, or nothing."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,12 +18,12 @@ PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(2)
 TRAIN = "train --problem least_squares --nodes 4 --steps 20 --seeds 2 --out run".split()
 
 
-def lines(done):
+def lines(done: SimpleNamespace) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_speed_and_remaining_time_count_from_the_first_step_of_this_process(monkeypatch):
+def test_speed_and_remaining_time_count_from_the_first_step_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 102.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
     speed = progress.Speed(steps=1000, batch=32)
@@ -33,12 +36,12 @@ def test_speed_and_remaining_time_count_from_the_first_step_of_this_process(monk
     assert speed.remaining(520) == 48
 
 
-def test_a_duration_is_hours_minutes_and_seconds():
+def test_a_duration_is_hours_minutes_and_seconds() -> None:
     assert progress.duration(3725.4) == "1:02:05 left"
     assert progress.duration(None) == ""
 
 
-def test_the_bar_shows_samples_per_second_and_the_current_loss(capsys):
+def test_the_bar_shows_samples_per_second_and_the_current_loss(capsys: pytest.CaptureFixture[str]) -> None:
     dnasa.solve(PROBLEM, dnasa.topology.ring(4), steps=50, progress=True)
     shown = capsys.readouterr().err
     assert "samples/s" in shown
@@ -46,7 +49,7 @@ def test_the_bar_shows_samples_per_second_and_the_current_loss(capsys):
     assert "50/50" in shown
 
 
-def test_json_lines_are_the_rows_of_the_history(tmp_path):
+def test_json_lines_are_the_rows_of_the_history(tmp_path: Path) -> None:
     rows = lines(run(*TRAIN, "--log-json", cwd=tmp_path))
     history = pd.read_csv(tmp_path / "run" / "history.csv")
     assert [row["step"] for row in rows] == history.step.tolist()
@@ -56,7 +59,7 @@ def test_json_lines_are_the_rows_of_the_history(tmp_path):
     assert rows[-1]["samples_per_second"] > 0
 
 
-def test_a_diverged_run_has_null_in_json_lines(tmp_path):
+def test_a_diverged_run_has_null_in_json_lines(tmp_path: Path) -> None:
     words = "train --rule dsgd --eta 1e200 --steps 20 --nodes 4 --problem least_squares --log-json".split()
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 1
@@ -64,13 +67,13 @@ def test_a_diverged_run_has_null_in_json_lines(tmp_path):
     assert "diverged" in done.stderr
 
 
-def test_quiet_prints_nothing_and_the_next_command_prints_again(tmp_path):
+def test_quiet_prints_nothing_and_the_next_command_prints_again(tmp_path: Path) -> None:
     done = run(*TRAIN, "--quiet", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "Runs in" in run("runs", ".", cwd=tmp_path).stdout
 
 
-def test_a_comparison_and_a_resumed_run_have_the_same_output_options(tmp_path):
+def test_a_comparison_and_a_resumed_run_have_the_same_output_options(tmp_path: Path) -> None:
     words = "compare --rules dsgd,dnasa --etas 0.1 --problem least_squares --nodes 4 --steps 20".split()
     assert {row["rule"] for row in lines(run(*words, "--log-json", cwd=tmp_path))} == {"dsgd", "dnasa"}
     run(*TRAIN, "--checkpoint-every", 10, cwd=tmp_path)
@@ -80,13 +83,13 @@ def test_a_comparison_and_a_resumed_run_have_the_same_output_options(tmp_path):
     assert lines(run("resume", folder, "--log-json"))[-1]["step"] == 20
 
 
-def test_quiet_and_json_lines_exclude_each_other():
+def test_quiet_and_json_lines_exclude_each_other() -> None:
     done = run(*"train --quiet --log-json".split())
     assert done.returncode == 2
     assert done.stderr == "Error: --quiet and --log-json cannot be combined: leave one of them out.\n"
 
 
-def test_an_unknown_progress_is_refused_before_the_run_begins(tmp_path):
+def test_an_unknown_progress_is_refused_before_the_run_begins(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="progress is True, False, None or 'json', not 'yes'"):
         dnasa.solve(PROBLEM, dnasa.topology.ring(4), steps=5, progress="yes", folder=tmp_path / "a")  # type: ignore[arg-type]
     assert not (tmp_path / "a").exists()

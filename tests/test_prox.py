@@ -1,5 +1,7 @@
 """Minimising f + h: proximal operators, and where in a step each rule applies them."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ from sklearn.linear_model import Lasso
 
 import dnasa
 from dnasa import InputError, prox, rules, topology
+from dnasa.core import Array, Prox
 from dnasa.networks import simulated
 from dnasa.problems import Custom
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, schedules_of
+from dnasa.runs.history import Evaluation
 
 PROXIMAL = [name for name, method in RULES.items() if method.takes_prox]
 ETAS = {"dsgd": 0.05, "dsgt": 0.05, "dasagt": 0.1, "gt_hsgd": 0.05}
@@ -22,21 +26,21 @@ GRAPH = topology.ring(NODES)
 TARGETS = np.random.default_rng(2).normal(size=(NODES, DIM)) + np.array([3.0, -0.05, 0.0, 1.0])
 
 
-def quadratic(operator, **options):
-    def gradient(x, nodes, rngs):
+def quadratic(operator: Prox | None, **options: Any) -> Custom:
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
         return x - TARGETS[nodes] + 0.1 * rngs.standard_normal(DIM)
 
     return Custom(gradient, np.full(DIM, 2.0), batched=True, prox=operator, **options)
 
 
-def stepsize(name):
+def stepsize(name: str) -> dict[str, Any]:
     return {"eta": ETAS[name]} if RULES[name].needs_eta else {}
 
 
 # ---------------------------------------------------------------- operators
 
 
-def objective(y, x, step, h):
+def objective(y: Array, x: Array, step: float, h: Callable[[Array], Any]) -> Any:
     return h(y) + ((y - x) ** 2).sum() / (2 * step)
 
 
@@ -51,7 +55,9 @@ def objective(y, x, step, h):
     ],
     ids=["l1", "weighted l1", "box", "ball"],
 )
-def test_a_proximal_operator_minimises_its_objective(operator, h, feasible, step):
+def test_a_proximal_operator_minimises_its_objective(
+    operator: Callable[..., Any], h: Callable[..., Any], feasible: Callable[..., Any], step: float
+) -> None:
     generator = np.random.default_rng(0)
     for x in 2 * generator.normal(size=(5, 3)):
         y = operator(x, step)
@@ -61,7 +67,7 @@ def test_a_proximal_operator_minimises_its_objective(operator, h, feasible, step
 
 
 @pytest.mark.parametrize("operator", [prox.l1(0.5), prox.l1([0.5, 0, 2]), prox.box(-1, [1, 2, 0]), prox.ball(0.7)])
-def test_operators_work_on_all_nodes_and_in_torch(operator):
+def test_operators_work_on_all_nodes_and_in_torch(operator: Callable[..., Any]) -> None:
     x = np.random.default_rng(1).normal(size=(2, 1, 4, 3)).astype(np.float32)
     step = np.linspace(0.1, 1, 4, dtype=np.float32)[:, None]
     together = operator(x, step)
@@ -82,7 +88,7 @@ def test_operators_work_on_all_nodes_and_in_torch(operator):
         lambda: prox.ball(0),
     ],
 )
-def test_impossible_operators_are_refused(make):
+def test_impossible_operators_are_refused(make: Callable[..., Any]) -> None:
     with pytest.raises(InputError):
         make()
 
@@ -91,8 +97,8 @@ def test_impossible_operators_are_refused(make):
 
 
 @pytest.mark.parametrize("name", PROXIMAL)
-def test_a_proximal_step_is_its_literal_transcription(name):
-    def one(i, x, t):
+def test_a_proximal_step_is_its_literal_transcription(name: str) -> None:
+    def one(i: int, x: Array, t: int) -> Array:
         return (1 + i) * np.sin(x - TARGETS[i]) + 0.01 * t
 
     variant = Variant(name, next(iter(RULES[name].schedules)), ETAS.get(name))
@@ -113,10 +119,10 @@ def test_a_proximal_step_is_its_literal_transcription(name):
 
 
 @pytest.mark.parametrize("name", PROXIMAL)
-def test_box_constraints_hold_at_every_iterate(name):
+def test_box_constraints_hold_at_every_iterate(name: str) -> None:
     seen = []
 
-    def gradient(x, nodes, rngs):
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
         seen.append(x.copy())
         return x - TARGETS[nodes] + 0.1 * rngs.standard_normal(DIM)
 
@@ -133,7 +139,7 @@ INPUTS = np.random.default_rng(3).normal(size=(NODES, ROWS, 10))
 LABELS = INPUTS @ np.array([2.0, -1.0, 0.5, *np.zeros(7)]) + 0.1 * np.random.default_rng(4).normal(size=(NODES, ROWS))
 
 
-def lasso_gradient(x, nodes, rngs):
+def lasso_gradient(x: Array, nodes: Array, rngs: Any) -> Array:
     residual = (INPUTS[nodes] @ x[..., None])[..., 0] - LABELS[nodes]
     return (residual[..., None, :] @ INPUTS[nodes])[..., 0, :] / ROWS
 
@@ -146,7 +152,7 @@ def lasso_gradient(x, nodes, rngs):
         ("dnasa", {}, 2e-3),
     ],
 )
-def test_lasso_reaches_the_solution_of_scikit_learn(name, options, accuracy):
+def test_lasso_reaches_the_solution_of_scikit_learn(name: str, options: dict[str, Any], accuracy: float) -> None:
     exact = Lasso(alpha=0.2, fit_intercept=False, tol=1e-12).fit(INPUTS.reshape(-1, 10), LABELS.ravel()).coef_
     full = lambda x, node: lasso_gradient(x[None], np.array([node]), None)[0]  # noqa: E731
     problem = Custom(lasso_gradient, np.zeros(10), batched=True, prox=prox.l1(0.2), full_gradient=full)
@@ -157,8 +163,8 @@ def test_lasso_reaches_the_solution_of_scikit_learn(name, options, accuracy):
     assert np.linalg.norm(np.mean([full(exact, i) for i in range(NODES)], axis=0)) > 0.2
 
 
-def test_scaling_f_and_h_does_not_change_the_iterates_of_dnasa():
-    def run(scale):
+def test_scaling_f_and_h_does_not_change_the_iterates_of_dnasa() -> None:
+    def run(scale: float) -> Array:
         problem = Custom(
             lambda x, nodes, rngs: scale * (x - TARGETS[nodes]), np.ones(DIM), batched=True, prox=prox.l1(scale)
         )
@@ -168,8 +174,8 @@ def test_scaling_f_and_h_does_not_change_the_iterates_of_dnasa():
 
 
 @pytest.mark.parametrize("name", ["dsgt", "dnasa"])
-def test_proximal_runs_resume_exactly(name, tmp_path):
-    def fail(evaluation):
+def test_proximal_runs_resume_exactly(name: str, tmp_path: Path) -> None:
+    def fail(evaluation: Evaluation) -> None:
         if evaluation.step == 60:
             raise RuntimeError
 
@@ -183,12 +189,12 @@ def test_proximal_runs_resume_exactly(name, tmp_path):
     np.testing.assert_array_equal(resumed.x, dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, **options).x)
 
 
-def test_hidden_exchanges_give_the_same_proximal_iterates():
+def test_hidden_exchanges_give_the_same_proximal_iterates() -> None:
     plain, hidden = (dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, steps=50, overlap=o).x for o in (False, True))
     np.testing.assert_array_equal(plain, hidden)
 
 
-def test_several_stepsizes_side_by_side_are_the_runs_by_themselves():
+def test_several_stepsizes_side_by_side_are_the_runs_by_themselves() -> None:
     etas, problem = [0.01, 0.1], quadratic(prox.l1(0.1))
     together = dnasa.solve(problem, GRAPH, "dsgt", eta=etas, seed=[0, 1], steps=50).x
     alone = [dnasa.solve(problem, GRAPH, "dsgt", eta=eta, seed=seed, steps=50).x for eta in etas for seed in (0, 1)]
@@ -198,7 +204,7 @@ def test_several_stepsizes_side_by_side_are_the_runs_by_themselves():
 # ---------------------------------------------------------------- mistakes
 
 
-def test_rules_without_a_proximal_step_are_refused_by_name():
+def test_rules_without_a_proximal_step_are_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"'AdaNASA' has no proximal step: choose from dsgd, dsgt"):
         dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, "adanasa", steps=5)
     with pytest.raises(InputError, match="register it with takes_prox"):
@@ -206,16 +212,16 @@ def test_rules_without_a_proximal_step_are_refused_by_name():
 
 
 @pytest.mark.parametrize(("operator", "got"), [(lambda x, step: x[0], "4"), (lambda x, step: None, "NoneType")])
-def test_a_prox_that_returns_something_else_gets_one_line(operator, got):
+def test_a_prox_that_returns_something_else_gets_one_line(operator: Callable[..., Any], got: str) -> None:
     with pytest.raises(InputError, match=f"prox must return an array like x.*{got}"):
         dnasa.solve(quadratic(operator), GRAPH, steps=5)
 
 
 @pytest.mark.parametrize("name", PROXIMAL)
-def test_a_prox_that_is_not_finite_is_refused_with_step_and_node(name):
+def test_a_prox_that_is_not_finite_is_refused_with_step_and_node(name: str) -> None:
     calls = []
 
-    def operator(x, step):
+    def operator(x: Array, step: Any) -> Array:
         calls.append(step)
         return x if len(calls) < 4 else np.where(np.arange(NODES)[:, None] == 2, np.nan, x)
 
@@ -223,14 +229,16 @@ def test_a_prox_that_is_not_finite_is_refused_with_step_and_node(name):
         dnasa.solve(quadratic(operator), GRAPH, name, steps=5, evaluate=[5], **stepsize(name))
 
 
-def test_a_prox_that_is_not_finite_at_the_mean_is_refused():
+def test_a_prox_that_is_not_finite_at_the_mean_is_refused() -> None:
     problem = quadratic(lambda x, step: x if x.ndim == 4 else x * np.nan, full_gradient=lambda x, node: x)
     with pytest.raises(InputError, match="At step 0: prox is not finite at the mean iterate"):
         dnasa.solve(problem, GRAPH, steps=5)
 
 
 @pytest.mark.parametrize("operator", [prox.l1([1, 2]), prox.box([0], 1), prox.box(0, np.ones(5))])
-def test_an_operator_for_another_number_of_coordinates_is_refused_before_the_first_step(operator):
+def test_an_operator_for_another_number_of_coordinates_is_refused_before_the_first_step(
+    operator: Callable[..., Any],
+) -> None:
     problem = Custom(lambda x, node, rng: pytest.fail("a step was taken"), np.ones(DIM), prox=operator)
     with pytest.raises(InputError, match=r"has \d numbers and x has 4: give one number, or one for each coordinate"):
         dnasa.solve(problem, GRAPH, steps=5)

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from dnasa import randomness
 from dnasa.arrays import compiled
+from dnasa.core import Array
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.randomness import Normals, Samples, Streams
 
 
-def draws(size=3):
+def draws(size: int = 3) -> Samples:
     return Samples("test", lambda generator, node, length: generator.standard_normal((length, size)), size)
 
 
@@ -22,7 +23,7 @@ def draws(size=3):
     others=st.lists(st.integers(0, 100), unique=True, max_size=4),
 )
 @settings(max_examples=40, deadline=None)
-def test_a_sample_depends_on_seed_node_and_step_alone(seed, node, t, others):
+def test_a_sample_depends_on_seed_node_and_step_alone(seed: int, node: int, t: int, others: list[int]) -> None:
     alone = draws().at([seed], [node], t)[0, 0]
     nodes = [*others, node]
     shared = draws()
@@ -31,7 +32,7 @@ def test_a_sample_depends_on_seed_node_and_step_alone(seed, node, t, others):
     np.testing.assert_array_equal(among[1, -1], alone)
 
 
-def test_streams_do_not_repeat_or_correlate():
+def test_streams_do_not_repeat_or_correlate() -> None:
     samples = draws(100)
     drawn = np.stack([samples.at(range(5), range(20), t) for t in range(130)])
     assert abs(drawn.mean()) < 0.01
@@ -42,12 +43,12 @@ def test_streams_do_not_repeat_or_correlate():
     assert len(np.unique(drawn)) == drawn.size
 
 
-def test_different_purposes_have_different_streams():
+def test_different_purposes_have_different_streams() -> None:
     a, b = (Streams(name).at(0, 0, 0).standard_normal(4) for name in ("one", "two"))
     assert not np.isclose(a, b).any()
 
 
-def test_a_problem_samples_the_same_for_a_part_of_the_nodes():
+def test_a_problem_samples_the_same_for_a_part_of_the_nodes() -> None:
     problem, other = LeastSquares(dim=5), LeastSquares(dim=5)
     x = np.ones((1, 2, 8, 5))
     whole = problem.gradient(x, range(8), [3, 4], 77)
@@ -55,7 +56,7 @@ def test_a_problem_samples_the_same_for_a_part_of_the_nodes():
     np.testing.assert_array_equal(whole[:, :, 2:5], part)
 
 
-def test_streams_hashed_together_equal_those_hashed_one_by_one():
+def test_streams_hashed_together_equal_those_hashed_one_by_one() -> None:
     streams, nodes = Streams("one"), [3, 10**9, 0]
     together = [generator.random() for generator in streams.each(7, nodes, 2)]
     assert together == [streams.at(7, node, 2).random() for node in nodes]
@@ -64,8 +65,10 @@ def test_streams_hashed_together_equal_those_hashed_one_by_one():
 @pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(3, 7), (1,), (40, 30)])
-def test_normal_numbers_are_the_same_without_a_compiler(dtype, shape, monkeypatch):
-    def drawn():
+def test_normal_numbers_are_the_same_without_a_compiler(
+    dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn() -> Array:
         return Normals("test", shape, np.dtype(dtype)).at([4, 2**40], range(3, 6), 1000)
 
     fast = drawn()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from launching import ENVIRONMENT, PATIENCE, free_port
 from test_optim import backward, flat, model
 
 import dnasa
-from dnasa.core import InputError, Network, ProcessLost, RunError
+from dnasa.core import Array, InputError, Network, ProcessLost, RunError
 from dnasa.networks import elastic
 from dnasa.networks.elastic import Exchange, leave, open_store, serve
 from dnasa.networks.members import Member, Members
@@ -27,7 +28,7 @@ from dnasa.optim.recovery import Recovery
 
 
 @pytest.fixture
-def port():
+def port() -> Iterator[int]:
     store = serve(free_port())
     yield store.port
     del store
@@ -36,19 +37,19 @@ def port():
 class Process:
     """What `elastic.connect` makes, with the means to end it: its socket is closed, and a neighbour calls for a meeting."""
 
-    def __init__(self, port, nodes=4, timeout=20.0, node=None):
+    def __init__(self, port: int, nodes: int = 4, timeout: float = 20.0, node: int | None = None):
         store = open_store("127.0.0.1", port, timeout)
         self.members = Members(store, nodes, timeout, node)
         self.exchange = Exchange(self.members, store, dnasa.topology.ring(nodes), 1, None)
         self.opt = None
 
-    def connect(self):
+    def connect(self) -> Network:
         if self.members.started():
             return self.exchange.outside()
         self.members.begin()
         return self.exchange.new_epoch()
 
-    def end(self):
+    def end(self) -> None:
         if self.opt is not None:
             self.opt._halt()
         self.members.listener.close()
@@ -58,12 +59,18 @@ class Process:
         self.members.store.set(f"{self.members.epoch + 1} called", "")
 
 
-def in_threads(*works):
+def in_threads(*works: Callable[..., Any]) -> list[Any]:
     with ThreadPoolExecutor(len(works)) as pool:
         return [future.result(timeout=PATIENCE) for future in [pool.submit(work) for work in works]]
 
 
-def train(process, rule, leaves_at=None, extra=(), came=lambda: False):
+def train(
+    process: Process,
+    rule: str,
+    leaves_at: int | None = None,
+    extra: Iterable[torch.nn.Parameter] = (),
+    came: Callable[[], bool] = lambda: False,
+) -> Any:
     """To step 60, or until this process leaves. At step 30, those who are left wait until the one that joins has come."""
     network, net = process.connect(), model()
     opt: Any = Decentralized([*net.parameters(), *extra], network, rule)
@@ -83,12 +90,14 @@ def train(process, rule, leaves_at=None, extra=(), came=lambda: False):
     return opt
 
 
-def train_with_one_lost(port, rule, late, extra=tuple):
+def train_with_one_lost(
+    port: int, rule: str, late: Callable[[Process], Any], extra: Callable[[], Iterable[torch.nn.Parameter]] = tuple
+) -> tuple[list[Process], list[Any]]:
     """Three processes of which one leaves after step 10, and `late()` once the others wait: the optimizers at the end."""
     processes = [Process(port, nodes=3) for _ in range(3)]
     lost, refused = processes[1], threading.Event()
 
-    def last():
+    def last() -> Any:
         while any(not p.opt or p.opt.t < 30 for p in processes if p is not lost):
             time.sleep(0.02)
         processes.append(Process(port, nodes=3))
@@ -107,7 +116,7 @@ def train_with_one_lost(port, rule, late, extra=tuple):
 
 @pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
-def test_the_others_continue_and_another_process_takes_the_place(port, rule):
+def test_the_others_continue_and_another_process_takes_the_place(port: int, rule: str) -> None:
     processes, opts = train_with_one_lost(port, rule, lambda late: train(late, rule))
     assert [opt.t for opt in opts] == [60, 60, 60]
     assert all(opt.nodes == [0, 1, 2] for opt in opts)
@@ -119,8 +128,8 @@ def test_the_others_continue_and_another_process_takes_the_place(port, rule):
         torch.testing.assert_close(u, v, rtol=1e-4, atol=1e-6)  # tracking holds
 
 
-def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parameters(port):
-    def frozen():
+def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parameters(port: int) -> None:
+    def frozen() -> list[torch.nn.Parameter]:
         return [torch.nn.Parameter(torch.arange(3.0), requires_grad=False)]
 
     own = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
@@ -133,8 +142,8 @@ def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parame
 
 
 @pytest.mark.filterwarnings("ignore:After step")
-def test_a_process_with_another_rule_is_refused_and_the_others_continue(port):
-    def join(late):
+def test_a_process_with_another_rule_is_refused_and_the_others_continue(port: int) -> None:
+    def join(late: Process) -> None:
         with pytest.raises(InputError, match="another setting of the rule than this process"):
             Decentralized(model(), late.connect(), "adanasa")
         late.end()
@@ -143,11 +152,11 @@ def test_a_process_with_another_rule_is_refused_and_the_others_continue(port):
     assert [opt.t for opt in opts] == [60, 60]
 
 
-def test_solve_continues_without_a_lost_process(port):
+def test_solve_continues_without_a_lost_process(port: int) -> None:
     processes, graph = [Process(port, nodes=3) for _ in range(3)], dnasa.topology.ring(3)
 
-    def solve(process):
-        def gradient(x, node, rng, calls=[0]):  # noqa: B006
+    def solve(process: Process) -> Any:
+        def gradient(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
             calls[0] += 1
             if process is processes[1] and calls[0] == 30:
                 raise InterruptedError
@@ -172,11 +181,11 @@ def test_solve_continues_without_a_lost_process(port):
 class Scripted:
     """A network of two whose other process has got further when this one loses it."""
 
-    def __init__(self, ahead):
+    def __init__(self, ahead: int):
         self.ahead, self.notes = ahead, []
 
-    def network(self):
-        def positions(text):
+    def network(self) -> Network:
+        def positions(text: str) -> list[str]:
             own = eval(text.replace("false", "False"))
             return [text, str([own[0] + self.ahead, own[1] + self.ahead, *own[2:]]).replace("False", "false")]
 
@@ -192,7 +201,7 @@ class Scripted:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_again(ahead):
+def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_again(ahead: int) -> None:
     other = Scripted(ahead)
     opt: Any = SimpleNamespace(network=other.network(), t=0, stopped=lambda: None, resume=lambda *args: None)
     recovery: Any = Recovery(opt, 0)
@@ -201,7 +210,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
     )
     losses = iter([False, True, *[False] * 10])  # in the second call
 
-    def work():
+    def work() -> str:
         if next(losses):
             raise ProcessLost("lost")
         return "done"
@@ -213,7 +222,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
 # ---------------------------------------------------------------- members
 
 
-def test_a_silent_process_is_left_behind_and_is_told_so(port):
+def test_a_silent_process_is_left_behind_and_is_told_so(port: int) -> None:
     one, two = in_threads(*[lambda: Process(port, nodes=2, timeout=1.5)] * 2)
     in_threads(one.connect, two.connect)
     two.members.monitor.stop.set()
@@ -227,7 +236,7 @@ def test_a_silent_process_is_left_behind_and_is_told_so(port):
         process.end()
 
 
-def test_a_process_that_lost_its_connections_stays_a_member(port):
+def test_a_process_that_lost_its_connections_stays_a_member(port: int) -> None:
     processes = [Process(port, nodes=3) for _ in range(3)]
     before = in_threads(*(process.connect for process in processes))
     networks = in_threads(*(process.exchange.survivors for process in processes))
@@ -239,7 +248,7 @@ def test_a_process_that_lost_its_connections_stays_a_member(port):
         process.end()
 
 
-def test_without_a_free_node_a_process_cannot_join(port):
+def test_without_a_free_node_a_process_cannot_join(port: int) -> None:
     processes = [Process(port, nodes=2) for _ in range(2)]
     in_threads(*(process.connect for process in processes))
     with pytest.raises(InputError, match="All 2 nodes of the graph have a running process"):
@@ -248,7 +257,7 @@ def test_without_a_free_node_a_process_cannot_join(port):
         process.end()
 
 
-def test_a_closed_socket_is_a_lost_process_and_one_that_does_not_answer_is_not(port):
+def test_a_closed_socket_is_a_lost_process_and_one_that_does_not_answer_is_not(port: int) -> None:
     process = Process(port, nodes=2)
     with socket.create_server(("127.0.0.1", 0)) as other:
         there = Member(1, "other", *other.getsockname())
@@ -257,7 +266,7 @@ def test_a_closed_socket_is_a_lost_process_and_one_that_does_not_answer_is_not(p
     process.end()
 
 
-def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port):
+def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port: int) -> None:
     one, two = [Process(port, nodes=2) for _ in range(2)]
     networks = in_threads(one.connect, two.connect)
     in_threads(lambda: leave(one.members), lambda: leave(two.members))
@@ -269,7 +278,7 @@ def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port)
 
 @pytest.mark.long
 @pytest.mark.xdist_group("processes")
-def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp_path):
+def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp_path: Path) -> None:
     job, where = (
         Path(__file__).with_name("survive_job.py"),
         ["--master-addr", "127.0.0.1", "--master-port", free_port()],
@@ -287,7 +296,7 @@ def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp
     assert reports[0]["first"] == reports[2]["first"] == 0
 
 
-def test_when_all_processes_have_ended_the_next_run_can_use_the_same_store(port):
+def test_when_all_processes_have_ended_the_next_run_can_use_the_same_store(port: int) -> None:
     first = [Process(port, nodes=2) for _ in range(2)]
     in_threads(*(process.connect for process in first))
     for process in first:
@@ -299,7 +308,7 @@ def test_when_all_processes_have_ended_the_next_run_can_use_the_same_store(port)
         process.end()
 
 
-def test_when_the_store_has_ended_an_error_says_so():
+def test_when_the_store_has_ended_an_error_says_so() -> None:
     store = serve(free_port())
     process = Process(store.port, nodes=2)
     del store
@@ -310,7 +319,7 @@ def test_when_the_store_has_ended_an_error_says_so():
 # ---------------------------------------------------------------- what users give
 
 
-def test_all_processes_must_have_the_same_graph(port):
+def test_all_processes_must_have_the_same_graph(port: int) -> None:
     store = open_store("127.0.0.1", port, 10)
     texts = [elastic.described(graph, 1, None) for graph in (dnasa.topology.ring(3), dnasa.topology.ring(4))]
     first = Members(store, 3, 10, None, texts[0])
@@ -319,34 +328,34 @@ def test_all_processes_must_have_the_same_graph(port):
     first.listener.close()
 
 
-def test_an_unknown_host_is_named():
+def test_an_unknown_host_is_named() -> None:
     with pytest.raises(InputError, match=r"There is no host 'nowhere\.invalid'"):
         dnasa.connect(dnasa.topology.ring(3), join="nowhere.invalid:29500")
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":1", "localhost:0", "localhost:x"])
-def test_an_address_has_a_host_and_a_port(address):
+def test_an_address_has_a_host_and_a_port(address: str) -> None:
     with pytest.raises(InputError, match="HOST:PORT"):
         dnasa.connect(dnasa.topology.ring(3), join=address)
 
 
-def test_the_remedy_is_named_where_nothing_answers():
+def test_the_remedy_is_named_where_nothing_answers() -> None:
     with pytest.raises(InputError, match="dnasa rendezvous --port"):
         dnasa.connect(dnasa.topology.ring(3), join=f"127.0.0.1:{free_port()}", timeout=0.5)
 
 
-def test_one_torchrun_for_all_processes_cannot_survive(monkeypatch):
+def test_one_torchrun_for_all_processes_cannot_survive(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="start one torchrun for each node"):
         dnasa.connect("ring", "torch", survive=True)
 
 
-def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network():
+def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network() -> None:
     with pytest.raises(InputError, match="make the optimizer first"):
         elastic.refuse(torch.ones(1))
 
 
-def test_a_graph_to_join_has_its_nodes():
+def test_a_graph_to_join_has_its_nodes() -> None:
     with pytest.raises(InputError, match="a graph with its nodes"):
         dnasa.connect("ring", join="localhost:29500")

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -21,7 +23,7 @@ from test_distributed import needs_mpi
 
 from dnasa import cli, topology
 from dnasa.channels import faulty
-from dnasa.core import InputError, RunError
+from dnasa.core import Array, InputError, RunError
 from dnasa.engine.loop import solve
 from dnasa.networks.simulated import connect
 from dnasa.problems import LeastSquares
@@ -30,7 +32,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import Result
 
 
-def run(*words, cwd="."):
+def run(*words: object, cwd: Path | str = ".") -> SimpleNamespace:
     """The command line in this process, which is faster than a subprocess."""
     out, errors = io.StringIO(), io.StringIO()
     cli.running.engine, cli.console.quiet = "simulated", False
@@ -51,16 +53,16 @@ def run(*words, cwd="."):
 TRAIN = "train --problem least_squares --nodes 4 --steps 400 --evaluate 50".split()
 
 
-def history(folder):
+def history(folder: Path) -> pd.DataFrame:
     return pd.read_csv(folder / "history.csv").drop(columns="seconds")
 
 
-def small(folder=None, steps=60, **more):
+def small(folder: Path | None = None, steps: int = 60, **more: Any) -> Result:
     saved = {"folder": folder, "checkpoint_every": 10} if folder else {}
     return solve(LeastSquares(dim=4), topology.ring(4), **{"steps": steps, "evaluate": 15} | saved | more)
 
 
-def test_a_refused_resume_changes_nothing(tmp_path):
+def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     small(tmp_path / "done")
     fail_at(45, tmp_path / "begun")
     for name in ("done", "begun"):
@@ -72,13 +74,13 @@ def test_a_refused_resume_changes_nothing(tmp_path):
         small(tmp_path / "done", resume=True)
 
 
-def test_other_settings_are_noticed_without_a_checkpoint_too(tmp_path):
+def test_other_settings_are_noticed_without_a_checkpoint_too(tmp_path: Path) -> None:
     fail_at(5, tmp_path / "a")
     with pytest.raises(InputError, match="seed was"):
         small(tmp_path / "a", resume=True, seed=4)
 
 
-def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path):
+def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a")
     (tmp_path / "a" / "history.csv").write_text("damaged")
     fail_at(25, tmp_path / "a", resume=True)
@@ -93,17 +95,17 @@ class Stop(Exception):
 class Stopping(LeastSquares):
     """Fails at a step."""
 
-    def __init__(self, at):
+    def __init__(self, at: int):
         super().__init__(dim=4)
         self.at = at
 
-    def gradient(self, x, nodes, seeds, t):
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
         if t == self.at:
             raise Stop
         return super().gradient(x, nodes, seeds, t)
 
 
-def fail_at(t, folder, **more):
+def fail_at(t: int, folder: Path, **more: Any) -> None:
     with pytest.raises(Stop):
         solve(Stopping(t), topology.ring(4), steps=60, evaluate=15, folder=folder, checkpoint_every=10, **more)
 
@@ -112,7 +114,7 @@ def fail_at(t, folder, **more):
 
 
 @pytest.mark.parametrize("at", [1, 10, 11, 29, 59])
-def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at, tmp_path):
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at: int, tmp_path: Path) -> None:
     fail_at(at, tmp_path / "a")
     resumed, uninterrupted = small(tmp_path / "a", resume=True), small()
     np.testing.assert_array_equal(resumed.x, uninterrupted.x)
@@ -122,7 +124,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at, tmp_path):
 
 
 @pytest.mark.long
-def test_a_network_resumes_exactly_too(tmp_path):
+def test_a_network_resumes_exactly_too(tmp_path: Path) -> None:
     """torch arrays, several rules, seeds and stepsizes side by side."""
     words = "compare --rules dsgt,d2,dnasa --etas 0.1,0.3 --seeds 2 --weights lazy --steps 60 --evaluate 20".split()
     complete = run(*words, "--out", tmp_path / "uninterrupted")
@@ -148,7 +150,7 @@ def test_a_network_resumes_exactly_too(tmp_path):
     assert "Resumed from the checkpoint of step 40." in (tmp_path / "a" / "log.txt").read_text()
 
 
-def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path):
+def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Path) -> None:
     words = [*TRAIN[:-4], "--steps", "200000", "--evaluate", "100000", "--out", str(tmp_path / "a")]
     process = subprocess.Popen(
         [sys.executable, "-m", "dnasa", *words],
@@ -171,7 +173,9 @@ def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["truncated", "changed"])
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(how, tmp_path, capsys):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fail_at(45, tmp_path / "a")
     newest = checkpoints.found(tmp_path / "a" / "checkpoints")[0]
     data = bytearray(newest.read_bytes())
@@ -186,10 +190,12 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(how, tmp_path,
     assert "Resumed from the checkpoint of step 30." in (tmp_path / "a" / "log.txt").read_text()
 
 
-def test_a_full_disk_ends_the_run_with_a_clear_error_and_leaves_the_last_good_checkpoint(tmp_path, monkeypatch):
+def test_a_full_disk_ends_the_run_with_a_clear_error_and_leaves_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fsync, left = os.fsync, [12]
 
-    def full(number):
+    def full(number: int) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
@@ -204,7 +210,7 @@ def test_a_full_disk_ends_the_run_with_a_clear_error_and_leaves_the_last_good_ch
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
 
 
-def test_another_run_is_not_taken_for_the_saved_one(tmp_path):
+def test_another_run_is_not_taken_for_the_saved_one(tmp_path: Path) -> None:
     fail_at(33, tmp_path / "a")
     for more, message in (
         ({"seed": 9}, r"seed was \[0\] and is \[9\]"),
@@ -225,7 +231,7 @@ def test_another_run_is_not_taken_for_the_saved_one(tmp_path):
 @pytest.mark.long
 @needs_mpi
 @pytest.mark.xdist_group("processes")
-def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path):
+def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path: Path) -> None:
     fail_at(33, tmp_path / "a")
     config = tmp_path / "a" / "config.json"
     before = json.loads(config.read_text())
@@ -268,7 +274,7 @@ def test_a_run_moves_between_the_simulator_mpi_and_torch(tmp_path):
 @pytest.mark.long
 @needs_mpi
 @pytest.mark.xdist_group("processes")
-def test_the_other_processes_continue_when_some_are_killed(tmp_path):
+def test_the_other_processes_continue_when_some_are_killed(tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 8 --steps 1500 --evaluate 100 --survive --out".split()
     command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, "-m", "dnasa", *words, str(tmp_path / "a")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
@@ -290,7 +296,7 @@ def test_the_other_processes_continue_when_some_are_killed(tmp_path):
     assert "Lost nodes 0, 1 and their data" in (tmp_path / "a" / "log.txt").read_text()
 
 
-def worker(parent, rank):
+def worker(parent: int, rank: int) -> int:
     """The process id of that rank under this mpirun."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -308,7 +314,7 @@ def worker(parent, rank):
 
 @pytest.mark.long
 @pytest.mark.xdist_group("processes")
-def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path):
+def test_torchrun_restarts_from_the_newest_checkpoint(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "import os, signal, sys; from dnasa.problems import LeastSquares; from dnasa import cli\n"

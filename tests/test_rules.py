@@ -1,5 +1,6 @@
 """Every rule is its paper's pseudo-code, and the facts that follow from it hold."""
 
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
-from dnasa.core import InputError, Sent, Snapshot
+from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
 from dnasa.rules import registry, schedules
 from dnasa.rules.demuon import direction
-from dnasa.rules.registry import groups, variants
+from dnasa.rules.registry import Group, Variant, groups, variants
 from dnasa.runs.timing import Timeline
+from dnasa.topology import Topology
 
 STEPS = 40
 ETAS = {
@@ -46,21 +48,21 @@ ETAS = {
 }
 
 
-def default_schedules(name, n):
+def default_schedules(name: str, n: int) -> tuple[Schedule, ...]:
     known = rules.RULES[name].schedules
     return known.get("diminishing", next(iter(known.values())))(n, STEPS, ETAS[name])
 
 
-def layout(dim):
+def layout(dim: int) -> Layout:
     """A matrix of two rows and a vector of two."""
     return (("weight", (2, dim // 2 - 1)), ("bias", (2,)))
 
 
-def make(name, steps, x):
+def make(name: str, steps: tuple[Schedule, ...], x: Array) -> Rule:
     return registry.make(rules.RULES[name], steps, layout(len(x)))
 
 
-def trace(rule, gradient, network, x, steps=STEPS):
+def trace(rule: Rule, gradient: Callable[..., Array], network: Network, x: Array, steps: int = STEPS) -> list[State]:
     state, out = rule.init(x), []
     for t in range(steps):
         state = take_step(rule, state, gradient, network, t)
@@ -68,7 +70,9 @@ def trace(rule, gradient, network, x, steps=STEPS):
     return out
 
 
-def trace_groups(groups, gradient, network, x, steps=STEPS):
+def trace_groups(
+    groups: Sequence[Group], gradient: Callable[..., Array], network: Network, x: Array, steps: int = STEPS
+) -> Array:
     """The last iterates of several rules side by side."""
     sizes = [group.size for group in groups]
     snapshots = [Snapshot(group.rule.init(np.repeat(x, group.size, axis=0)), {}, Sent()) for group in groups]
@@ -78,16 +82,16 @@ def trace_groups(groups, gradient, network, x, steps=STEPS):
     return stepper.x
 
 
-def build(variants, x):
+def build(variants: Sequence[Variant], x: Array) -> list[Group]:
     return groups(variants, 8, STEPS, x, layout(x.shape[-1]))
 
 
-def everyone(start, n):
+def everyone(start: Array, n: int) -> Array:
     return np.tile(start, (n, 1))
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_rule_is_its_literal_transcription(name, graph, bumpy):
+def test_rule_is_its_literal_transcription(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
     n = graph.nodes
     problem, steps = bumpy(n), default_schedules(name, n)
     expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
@@ -107,7 +111,7 @@ directed = pytest.mark.parametrize("graph", DIRECTED)
 
 @directed
 @pytest.mark.parametrize("name", ["sgp", "push_dsgt"])
-def test_rule_for_directed_graphs_is_its_literal_transcription(name, graph, bumpy):
+def test_rule_for_directed_graphs_is_its_literal_transcription(name: str, graph: Any, bumpy: type[Bumpy]) -> None:
     graph = DIRECTED[graph]()
     problem, steps = bumpy(graph.nodes), default_schedules(name, graph.nodes)
     expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
@@ -117,7 +121,7 @@ def test_rule_for_directed_graphs_is_its_literal_transcription(name, graph, bump
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_rule_gives_the_same_on_torch(name, bumpy):
+def test_rule_gives_the_same_on_torch(name: str, bumpy: type[Bumpy]) -> None:
     graph = topology.ring(6, weights="lazy")
     problem, steps, network = bumpy(6), default_schedules(name, 6), simulated.connect(topology.ring(6, weights="lazy"))
     rule = make(name, steps, problem.start)
@@ -132,7 +136,7 @@ def test_rule_gives_the_same_on_torch(name, bumpy):
 
 
 @pytest.mark.parametrize("name", ["dsgt", "dasagt", "dnasa"])
-def test_tracker_mean_equals_gradient_mean(name, graph, bumpy):
+def test_tracker_mean_equals_gradient_mean(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
     problem = bumpy(graph.nodes)
     rule = make(name, default_schedules(name, graph.nodes), problem.start)
     for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
@@ -142,7 +146,9 @@ def test_tracker_mean_equals_gradient_mean(name, graph, bumpy):
 @pytest.mark.parametrize(
     ("name", "tracker", "tracked"), [("gt_hsgd", "y", "v"), ("demuon", "v", "m"), ("adanasa", "y", "z")]
 )
-def test_tracker_mean_equals_the_mean_of_what_it_tracks(name, tracker, tracked, graph, bumpy):
+def test_tracker_mean_equals_the_mean_of_what_it_tracks(
+    name: str, tracker: str, tracked: str, graph: Topology, bumpy: type[Bumpy]
+) -> None:
     problem = bumpy(graph.nodes)
     rule = make(name, default_schedules(name, graph.nodes), problem.start)
     for state in trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, graph.nodes)):
@@ -152,7 +158,7 @@ def test_tracker_mean_equals_the_mean_of_what_it_tracks(name, tracker, tracked, 
 
 
 @directed
-def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph, bumpy):
+def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph: Any, bumpy: type[Bumpy]) -> None:
     graph = DIRECTED[graph]()
     problem, n = bumpy(graph.nodes), graph.nodes
     rule = make("push_dsgt", default_schedules("push_dsgt", n), problem.start)
@@ -164,7 +170,7 @@ def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph, b
     np.testing.assert_array_equal(again.x, rule.answer(state))
 
 
-def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph, bumpy):
+def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph: Topology, bumpy: type[Bumpy]) -> None:
     problem, n = bumpy(graph.nodes), graph.nodes
     rule, x = rules.kgt(schedules.constant(0.01), local_steps=4), everyone(bumpy(n).start, n)
     before = rule.init(x)
@@ -176,14 +182,14 @@ def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph, b
         before = state
 
 
-def test_kgt_with_one_local_step_is_dsgt(graph, bumpy):
+def test_kgt_with_one_local_step_is_dsgt(graph: Topology, bumpy: type[Bumpy]) -> None:
     problem, network, x = bumpy(graph.nodes), simulated.connect(graph), everyone(bumpy(graph.nodes).start, graph.nodes)
     eta = schedules.root_decay(0.02, graph.nodes)
     a, b = (trace(rule, problem.all, network, x)[-1].x for rule in (rules.kgt(eta, local_steps=1), rules.dsgt(eta)))
     np.testing.assert_allclose(a, b, atol=1e-10)
 
 
-def test_kgt_refuses_a_number_of_local_steps_that_is_none():
+def test_kgt_refuses_a_number_of_local_steps_that_is_none() -> None:
     wrong: Any
     for wrong in (0, 2.5, "ten"):
         with pytest.raises(InputError, match="local_steps must be a positive whole number"):
@@ -192,7 +198,9 @@ def test_kgt_refuses_a_number_of_local_steps_that_is_none():
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (1, 6), (2, 3, 2)])
 @pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
-def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular_values_near_one(shape, library):
+def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular_values_near_one(
+    shape: tuple[int, ...], library: Callable[..., Any]
+) -> None:
     size = int(np.prod(shape))
     v = np.random.default_rng(0).standard_normal((2, 3, size + 4))
     out = np.asarray(direction(library(v), (("bias", (4,)), ("weight", shape))))
@@ -207,14 +215,14 @@ def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular
 
 
 @pytest.mark.parametrize("name", ["adanasa", "demuon"])
-def test_steps_do_not_depend_on_the_scale_of_the_loss(name, bumpy):
+def test_steps_do_not_depend_on_the_scale_of_the_loss(name: str, bumpy: type[Bumpy]) -> None:
     network, x = simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
     rule = make(name, default_schedules(name, 5), x[0])
     a, b = (trace(rule, bumpy(5, scale=2.0**k).all, network, x)[-1].x for k in (0, -40))
     np.testing.assert_array_equal(a, b)
 
 
-def test_gt_hsgd_with_beta_one_is_gradient_tracking_of_plain_gradients(bumpy):
+def test_gt_hsgd_with_beta_one_is_gradient_tracking_of_plain_gradients(bumpy: type[Bumpy]) -> None:
     """beta = 1: v = g, and the mean of the iterates moves along the mean of the gradients."""
     problem, network, x = bumpy(5), simulated.connect(topology.ring(5)), everyone(bumpy(5).start, 5)
     rule = rules.gt_hsgd(schedules.constant(0.02), schedules.constant(1.0))
@@ -226,7 +234,7 @@ def test_gt_hsgd_with_beta_one_is_gradient_tracking_of_plain_gradients(bumpy):
         before = state.x
 
 
-def test_gt_hsgd_reduces_the_variance_of_its_estimate():
+def test_gt_hsgd_reduces_the_variance_of_its_estimate() -> None:
     """On a quadratic with additive noise, its estimate is nearer to the true gradient than one sample is."""
     random = np.random.default_rng(0)
     noise = random.standard_normal((400, 4, 50))
@@ -247,7 +255,9 @@ BALANCED = {
 
 
 @pytest.mark.parametrize("name", BALANCED)
-def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_that_are_left(name, graph, bumpy):
+def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_that_are_left(
+    name: str, graph: Topology, bumpy: type[Bumpy]
+) -> None:
     n = graph.nodes
     problem, balance = bumpy(n), BALANCED[name]
     rule = make(name, default_schedules(name, n), problem.start)
@@ -258,7 +268,7 @@ def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_tha
     assert n == 1 or np.abs(balance(state)[: n - 1].mean(-2)).max() > 1e-6  # there was something to restore
 
 
-def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy):
+def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy: type[Bumpy]) -> None:
     problem = bumpy(8)
     rule = make("mt", default_schedules("mt", 8), problem.start)
     network = simulated.connect(topology.ring(8))
@@ -267,11 +277,11 @@ def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy
     assert np.std(rule.estimate(state), axis=0).max() < 0.2 * np.std(0.1 * state.u, axis=0).max()
 
 
-def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy):
+def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy: type[Bumpy]) -> None:
     W, d, steps = topology.ring(3), 20_000, default_schedules("adanasa", 3)
     start = np.random.default_rng(0).standard_normal(d)
 
-    def one(i, x, t):
+    def one(i: int, x: Array, t: int) -> Array:
         return x - i + np.random.default_rng(t).standard_normal(d)
 
     network, rule = simulated.connect(W), make("adanasa", steps, start)
@@ -281,7 +291,7 @@ def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy):
     assert last.way.shape == (3, 10_000)
 
 
-def test_adanasa_leaves_a_minimum_only_by_small_steps():
+def test_adanasa_leaves_a_minimum_only_by_small_steps() -> None:
     """At a minimum the gradients are noise around 0: the radius does not grow, and neither do the steps."""
     random, d = np.random.default_rng(0), 1000
     rule = make("adanasa", schedules.adanasa(4, 200), np.zeros(d))
@@ -292,7 +302,7 @@ def test_adanasa_leaves_a_minimum_only_by_small_steps():
     assert np.abs(state.x - 1).max() < 0.2 < np.abs(far.x - 1).mean()
 
 
-def test_averaged_adanasa_answers_with_the_weighted_average(bumpy):
+def test_averaged_adanasa_answers_with_the_weighted_average(bumpy: type[Bumpy]) -> None:
     problem, network = bumpy(4), simulated.connect(topology.ring(4))
     steps = schedules.adanasa_averaged(4)
     rule, x = make("adanasa", steps, problem.start), everyone(problem.start, 4)
@@ -307,7 +317,7 @@ def test_averaged_adanasa_answers_with_the_weighted_average(bumpy):
 
 @given(exponent=st.integers(-12, 12))
 @settings(max_examples=10, deadline=None)
-def test_dnasa_does_not_notice_the_scale_of_the_loss(exponent):
+def test_dnasa_does_not_notice_the_scale_of_the_loss(exponent: int) -> None:
     network, make = simulated.connect(topology.ring(5)), rules.dnasa(*schedules.diminishing(5))
     plain, scaled = Bumpy(5), Bumpy(5, scale=10.0**exponent)
     x = everyone(plain.start, 5)
@@ -316,7 +326,7 @@ def test_dnasa_does_not_notice_the_scale_of_the_loss(exponent):
     np.testing.assert_allclose(a, b, atol=1e-8)
 
 
-def test_dnasa_does_not_notice_a_power_of_two_at_all(bumpy):
+def test_dnasa_does_not_notice_a_power_of_two_at_all(bumpy: type[Bumpy]) -> None:
     network, rule = simulated.connect(topology.ring(5)), rules.dnasa(*schedules.diminishing(5))
     x = everyone(bumpy(5).start, 5)
     a = trace(rule, bumpy(5).all, network, x)[-1].x
@@ -326,7 +336,7 @@ def test_dnasa_does_not_notice_a_power_of_two_at_all(bumpy):
 
 @given(order=st.permutations(range(8)), name=st.sampled_from(sorted(rules.RULES)))
 @settings(max_examples=15, deadline=None)
-def test_relabelling_the_nodes_relabels_the_iterates(order, name):
+def test_relabelling_the_nodes_relabels_the_iterates(order: Any, name: str) -> None:
     order = np.array(order)
     graph, problem = topology.random(8, p=0.6, seed=1), Bumpy(8)
     moved = topology.from_matrix(graph.weights[np.ix_(order, order)])
@@ -334,7 +344,7 @@ def test_relabelling_the_nodes_relabels_the_iterates(order, name):
     x = everyone(problem.start, 8)
     a = trace(rule, problem.all, simulated.connect(graph), x)[-1].x
 
-    def shuffled(y, t):
+    def shuffled(y: Array, t: int) -> Array:
         g = np.empty_like(y)
         for row, node in enumerate(order):
             g[row] = problem.one(node, y[row], t)
@@ -344,17 +354,17 @@ def test_relabelling_the_nodes_relabels_the_iterates(order, name):
     np.testing.assert_allclose(b, a[order], atol=1e-9)
 
 
-def central_dsgd(g, x, eta, t, memory):
+def central_dsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     return x - eta[0](t) * g
 
 
-def central_dmsgd(g, x, eta, t, memory):
+def central_dmsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """SGD with momentum."""
     memory["m"] = 0.9 * memory.get("m", 0) + g
     return x - eta[0](t) * memory["m"]
 
 
-def central_dadam(g, x, eta, t, memory):
+def central_dadam(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """torch's Adam."""
     if not memory:
         memory["x"] = torch.tensor(x, requires_grad=True)
@@ -365,7 +375,7 @@ def central_dadam(g, x, eta, t, memory):
     return memory["x"].detach().numpy().copy()
 
 
-def central_gt_hsgd(g, x, eta, t, memory):
+def central_gt_hsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """STORM; on the samples of `Bumpy(1)`, as the test that calls it."""
     g_old = Bumpy(1).one(0, memory.get("x_old", x), t)
     v = g + (1 - eta[1](t)) * (memory["v"] - g_old) if t else g
@@ -373,19 +383,21 @@ def central_gt_hsgd(g, x, eta, t, memory):
     return x - eta[0](t) * v
 
 
-def central_demuon(g, x, eta, t, memory):
+def central_demuon(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Muon without Nesterov's momentum."""
     m = memory["m"] = 0.8 * memory.get("m", 0) + 0.2 * g
     return x - eta[0](t) * direction(m[None], layout(len(x)))[0]
 
 
-def central_d2(g, x, eta, t, memory):
+def central_d2(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     old, move = memory.get("old", x), memory.get("move", 0 * x)
     memory.update(old=x, move=eta[0](t) * g)
     return 2 * x - old - eta[0](t) * g + move
 
 
-def central_dasagt(g, x, eta, t, memory, normalise=False):
+def central_dasagt(
+    g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any], normalise: bool = False
+) -> Array:
     z = memory.get("z", 0 * x)
     length = np.linalg.norm(z)
     direction = (z / length if length else z) if normalise else z
@@ -393,12 +405,12 @@ def central_dasagt(g, x, eta, t, memory, normalise=False):
     return x - eta[0](t) * direction
 
 
-def central_dnasa(g, x, eta, t, memory):
+def central_dnasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Normalized SGD with momentum."""
     return central_dasagt(g, x, eta, t, memory, normalise=True)
 
 
-def central_adanasa(g, x, eta, t, memory):
+def central_adanasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Adam with linear averages at the start, clipped to 1, and steps that a radius limits."""
     z, m, start, way, back, r = memory.get("all", (0, 0, x, 0, 0, 1e-4 * (1 + np.linalg.norm(x))))
     z, m = (1 - eta[1](t)) * z + eta[1](t) * g, eta[2](t) * m + (1 - eta[2](t)) * g**2
@@ -410,7 +422,7 @@ def central_adanasa(g, x, eta, t, memory):
     return x - step * np.clip(z / np.sqrt(m), -1, 1)
 
 
-def central_qg_dsgdm(g, x, eta, t, memory):
+def central_qg_dsgdm(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """SGD with momentum that is a moving average of the steps."""
     m = memory.get("m", 0)
     step = 0.9 * m + g
@@ -418,19 +430,19 @@ def central_qg_dsgdm(g, x, eta, t, memory):
     return x - eta[0](t) * step
 
 
-def central_edm(g, x, eta, t, memory):
+def central_edm(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """SGD along the moving average."""
     memory["m"] = 0.9 * memory.get("m", 0) + 0.1 * g
     return x - eta[0](t) * memory["m"]
 
 
-def central_gt_nsgdm(g, x, eta, t, memory):
+def central_gt_nsgdm(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Normalized SGD with momentum, which has the newest gradient."""
     memory["m"] = eta[1](t) * memory.get("m", 0) + (1 - eta[1](t)) * g
     return x - eta[0](t) * memory["m"] / np.linalg.norm(memory["m"])
 
 
-def central_gt_adam(g, x, eta, t, memory):
+def central_gt_adam(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Adam without correction of the bias."""
     m, v = memory.get("moments", (0, 0))
     memory["moments"] = m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
@@ -462,7 +474,9 @@ CENTRAL = {
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("name", rules.RULES)
-def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_counterpart(name, n, bumpy):
+def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_counterpart(
+    name: str, n: int, bumpy: type[Bumpy]
+) -> None:
     problem, eta = bumpy(1), default_schedules(name, n)
     memory: dict = {}
     x = problem.start
@@ -479,7 +493,7 @@ def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_co
 
 @given(n=st.integers(2, 12), p=st.floats(0.3, 1.0), seed=st.integers(0, 50))
 @settings(max_examples=15, deadline=None)
-def test_consensus_error_of_dnasa_obeys_the_papers_bound(n, p, seed):
+def test_consensus_error_of_dnasa_obeys_the_papers_bound(n: int, p: float, seed: int) -> None:
     graph, problem = topology.random(n, p=p, seed=seed), Bumpy(n)
     eta, alpha = schedules.diminishing(n)
     rho, x = graph.rho, everyone(problem.start, n)
@@ -491,7 +505,7 @@ def test_consensus_error_of_dnasa_obeys_the_papers_bound(n, p, seed):
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_runs_side_by_side_equal_separate_runs_exactly(name, bumpy):
+def test_runs_side_by_side_equal_separate_runs_exactly(name: str, bumpy: type[Bumpy]) -> None:
     graph, problem = topology.ring(8, weights="lazy"), bumpy(8)
     network, etas = simulated.connect(graph), [0.003, 0.01, 0.05]
     runs = variants(name, etas)
@@ -502,7 +516,7 @@ def test_runs_side_by_side_equal_separate_runs_exactly(name, bumpy):
         np.testing.assert_array_equal(together[v], alone[0])
 
 
-def test_different_rules_together_equal_separate_runs_exactly(bumpy):
+def test_different_rules_together_equal_separate_runs_exactly(bumpy: type[Bumpy]) -> None:
     problem, network = bumpy(8), simulated.connect(topology.ring(8, weights="lazy"))
     runs = [v for name in rules.RULES for v in variants(name, [0.01, 0.02])]
     x = everyone(problem.start, 8)[None, None]
@@ -513,24 +527,24 @@ def test_different_rules_together_equal_separate_runs_exactly(bumpy):
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor])
-def test_unit_normalises_the_last_axis_and_keeps_zero(make):
+def test_unit_normalises_the_last_axis_and_keeps_zero(make: Callable[..., Any]) -> None:
     z = make([[3.0, 4.0], [0.0, 0.0]])
     np.testing.assert_allclose(np.asarray(unit(z)), [[0.6, 0.8], [0.0, 0.0]])
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-170, 1.0, 1e200])
 @pytest.mark.parametrize("make", [np.asarray, lambda a: torch.tensor(a, dtype=torch.float64)])
-def test_unit_has_length_one_at_any_scale_and_beside_any_other(make, scale):
+def test_unit_has_length_one_at_any_scale_and_beside_any_other(make: Callable[..., Any], scale: float) -> None:
     z = make([[3 * scale, 4 * scale], [0.0, 0.0], [3.0, 4.0]])
     np.testing.assert_allclose(np.asarray(unit(z)), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("make", [lambda a: np.asarray(a, np.float32), lambda a: torch.tensor(a, dtype=torch.float32)])
-def test_unit_of_a_tiny_float32_vector_has_length_one(make):
+def test_unit_of_a_tiny_float32_vector_has_length_one(make: Callable[..., Any]) -> None:
     assert abs(float((unit(make([1e-30, 1e-30])) ** 2).sum()) - 1) < 1e-6
 
 
-def test_schedules_are_the_papers():
+def test_schedules_are_the_papers() -> None:
     eta, alpha = schedules.diminishing(16)
     assert (eta(0), alpha(0)) == (0, 0)
     assert eta(81) == pytest.approx(2 / 27)
@@ -549,12 +563,12 @@ def test_schedules_are_the_papers():
     assert schedules.root_fixed(3, 4, 16)(0) == 3 * sqrt(4 / 16)
 
 
-def test_fixed_schedule_never_averages_by_more_than_one():
+def test_fixed_schedule_never_averages_by_more_than_one() -> None:
     assert schedules.fixed(100, 10)[1](0) == 1
 
 
 @pytest.mark.parametrize("name", ["dmsgd", "dadam", "qg_dsgdm", "edm", "gt_adam"])
-def test_a_nodes_moments_survive_the_loss_of_others(name, bumpy):
+def test_a_nodes_moments_survive_the_loss_of_others(name: str, bumpy: type[Bumpy]) -> None:
     """D-Adam's correction of the bias goes by t: moments that start again at 0 would give steps three times too large."""
     problem, network = bumpy(4), simulated.connect(topology.ring(4))
     rule = rules.RULES[name].make(*default_schedules(name, 4))
@@ -563,6 +577,6 @@ def test_a_nodes_moments_survive_the_loss_of_others(name, bumpy):
     assert np.abs(state.m).max() > 0.1
 
 
-def test_built_in_rules_have_titles_and_colours_of_their_own():
+def test_built_in_rules_have_titles_and_colours_of_their_own() -> None:
     methods = [rules.RULES[name] for name in registry.BUILT_IN]
     assert len({method.title for method in methods}) == len({method.colour for method in methods}) == len(methods)

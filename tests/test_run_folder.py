@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from dnasa.runs import checkpoints, locks
 from dnasa.runs.folder import RunFolder
 
 
-def test_an_existing_run_is_replaced_only_with_force(tmp_path):
+def test_an_existing_run_is_replaced_only_with_force(tmp_path: Path) -> None:
     small(tmp_path / "a", steps=20)
     done = run(*TRAIN, "--out", tmp_path / "a")
     assert done.returncode == 2
@@ -26,7 +27,7 @@ def test_an_existing_run_is_replaced_only_with_force(tmp_path):
     assert history(tmp_path / "a").step.iloc[-1] == 400
 
 
-def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path):
+def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a", {"command": "train", "options": {}})
     folder.open()
     folder.begin({}, 10)
@@ -37,7 +38,7 @@ def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path):
     assert RunFolder(tmp_path / "a", resume=True).state == "killed"
 
 
-def test_runs_and_report_show_all_runs(tmp_path):
+def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 1)):
         assert run(*TRAIN, "--seed", seed, "--out", tmp_path / "runs" / name).returncode == 0
     fail_at(33, tmp_path / "runs" / "c")
@@ -54,20 +55,20 @@ def test_runs_and_report_show_all_runs(tmp_path):
     assert run("runs", "nowhere", cwd=tmp_path).returncode == 2
 
 
-def test_history_is_on_disk_as_it_happens(tmp_path):
+def test_history_is_on_disk_as_it_happens(tmp_path: Path) -> None:
     fail_at(40, tmp_path / "a")
     assert history(tmp_path / "a").step.tolist() == [0, 15, 30]
     assert [checkpoints.step_of(p) for p in checkpoints.found(tmp_path / "a" / "checkpoints")] == [40, 30, 20]
 
 
-def test_readers_never_make_a_start_fail(tmp_path):
+def test_readers_never_make_a_start_fail(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "a", {"command": "train", "options": {}})
     folder.open()
     folder.begin({}, 10)
     folder.close()
     stop = threading.Event()
 
-    def read():
+    def read() -> None:
         while not stop.is_set():
             assert RunFolder(tmp_path / "a", resume=True).state in ("running", "killed")
 
@@ -97,7 +98,7 @@ sys.meta_path.insert(0, Hidden())
 """
 
 
-def test_without_fcntl_runs_are_saved_and_resumed(tmp_path):
+def test_without_fcntl_runs_are_saved_and_resumed(tmp_path: Path) -> None:
     code = "import os; from test_resume import fail_at, small; fail_at(33, 'a'); small('a', resume=True); print('done')"
     done = in_subprocess(NO_FCNTL + code, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -105,10 +106,10 @@ def test_without_fcntl_runs_are_saved_and_resumed(tmp_path):
     assert RunFolder(tmp_path / "a", resume=True).state == "done"
 
 
-def test_msvcrt_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
+def test_msvcrt_locks_where_there_is_no_fcntl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = {}
 
-    def locking(number, mode, count):
+    def locking(number: int, mode: int, count: int) -> None:
         inode = os.fstat(number).st_ino
         if inode in held:
             raise PermissionError(13, "Permission denied")
@@ -126,7 +127,7 @@ def test_msvcrt_locks_where_there_is_no_fcntl(tmp_path, monkeypatch):
     assert RunFolder(tmp_path / "a", resume=True).state == "killed"
 
 
-def in_subprocess(code, cwd):
+def in_subprocess(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(
@@ -134,7 +135,7 @@ def in_subprocess(code, cwd):
     )
 
 
-def test_force_replaces_checkpoints_behind_a_symbolic_link(tmp_path):
+def test_force_replaces_checkpoints_behind_a_symbolic_link(tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a")
     (tmp_path / "a" / "checkpoints").rename(tmp_path / "disk")
     (tmp_path / "a" / "checkpoints").symlink_to(tmp_path / "disk")
@@ -146,7 +147,7 @@ def test_force_replaces_checkpoints_behind_a_symbolic_link(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["history.csv", "log.txt"])
-def test_a_resumed_run_does_not_write_through_a_symbolic_link(name, tmp_path):
+def test_a_resumed_run_does_not_write_through_a_symbolic_link(name: str, tmp_path: Path) -> None:
     fail_at(45, tmp_path / "a")
     (tmp_path / "a" / name).rename(tmp_path / "elsewhere")
     (tmp_path / "a" / name).symlink_to(tmp_path / "elsewhere")
@@ -157,7 +158,7 @@ def test_a_resumed_run_does_not_write_through_a_symbolic_link(name, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["train", "compare"])
-def test_resume_draws_what_a_run_killed_at_its_end_did_not(command, tmp_path):
+def test_resume_draws_what_a_run_killed_at_its_end_did_not(command: str, tmp_path: Path) -> None:
     words = f"{command} --problem least_squares --nodes 4 --steps 20".split()
     words += ["--rules", "dsgd,dnasa", "--etas", "0.001,0.01"] if command == "compare" else []
     assert run(*words, "--out", tmp_path / "a").returncode == 0
@@ -190,7 +191,7 @@ ODD_FOLDERS = {
 }
 
 
-def test_odd_folders_do_not_break_the_table_of_runs(tmp_path):
+def test_odd_folders_do_not_break_the_table_of_runs(tmp_path: Path) -> None:
     small(tmp_path / "good", steps=20)
     for name, files in ODD_FOLDERS.items():
         (tmp_path / name).mkdir()

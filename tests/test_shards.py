@@ -1,6 +1,7 @@
 """Each process reads the data of its own nodes; runs on a user's data are named after it."""
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from dnasa.core import InputError
 from dnasa.studies import tasks
 
 
-def shards(folder, contents):
+def shards(folder: Path, contents: dict[str, bytes]) -> Path:
     folder.mkdir()
     for name, content in {"test.npz": npz(inputs=X, labels=Y), **contents}.items():
         (folder / name).write_bytes(content)
     return folder
 
 
-def test_a_users_data_is_named_after_its_file_or_folder(tmp_path, monkeypatch):
+def test_a_users_data_is_named_after_its_file_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.npz").write_bytes(npz(inputs=X, labels=Y))
     assert data.load(str(tmp_path / "own.npz")).name == "own.npz"
     (tmp_path / "own.csv").write_bytes(b"a,kind\n" + b"1,x\n2,y\n" * 5)
@@ -35,12 +36,12 @@ def test_a_users_data_is_named_after_its_file_or_folder(tmp_path, monkeypatch):
     assert data.from_shards(Path("."), range(1), 1)[0].name == "hospitals"
 
 
-def in_processes(folder, blocks, nodes, **options):
+def in_processes(folder: Path, blocks: Sequence[range], nodes: int, **options: Any) -> list[Any]:
     """What each of several processes reads, with its own nodes; they exchange texts at a barrier."""
     barrier, texts = threading.Barrier(len(blocks), timeout=120), [""] * len(blocks)
 
-    def read(rank):
-        def allgather_text(text):
+    def read(rank: int) -> Any:
+        def allgather_text(text: str) -> list[str]:
             texts[rank] = text
             barrier.wait()
             return texts
@@ -51,7 +52,7 @@ def in_processes(folder, blocks, nodes, **options):
         return list(pool.map(read, range(len(blocks))))
 
 
-def test_a_process_reads_its_own_shards_and_leaves_the_others_empty(tmp_path):
+def test_a_process_reads_its_own_shards_and_leaves_the_others_empty(tmp_path: Path) -> None:
     folder = shards(tmp_path / "d", {f"node-{i}.npz": npz(inputs=X[i:] + i, labels=Y[i:]) for i in (1, 2)})
     rows, parts = data.from_shards(folder, range(1, 3), 4, standardise=False)
     assert [len(part) for part in parts] == [0, 9, 8, 0]
@@ -60,7 +61,7 @@ def test_a_process_reads_its_own_shards_and_leaves_the_others_empty(tmp_path):
 
 @pytest.mark.parametrize("tests", [True, False])
 @pytest.mark.parametrize("integers", [False, True])
-def test_shard_runs_identify_their_data_in_any_number_of_processes(tmp_path, integers, tests):
+def test_shard_runs_identify_their_data_in_any_number_of_processes(tmp_path: Path, integers: bool, tests: bool) -> None:
     kind = np.int64 if integers else np.float64
     contents = {f"node-{i}.npz": npz(inputs=(X[i:] + i).astype(kind), labels=Y[i:]) for i in range(3)}
     folder = shards(tmp_path / "d", contents)
@@ -75,7 +76,7 @@ def test_shard_runs_identify_their_data_in_any_number_of_processes(tmp_path, int
     assert [whole.rows(node) for node in range(3)] == ([10, 9, 8] if tests else [8, 8, 7])
 
 
-def frames(sizes=(8, 40, 15)):
+def frames(sizes: Sequence[int] = (8, 40, 15)) -> list[pd.DataFrame]:
     """Nodes that differ: in size, in their means, in the categories and classes they have, and in what is missing."""
     rng = np.random.default_rng(0)
     made = []
@@ -88,14 +89,14 @@ def frames(sizes=(8, 40, 15)):
     return made
 
 
-def write(folder, made):
+def write(folder: Path, made: Sequence[pd.DataFrame]) -> Path:
     folder.mkdir()
     for node, frame in enumerate(made):
         frame.to_csv(folder / f"node-{node}.csv", index=False)
     return folder
 
 
-def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path):
+def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path: Path) -> None:
     """The scaler of summaries that nodes exchange against that of all rows together; rows never leave their node."""
     made = frames()
     folder = write(tmp_path / "d", made)
@@ -111,7 +112,7 @@ def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path):
 
 
 @pytest.mark.parametrize("blocks", [[range(1), range(1, 3)], [range(1), range(1, 2), range(2, 3)]])
-def test_processes_agree_on_the_encoding_of_the_simulator_to_the_bit(tmp_path, blocks):
+def test_processes_agree_on_the_encoding_of_the_simulator_to_the_bit(tmp_path: Path, blocks: list[range]) -> None:
     folder = write(tmp_path / "d", frames())
     whole, _ = data.from_shards(folder, range(3), 3, "kind")
     for rows, _ in in_processes(folder, blocks, 3, target="kind"):
@@ -119,7 +120,7 @@ def test_processes_agree_on_the_encoding_of_the_simulator_to_the_bit(tmp_path, b
         assert rows.test_counts == whole.test_counts == (1, 8, 3)
 
 
-def test_without_test_rows_each_node_holds_out_its_own(tmp_path):
+def test_without_test_rows_each_node_holds_out_its_own(tmp_path: Path) -> None:
     rows, parts = data.from_shards(write(tmp_path / "d", frames()), range(3), 3, "kind")
     assert [len(part) for part in parts] == [7, 32, 12]
     problem: Any = tasks.on_shards(rows, parts)
@@ -130,7 +131,7 @@ def test_without_test_rows_each_node_holds_out_its_own(tmp_path):
     assert np.mean(split) == pytest.approx(measured)
 
 
-def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path):
+def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path: Path) -> None:
     for name, frame in zip(("bonn", "oslo", "rome"), frames(), strict=True):
         (tmp_path / "d" / name).mkdir(parents=True)
         frame.to_csv(tmp_path / "d" / name / "patients.csv", index=False)
@@ -142,7 +143,7 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
         data.from_shards(tmp_path / "d", range(4), 4, "kind")
 
 
-def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path):
+def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path: Path) -> None:
     folder = shards(tmp_path / "digits", {"node-0.npz": npz(inputs=X, labels=Y)})
     assert tasks.on_shards(*data.from_shards(folder, range(1), 1)).layout[0] == ("0.weight", (64, 2))
     assert tasks.classification("digits", 2).layout[0] == ("0.weight", (32, 64))
@@ -158,13 +159,13 @@ def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path):
         (npz(inputs=np.full((10, 2), np.inf), labels=Y), "node-0.npz: Column '0' has an infinite value"),
     ],
 )
-def test_a_damaged_shard_is_refused(tmp_path, content, words):
+def test_a_damaged_shard_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     folder = shards(tmp_path / "d", {"node-0.npz": content, "node-1.npz": npz(inputs=X, labels=Y)})
     with pytest.raises(InputError, match=words):
         data.from_shards(folder, range(2), 2)
 
 
-def test_nodes_that_do_not_fit_together_or_are_missing_are_refused(tmp_path):
+def test_nodes_that_do_not_fit_together_or_are_missing_are_refused(tmp_path: Path) -> None:
     made = frames()
     folder = write(tmp_path / "d", [made[0], made[1].rename(columns={"age": "years"})])
     with pytest.raises(InputError, match="column 'years'"):

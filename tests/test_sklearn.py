@@ -1,5 +1,7 @@
 """The estimators for scikit-learn."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import sklearn
@@ -14,13 +16,13 @@ from dnasa.sklearn import DecentralizedClassifier, DecentralizedRegressor
 
 @pytest.mark.parametrize("kind", [DecentralizedClassifier, DecentralizedRegressor])
 @pytest.mark.filterwarnings("ignore:Can't check")
-def test_scikit_learns_own_checks_pass(kind):
+def test_scikit_learns_own_checks_pass(kind: Any) -> None:
     checks = check_estimator(kind(steps=20, nodes=3), on_skip=None)
     assert len(checks) > 40
     assert not [check["check_name"] for check in checks if check["status"] in ("failed", "xfail")]
 
 
-def test_a_classifier_learns_classes_of_any_type():
+def test_a_classifier_learns_classes_of_any_type() -> None:
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     names = np.where(y, "benign", "malignant")
     classifier = DecentralizedClassifier(model="mlp:16", steps=150, random_state=0).fit(X, names)
@@ -31,14 +33,14 @@ def test_a_classifier_learns_classes_of_any_type():
     assert (classifier.model_.predict(X[list(X)[::-1]]) == classifier.predict(X)).all()  # by name
 
 
-def test_a_regressor_predicts_in_the_units_of_the_target():
+def test_a_regressor_predicts_in_the_units_of_the_target() -> None:
     X, y = load_diabetes(return_X_y=True)
     regressor = DecentralizedRegressor(model="linear", steps=300, random_state=0).fit(X, 10 * y + 5000)
     assert regressor.score(X, 10 * y + 5000) > 0.45
     assert 6000 < regressor.predict(X).mean() < 7000
 
 
-def test_rows_of_a_group_belong_to_one_node():
+def test_rows_of_a_group_belong_to_one_node() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     groups = np.repeat(["a", "b", "c"], [100, 400, 69])
     classifier = DecentralizedClassifier(steps=30, random_state=0)
@@ -49,7 +51,7 @@ def test_rows_of_a_group_belong_to_one_node():
         classifier.fit(X, y, groups=groups[:5])
 
 
-def test_a_number_of_nodes_that_does_not_fit_the_rows_is_named():
+def test_a_number_of_nodes_that_does_not_fit_the_rows_is_named() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     with pytest.raises(ValueError, match="nodes must be at least 1, not 0"):
         DecentralizedClassifier(nodes=0).fit(X, y)
@@ -57,7 +59,7 @@ def test_a_number_of_nodes_that_does_not_fit_the_rows_is_named():
         assert DecentralizedClassifier(nodes=30, steps=5).fit(X[10:30], y[10:30]).nodes_ == 20
 
 
-def test_the_seed_decides_the_result():
+def test_the_seed_decides_the_result() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     first, again, other = (
         DecentralizedClassifier(steps=20, random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1)
@@ -66,7 +68,7 @@ def test_the_seed_decides_the_result():
     assert (first != other).any()
 
 
-def test_estimators_work_in_pipelines_searches_and_cross_validation():
+def test_estimators_work_in_pipelines_searches_and_cross_validation() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     groups = np.arange(len(X)) % 4
     piped = make_pipeline(StandardScaler(), DecentralizedClassifier(steps=40, random_state=0))
@@ -80,7 +82,7 @@ def test_estimators_work_in_pipelines_searches_and_cross_validation():
         assert search.fit(X, y, groups=groups).best_estimator_.nodes_ == 4
 
 
-def test_a_run_that_diverges_is_an_error():
+def test_a_run_that_diverges_is_an_error() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     with pytest.raises(ValueError, match="The run diverged at step"):
         DecentralizedClassifier(rule="dsgd", eta=1e300, steps=20).fit(X, y)

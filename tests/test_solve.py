@@ -1,5 +1,8 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -8,19 +11,19 @@ import torch
 from thread_network import run_threads
 
 import dnasa
-from dnasa import rules, topology
-from dnasa.core import InputError
+from dnasa import Result, rules, topology
+from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
 from dnasa.networks.simulated import connect
 from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
-from dnasa.runs.history import Recorder
+from dnasa.runs.history import Evaluation, Recorder
 
 
-def quadratic(library=np, nodes=None):
+def quadratic(library: ModuleType = np, nodes: int | None = None) -> Custom:
     """f_i(x) = |x - i|^2 / 2 with a little noise."""
 
-    def gradient(x, node, rng):
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         noise = 0.1 * rng.standard_normal(3)
         return x - node + (noise if library is np else torch.from_numpy(noise))
 
@@ -33,7 +36,7 @@ def quadratic(library=np, nodes=None):
     )
 
 
-def test_dnasa_finds_the_minimum_without_a_stepsize():
+def test_dnasa_finds_the_minimum_without_a_stepsize() -> None:
     result = dnasa.solve(quadratic(), topology.ring(5), steps=3000)
     np.testing.assert_allclose(result.mean, [2, 2, 2], atol=0.1)
     assert result.x.shape == (5, 3)
@@ -42,20 +45,20 @@ def test_dnasa_finds_the_minimum_without_a_stepsize():
 
 @pytest.mark.parametrize("name", rules.RULES)
 @pytest.mark.parametrize("n", [1, 2, 6])
-def test_every_rule_solves_on_any_number_of_nodes(name, n):
+def test_every_rule_solves_on_any_number_of_nodes(name: str, n: int) -> None:
     eta = 0.2 if rules.RULES[name].needs_eta else None
     result = dnasa.solve(quadratic(), topology.complete(n), name, steps=800, evaluate=[800], eta=eta)
     assert result.final().grad_norm.item() < (1 if name == "dadam" else 0.5)  # D-Adam is biased where the nodes differ
 
 
-def test_custom_gives_the_same_with_numpy_and_torch():
+def test_custom_gives_the_same_with_numpy_and_torch() -> None:
     a = dnasa.solve(quadratic(np), topology.ring(4), steps=50)
     b = dnasa.solve(quadratic(torch), topology.ring(4), steps=50)
     np.testing.assert_allclose(a.x, b.x.numpy(), atol=1e-12)
     assert isinstance(b.x, torch.Tensor)
 
 
-def test_history_has_one_row_per_evaluation_and_the_counts_add_up():
+def test_history_has_one_row_per_evaluation_and_the_counts_add_up() -> None:
     result = dnasa.solve(LeastSquares(dim=7), topology.ring(5), steps=40, evaluate=10)
     assert list(result.history.step) == [0, 10, 20, 30, 40]
     last = result.history.iloc[-1]
@@ -68,7 +71,7 @@ def test_history_has_one_row_per_evaluation_and_the_counts_add_up():
     }
 
 
-def test_metrics_are_what_they_say():
+def test_metrics_are_what_they_say() -> None:
     problem = LeastSquares(dim=4)
     result = dnasa.solve(problem, topology.ring(3), steps=25)
     x, mean = result.x, result.mean
@@ -80,7 +83,7 @@ def test_metrics_are_what_they_say():
     assert last.test_loss == pytest.approx(last.train_loss, rel=0.05)
 
 
-def test_a_batch_of_runs_equals_separate_runs_exactly():
+def test_a_batch_of_runs_equals_separate_runs_exactly() -> None:
     problem, graph = LeastSquares(dim=20), topology.ring(6, weights="lazy")
     names, etas, seeds = list(rules.RULES), [0.001, 0.01], [0, 5]
     batch = dnasa.solve(problem, graph, names, steps=60, eta=etas, seed=seeds)
@@ -90,14 +93,14 @@ def test_a_batch_of_runs_equals_separate_runs_exactly():
         np.testing.assert_array_equal(batch.x[run], alone.x)
 
 
-def test_schedules_side_by_side_equal_separate_runs_exactly():
+def test_schedules_side_by_side_equal_separate_runs_exactly() -> None:
     problem, graph = LeastSquares(dim=20), topology.ring(6)
     both = dnasa.solve(problem, graph, steps=60, schedule=["fixed", "diminishing"])
     for run, name in enumerate(["fixed", "diminishing"]):
         np.testing.assert_array_equal(both.x[run], dnasa.solve(problem, graph, steps=60, schedule=name).x)
 
 
-def test_a_rule_of_ones_own_may_sweep():
+def test_a_rule_of_ones_own_may_sweep() -> None:
     etas = np.array([0.01, 0.02]).reshape(-1, 1, 1, 1)
     each = [rules.dsgd(schedules.constant(eta)) for eta in (0.01, 0.02)]
     own = dnasa.solve(LeastSquares(dim=5), topology.ring(4), each, steps=30)
@@ -107,13 +110,13 @@ def test_a_rule_of_ones_own_may_sweep():
         dnasa.solve(LeastSquares(dim=5), topology.ring(4), rules.dsgd(lambda t: etas), steps=30)
 
 
-def test_one_start_per_node_on_request():
+def test_one_start_per_node_on_request() -> None:
     start = np.arange(12.0).reshape(4, 3)
     result = dnasa.solve(quadratic(), topology.complete(4), "dsgd", eta=1e-12, steps=1, evaluate=[0], start=start)
     assert result.history.consensus.iloc[0] == pytest.approx(((start - start.mean(0)) ** 2).sum() / 4)
 
 
-def test_a_diverged_run_is_recorded_and_does_not_touch_its_neighbours():
+def test_a_diverged_run_is_recorded_and_does_not_touch_its_neighbours() -> None:
     graph, problem = topology.ring(4), LeastSquares(dim=10)
     both = dnasa.solve(problem, graph, "dsgd", eta=[1e-3, 1e160], steps=60)
     assert both.runs.diverged.isna().tolist() == [True, False]
@@ -124,13 +127,13 @@ def test_a_diverged_run_is_recorded_and_does_not_touch_its_neighbours():
     np.testing.assert_array_equal(both.x[0], alone.x)
 
 
-def test_the_loop_stops_when_every_run_has_diverged():
+def test_the_loop_stops_when_every_run_has_diverged() -> None:
     result = dnasa.solve(LeastSquares(dim=10), topology.ring(4), "dsgd", eta=1e160, steps=10_000, evaluate=[0, 10_000])
     assert result.runs.diverged.notna().all()
     assert result.history.seconds.max() < 5
 
 
-def test_several_rounds_are_w_to_the_power():
+def test_several_rounds_are_w_to_the_power() -> None:
     graph = topology.ring(6)
     squared = topology.from_matrix(np.linalg.matrix_power(graph.weights, 2))
     a = dnasa.solve(LeastSquares(dim=5), graph, steps=30, rounds=2)
@@ -138,7 +141,7 @@ def test_several_rounds_are_w_to_the_power():
     np.testing.assert_allclose(a.x, b.x, atol=1e-12)
 
 
-def test_a_result_survives_saving(tmp_path):
+def test_a_result_survives_saving(tmp_path: Path) -> None:
     result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), ["dsgd", "dnasa"], eta=[0.01], steps=30)
     again = dnasa.Result.load(result.save(tmp_path / "run"))
     np.testing.assert_array_equal(again.x, result.x)
@@ -152,7 +155,7 @@ def test_a_result_survives_saving(tmp_path):
         dnasa.Result.load(tmp_path)
 
 
-def test_plot_writes_a_picture(tmp_path):
+def test_plot_writes_a_picture(tmp_path: Path) -> None:
     result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), steps=30, seed=[0, 1])
     result.plot(tmp_path / "deep" / "picture.png")
     assert (tmp_path / "deep" / "picture.png").read_bytes().startswith(b"\x89PNG")
@@ -160,7 +163,7 @@ def test_plot_writes_a_picture(tmp_path):
         result.plot(tmp_path / "picture.wat")
 
 
-def test_spike_is_harder_in_its_first_direction():
+def test_spike_is_harder_in_its_first_direction() -> None:
     problem = LeastSquares(dim=3, spike=True)
     evaluated = problem.evaluate(problem.theta[None, None] + np.array([1.0, 0, 0]), range(2))
     assert np.linalg.norm(evaluated["gradient"]) == pytest.approx(200)
@@ -168,14 +171,14 @@ def test_spike_is_harder_in_its_first_direction():
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_least_squares_gradients_are_unbiased(batch):
+def test_least_squares_gradients_are_unbiased(batch: int) -> None:
     problem = LeastSquares(dim=3, batch=batch)
     x = np.broadcast_to(np.array([1.0, -2, 0.5]), (1, 1, 50, 3))
     mean = np.mean([problem.gradient(x, range(50), [0], t).mean(2) for t in range(400)], axis=0)
     np.testing.assert_allclose(mean[0, 0], 2 * (x[0, 0, 0] - problem.theta), atol=0.2)
 
 
-def test_robust_regression_gradient_is_that_of_its_loss():
+def test_robust_regression_gradient_is_that_of_its_loss() -> None:
     problem = RobustRegression(4, dim=3, rows=10)
     x, h = np.array([[[0.3, -0.2, 0.9]]]), 1e-6
     gradient = problem.evaluate(x, range(4))["gradient"][0, 0]
@@ -188,7 +191,7 @@ def test_robust_regression_gradient_is_that_of_its_loss():
     np.testing.assert_allclose(drawn[0, 0], gradient, atol=0.05)
 
 
-def test_robust_regression_is_the_same_function_for_any_number_of_nodes():
+def test_robust_regression_is_the_same_function_for_any_number_of_nodes() -> None:
     x = np.full((1, 1, 10), 0.4)
     losses = [RobustRegression(n).evaluate(x, range(n))["train_loss"].item() for n in (1, 4, 32)]
     np.testing.assert_allclose(losses, losses[0])
@@ -199,7 +202,7 @@ def bad(value: Any) -> Any:
     return value
 
 
-def broken(gradient):
+def broken(gradient: Callable[..., Any]) -> Custom:
     return Custom(gradient, start=np.zeros(3))
 
 
@@ -255,23 +258,23 @@ def broken(gradient):
         (lambda p, g: LeastSquares(batch=0), "batch must be a positive whole"),
     ],
 )
-def test_a_users_mistake_has_its_own_message(call, words):
+def test_a_users_mistake_has_its_own_message(call: Callable[..., Any], words: str) -> None:
     with pytest.raises(InputError, match=words) as caught:
         call(LeastSquares(dim=5), topology.ring(8))
     assert "\n" not in str(caught.value)
 
 
-def test_schedules_cover_long_runs():
+def test_schedules_cover_long_runs() -> None:
     eta, alpha = schedules.diminishing(4)
     table = schedules.side_by_side([eta, alpha], np.zeros(1))
     for t in (0, 1, 1023, 1024, 5000, 3):
         np.testing.assert_allclose(table(t).ravel(), [eta(t), alpha(t)])
 
 
-def test_wishart_has_the_moments_of_real_samples():
+def test_wishart_has_the_moments_of_real_samples() -> None:
     from dnasa.problems.least_squares import wishart_root
 
-    def wishart(*given):
+    def wishart(*given: Any) -> Array:
         root = wishart_root(*given)
         return root @ root.T
 
@@ -282,21 +285,21 @@ def test_wishart_has_the_moments_of_real_samples():
     np.testing.assert_allclose(drawn.std(0), real.std(0), rtol=0.06)
 
 
-def test_a_hopeless_comparison_ends_in_rows_that_say_so():
+def test_a_hopeless_comparison_ends_in_rows_that_say_so() -> None:
     result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), "dsgd", eta=[1e150, 1e160], steps=100, evaluate=[100])
     assert result.final().test_loss.isna().all()
     assert result.runs.diverged.notna().all()
 
 
-def test_a_diverging_custom_run_leaves_the_others_alone():
+def test_a_diverging_custom_run_leaves_the_others_alone() -> None:
     problem = Custom(lambda x, node, rng: 4 * x**3, start=3 * np.ones(2), loss=lambda x, node: float((x**4).sum()))
     result = dnasa.solve(problem, topology.ring(4), "dsgd", eta=[0.001, 1.0], steps=100)
     assert result.runs.diverged.isna().tolist() == [True, False]
     assert result.final().train_loss[0] < 81
 
 
-def test_a_gradient_function_may_do_as_it_likes_with_its_x():
-    def gradient(x, node, rng):
+def test_a_gradient_function_may_do_as_it_likes_with_its_x() -> None:
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
         x -= 1
         return 2 * x
 
@@ -304,18 +307,18 @@ def test_a_gradient_function_may_do_as_it_likes_with_its_x():
     np.testing.assert_allclose(result.mean, [1, 1], atol=0.05)
 
 
-def test_a_start_of_ones_own_with_gradients_is_not_recorded():
+def test_a_start_of_ones_own_with_gradients_is_not_recorded() -> None:
     start = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     result = dnasa.solve(quadratic(torch), topology.ring(4), "dsgd", eta=0.1, steps=5, start=start)
     assert not result.x.requires_grad
 
 
-def test_a_start_with_gradients_is_not_recorded():
+def test_a_start_with_gradients_is_not_recorded() -> None:
     problem = Custom(lambda x, node, rng: x - 1, start=torch.zeros(2, requires_grad=True))
     assert not dnasa.solve(problem, topology.ring(3), steps=5).x.requires_grad
 
 
-def test_what_is_counted_belongs_to_each_rule_and_round():
+def test_what_is_counted_belongs_to_each_rule_and_round() -> None:
     both = dnasa.solve(LeastSquares(dim=7), topology.ring(5), ["dsgd", "dnasa"], eta=0.01, steps=10, rounds=3).final()
     assert both.bytes.tolist() == [10 * 10 * 3 * 7 * 8, 10 * 10 * 3 * 3 * 7 * 8]
     assert both.messages.tolist() == [10 * 10 * 3] * 2
@@ -324,17 +327,17 @@ def test_what_is_counted_belongs_to_each_rule_and_round():
     assert both.tracking[1] == pytest.approx(alone.tracking[0])
 
 
-def test_what_is_counted_on_a_changing_graph_is_what_each_step_sends():
+def test_what_is_counted_on_a_changing_graph_is_what_each_step_sends() -> None:
     graph = topology.changing([topology.ring(4), topology.path(4), topology.path(4)])
     history = dnasa.solve(quadratic(), graph, "dsgd", eta=0.1, steps=4, evaluate=1).history
     assert history.messages.tolist() == [0, 8, 14, 20, 28]
 
 
-def test_checks_on_a_gpu_are_read_before_they_take_much_memory():
+def test_checks_on_a_gpu_are_read_before_they_take_much_memory() -> None:
     class OnGPU(np.ndarray):
         is_cuda = True
 
-        def isfinite(self):
+        def isfinite(self) -> Array:
             return np.isfinite(np.asarray(self))
 
     recorder: Any = Recorder(
@@ -345,13 +348,13 @@ def test_checks_on_a_gpu_are_read_before_they_take_much_memory():
     assert len(recorder.pending) <= 1000
 
 
-def test_d2_is_allowed_where_the_rounds_make_w_positive():
+def test_d2_is_allowed_where_the_rounds_make_w_positive() -> None:
     assert dnasa.solve(LeastSquares(dim=5), topology.ring(4), "d2", eta=0.01, steps=5, rounds=2).x.shape == (4, 5)
     with pytest.raises(InputError, match="lazy"):
         dnasa.solve(LeastSquares(dim=5), topology.ring(2000), "d2", eta=0.01, steps=5)
 
 
-def test_a_network_of_ones_own_needs_three_things():
+def test_a_network_of_ones_own_needs_three_things() -> None:
     graph = topology.ring(4)
     network = dnasa.Network(4, lambda messages, t: tuple(graph.weights @ m for m in messages), lambda a: a.mean(-2))
     own = dnasa.solve(LeastSquares(dim=5), graph, steps=20, network=network)
@@ -366,7 +369,7 @@ class SameBuffer(LeastSquares):
 
     buffer: Any = None
 
-    def gradient(self, x, nodes, seeds, t):
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
         g = super().gradient(x, nodes, seeds, t)
         self.buffer = g if self.buffer is None else self.buffer
         self.buffer[...] = g
@@ -376,7 +379,7 @@ class SameBuffer(LeastSquares):
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("rule", ["dnasa", "dasagt", "dsgt", "d2"])
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_a_problem_may_return_the_same_buffer_at_every_step(rule, rounds, overlap):
+def test_a_problem_may_return_the_same_buffer_at_every_step(rule: str, rounds: int, overlap: bool) -> None:
     if overlap and rule not in ("dnasa", "dasagt"):
         pytest.skip("cannot be hidden")
     options = {"steps": 30, "eta": None if rule == "dnasa" else 0.01, "rounds": rounds, "overlap": overlap}
@@ -385,16 +388,16 @@ def test_a_problem_may_return_the_same_buffer_at_every_step(rule, rounds, overla
     np.testing.assert_array_equal(a.x, b.x)
 
 
-def test_a_network_of_another_topology_is_refused():
+def test_a_network_of_another_topology_is_refused() -> None:
     for other in (topology.ring(8), topology.complete(5)):
         with pytest.raises(InputError, match="made for another topology"):
             dnasa.solve(LeastSquares(dim=3), topology.ring(5), steps=3, network=dnasa.connect(other))
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "dsgd"])
-def test_a_gradient_of_the_wrong_number_of_runs_is_refused(rule):
+def test_a_gradient_of_the_wrong_number_of_runs_is_refused(rule: str) -> None:
     class Wrong(LeastSquares):
-        def gradient(self, x, nodes, seeds, t):
+        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
             return super().gradient(x, nodes, seeds, t)[:, :1]
 
     with pytest.raises(InputError, match="shape"):
@@ -402,16 +405,16 @@ def test_a_gradient_of_the_wrong_number_of_runs_is_refused(rule):
 
 
 @pytest.mark.parametrize("library", [np, torch])
-def test_large_finite_gradients_are_not_divergence(library):
+def test_large_finite_gradients_are_not_divergence(library: ModuleType) -> None:
     start = np.zeros(8, np.float32) if library is np else torch.zeros(8)
     problem = Custom(lambda x, node, rng: x * 0 + 3e37, start=start)
     result = dnasa.solve(problem, topology.ring(4), steps=5)
     assert result.runs.diverged.isna().all()
 
 
-def test_divergence_is_recorded_with_its_step_and_node():
+def test_divergence_is_recorded_with_its_step_and_node() -> None:
     class Broken(LeastSquares):
-        def gradient(self, x, nodes, seeds, t):
+        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
             g = super().gradient(x, nodes, seeds, t)
             if t == 7:
                 g[:, :, 3] = np.nan
@@ -422,9 +425,9 @@ def test_divergence_is_recorded_with_its_step_and_node():
 
 
 @pytest.mark.parametrize("processes", [2, 5])
-def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes):
+def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes: int) -> None:
     class Broken(LeastSquares):
-        def gradient(self, x, nodes, seeds, t):
+        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
             g = super().gradient(x, nodes, seeds, t)
             if t == 7 and 3 in nodes:
                 g[:, :, nodes.index(3)] = np.nan
@@ -436,7 +439,7 @@ def test_divergence_in_one_process_is_recorded_with_its_step_and_node(processes)
         assert (result.runs.diverged[0], result.runs.diverged_node[0]) == (7, 3)
 
 
-def test_gradient_tracking_has_a_tracking_metric():
+def test_gradient_tracking_has_a_tracking_metric() -> None:
     final = dnasa.solve(LeastSquares(dim=4), topology.ring(4), "dsgt", eta=0.01, steps=200).final()
     assert 0 < final.tracking[0] < 2
 
@@ -446,7 +449,7 @@ def test_gradient_tracking_has_a_tracking_metric():
     [{"seed": [1, 1]}, {"rule": ["dnasa", "dnasa"]}, {"rule": "dsgd", "eta": [0.1, 0.1]}],
     ids=["seeds", "rules", "etas"],
 )
-def test_repeated_values_are_refused(options):
+def test_repeated_values_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="is given twice"):
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), **({"rule": "dnasa", "steps": 3} | options))
 
@@ -454,10 +457,10 @@ def test_repeated_values_are_refused(options):
 # ---------------------------------------------------------------- callbacks, stops, own metrics and stepsizes
 
 
-def test_a_callback_sees_every_evaluation_and_may_stop_the_run():
+def test_a_callback_sees_every_evaluation_and_may_stop_the_run() -> None:
     seen = []
 
-    def callback(evaluation):
+    def callback(evaluation: Evaluation) -> bool:
         seen.append(evaluation)
         return evaluation.step >= 30
 
@@ -468,27 +471,27 @@ def test_a_callback_sees_every_evaluation_and_may_stop_the_run():
     np.testing.assert_allclose(seen[-1].mean[0], result.mean)
 
 
-def test_a_run_that_is_stopped_at_its_start_makes_no_further_evaluation():
+def test_a_run_that_is_stopped_at_its_start_makes_no_further_evaluation() -> None:
     result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=1, callback=lambda e: e.step == 0)
     assert result.history.step.tolist() == [0]
 
 
-def test_traffic_is_that_of_the_steps_taken():
-    def work(network):
+def test_traffic_is_that_of_the_steps_taken() -> None:
+    def work(network: Network) -> Any:
         options: Any = {"evaluate": 1, "callback": lambda e: e.step == 4, "network": network}
         return dnasa.solve(quadratic(), topology.ring(4), "dsgd", eta=0.1, steps=30, **options).settings["timing"]
 
     assert [timing["messages_per_step"] for timing in run_threads(topology.ring(4), work)] == [2, 2, 2, 2]
 
 
-def test_an_undefined_own_metric_is_neither_divergence_nor_a_reason_to_stop():
+def test_an_undefined_own_metric_is_neither_divergence_nor_a_reason_to_stop() -> None:
     options: Any = {"metrics": {"odd": lambda x: float("nan")}, "stop": {"odd": 1.0}}
     result = dnasa.solve(quadratic(), topology.ring(4), steps=30, evaluate=10, **options)
     assert result.history.step.tolist() == [0, 10, 20, 30]
     assert result.runs.diverged.isna().all()
 
 
-def test_a_run_stops_at_a_threshold(tmp_path):
+def test_a_run_stops_at_a_threshold(tmp_path: Path) -> None:
     problem, graph = LeastSquares(dim=3), topology.ring(4)
     result = dnasa.solve(problem, graph, steps=2000, evaluate=10, stop={"grad_norm": 0.3}, folder=tmp_path / "run")
     assert result.history.step.iloc[-1] < 2000
@@ -498,17 +501,17 @@ def test_a_run_stops_at_a_threshold(tmp_path):
         dnasa.solve(problem, graph, steps=5, stop={"gradnorm": 1})
 
 
-def test_processes_stop_together():
+def test_processes_stop_together() -> None:
     graph = topology.ring(4)
 
-    def work(network):
+    def work(network: Network) -> Result:
         return dnasa.solve(LeastSquares(dim=3), graph, steps=500, evaluate=5, stop={"grad_norm": 0.5}, network=network)
 
     steps = [result.history.step.iloc[-1] for result in run_threads(graph, work, 2)]
     assert steps[0] == steps[1] < 500
 
 
-def test_own_metrics_are_in_the_history():
+def test_own_metrics_are_in_the_history() -> None:
     result = dnasa.solve(
         LeastSquares(dim=3), topology.ring(4), steps=20, seed=[0, 1], metrics={"size": lambda x: np.abs(x).sum()}
     )
@@ -517,10 +520,10 @@ def test_own_metrics_are_in_the_history():
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=2, metrics={"bad": lambda x: x})
 
 
-def test_eta_may_be_a_function_of_t():
+def test_eta_may_be_a_function_of_t() -> None:
     problem, graph = LeastSquares(dim=3), topology.ring(4)
 
-    def warm(t):
+    def warm(t: int) -> float:
         return 0.01 * min(1, t / 10)
 
     both = dnasa.solve(problem, graph, "dsgt", eta=[warm, 0.02], steps=40)
@@ -532,14 +535,14 @@ def test_eta_may_be_a_function_of_t():
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_eta_needs_no_values_beyond_the_last_step(overlap):
+def test_eta_needs_no_values_beyond_the_last_step(overlap: bool) -> None:
     etas = [0.1] * 10
     assert dnasa.solve(
         quadratic(), topology.ring(4), "dasagt", eta=lambda t: etas[t], steps=10, overlap=overlap
     ).x.shape == (4, 3)
 
 
-def test_own_rules_run_beside_named_ones():
+def test_own_rules_run_beside_named_ones() -> None:
     problem, graph = LeastSquares(dim=3), topology.ring(4)
     both = dnasa.solve(problem, graph, [rules.dsgd(lambda t: 0.01), "dnasa"], steps=30)
     assert both.runs.rule.tolist() == ["custom", "dnasa"]
@@ -551,7 +554,7 @@ def test_own_rules_run_beside_named_ones():
 
 
 @pytest.fixture
-def registered():
+def registered() -> Iterator[None]:
     from dnasa.rules import registry
 
     before = dict(registry.RULES)
@@ -560,7 +563,7 @@ def registered():
     registry.RULES.update(before)
 
 
-def test_registered_rules_are_equals(registered):
+def test_registered_rules_are_equals(registered: None) -> None:
     rules.register("mine", rules.dsgd, title="Mine", colour="#123456")
     rules.register(
         "free", lambda eta: rules.dsgd(eta), schedules={"half": lambda n, T, eta: (lambda t: 0.01,)}, needs_eta=False
@@ -576,10 +579,10 @@ def test_registered_rules_are_equals(registered):
             rules.register(name, rules.dsgd)
 
 
-def test_a_rule_may_use_the_layout_of_x(registered):
+def test_a_rule_may_use_the_layout_of_x(registered: None) -> None:
     seen = []
 
-    def make(eta, layout):
+    def make(eta: Schedule, layout: Layout) -> Rule:
         seen.append(layout)
         return rules.dsgd(eta)
 
@@ -588,7 +591,7 @@ def test_a_rule_may_use_the_layout_of_x(registered):
     assert seen == [(("x", (3,)),)]
 
 
-def test_nodes_may_count_differently():
+def test_nodes_may_count_differently() -> None:
     """f_i = |x - i|^2 / 2 with weights p has its minimum at the weighted mean, and so do the metrics."""
     weights = [1.0, 2.0, 3.0, 4.0]
     result = dnasa.solve(quadratic(), topology.ring(4), "dsgt", eta=0.1, steps=2000, node_weights=weights)
@@ -604,7 +607,7 @@ def test_nodes_may_count_differently():
             dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights=wrong)
 
 
-def test_rows_are_node_weights():
+def test_rows_are_node_weights() -> None:
     """With p_i = rows_i / rows the train loss is the mean over all rows, wherever they are."""
     x = np.random.default_rng(0).standard_normal((60, 3))
     y = (x[:, 0] > 0).astype(int)
@@ -636,20 +639,20 @@ def test_rows_are_node_weights():
         np.testing.assert_allclose(real.history.train_loss, by_rows.history.train_loss, rtol=1e-12)
 
 
-def test_node_weights_of_unknown_rows_are_refused():
+def test_node_weights_of_unknown_rows_are_refused() -> None:
     with pytest.raises(InputError, match="data is unlimited, so nodes have no number of rows"):
         dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights="rows")
     with pytest.raises(InputError, match="node_weights must be 'rows' or a positive number for each node, not 'size'"):
         dnasa.solve(quadratic(), topology.ring(4), steps=3, node_weights="size")  # type: ignore[arg-type]
 
 
-def test_an_unknown_option_is_named():
+def test_an_unknown_option_is_named() -> None:
     with pytest.raises(InputError, match="no option 'step_size'"):
         dnasa.solve(LeastSquares(dim=3), topology.ring(4), steps=3, step_size=0.1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("where", ["problem", "nodes"])
-def test_a_start_that_is_not_finite_is_refused(where):
+def test_a_start_that_is_not_finite_is_refused(where: str) -> None:
     start = np.zeros((4, 3))
     start[2, 1] = np.nan
     problem = Custom(lambda x, node, rng: x, start[2] if where == "problem" else np.zeros(3))
@@ -667,14 +670,14 @@ def test_a_start_that_is_not_finite_is_refused(where):
         ({"seed": "a"}, "A seed must be a whole number from 0 on, not 'a'"),
     ],
 )
-def test_wrong_options_are_named_with_the_remedy(options, message):
+def test_wrong_options_are_named_with_the_remedy(options: dict[str, Any], message: str) -> None:
     problem = Custom(lambda x, node, rng: x, np.zeros(3))
     with pytest.raises(InputError, match=message):
         dnasa.solve(problem, topology.ring(4), "dsgd", steps=5, **options)
 
 
 @pytest.mark.parametrize("seeds", [1, 30])
-def test_a_result_is_printed_as_its_settings_and_last_values(seeds):
+def test_a_result_is_printed_as_its_settings_and_last_values(seeds: int) -> None:
     problem = Custom(lambda x, node, rng: x, np.ones(50), loss=lambda x, node: 1.25)
     result = dnasa.solve(problem, topology.ring(4), steps=5, seed=range(seeds))
     lines = repr(result).splitlines()

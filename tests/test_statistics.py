@@ -1,5 +1,7 @@
 """Means, spreads and paired differences are those of their definitions; diverged runs are counted and never averaged."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from scipy import stats
 from dnasa import statistics
 
 
-def runs(metric="test_loss", **values):
+def runs(metric: str = "test_loss", **values: Any) -> pd.DataFrame:
     """The results of each rule, one per seed; None where the run diverged."""
     rows = [
         {
@@ -25,28 +27,28 @@ def runs(metric="test_loss", **values):
     return pd.DataFrame(rows)
 
 
-def test_the_table_has_mean_standard_deviation_and_range():
+def test_the_table_has_mean_standard_deviation_and_range() -> None:
     (row,) = statistics.over_seeds(runs(a=[1.0, 2.0, 6.0]), "test_loss").itertuples()
     assert (row.mean, row.low, row.high, row.runs, row.diverged) == (3, 1, 6, 3, 0)
     assert row.spread == pytest.approx(np.std([1, 2, 6], ddof=1))
 
 
 @pytest.mark.parametrize("bad", [None, np.inf])
-def test_a_diverged_run_is_counted_and_not_averaged(bad):
+def test_a_diverged_run_is_counted_and_not_averaged(bad: float | None) -> None:
     table = statistics.over_seeds(runs(a=[1.0, bad, 3.0], b=[1.0, 1.0, 1.0]), "test_loss").set_index("rule")
     assert table.loc["a", ["runs", "diverged"]].tolist() == [3, 1]
     assert table.loc["a", ["mean", "spread", "low", "high"]].isna().all()
     assert table.loc["b", "mean"] == 1
 
 
-def test_a_metric_that_is_undefined_is_not_a_divergence():
+def test_a_metric_that_is_undefined_is_not_a_divergence() -> None:
     (row,) = statistics.over_seeds(runs(a=[1.0, 2.0]).assign(test_loss=[1.0, np.nan]), "test_loss").itertuples()
     assert np.isnan(row.mean)
     assert row.diverged == 0
 
 
 @pytest.mark.parametrize("metric", ["test_loss", "test_accuracy"])
-def test_differences_are_paired_with_the_interval_of_a_paired_t_test(metric):
+def test_differences_are_paired_with_the_interval_of_a_paired_t_test(metric: str) -> None:
     rng = np.random.default_rng(0)
     luck = rng.normal(size=6)
     a, b = 0.3 + 0.1 * luck, 0.4 + 0.1 * luck + 0.01 * rng.normal(size=6)
@@ -62,25 +64,25 @@ def test_differences_are_paired_with_the_interval_of_a_paired_t_test(metric):
     assert table.difference[best] == 0
 
 
-def test_the_best_never_diverged_and_has_no_difference_to_one_that_did():
+def test_the_best_never_diverged_and_has_no_difference_to_one_that_did() -> None:
     table = statistics.differences(runs(a=[0.1, None], b=[1.0, 2.0], c=[2.0, 3.0]), "test_loss").set_index("rule")
     assert table.best.to_dict() == {"a": False, "b": True, "c": False}
     assert np.isnan(table.difference["a"])
     assert table.difference["c"] == 1
 
 
-def test_one_seed_has_a_difference_without_an_interval():
+def test_one_seed_has_a_difference_without_an_interval() -> None:
     table = statistics.differences(runs(a=[1.0], b=[3.0]), "test_loss").set_index("rule")
     assert table.difference["b"] == 2
     assert np.isnan(table.difference_low["b"])
 
 
-def test_there_is_no_best_where_everything_diverged():
+def test_there_is_no_best_where_everything_diverged() -> None:
     table = statistics.differences(runs(a=[None, None]), "test_loss")
     assert not table.best.any()
 
 
-def test_curves_are_over_the_seeds_of_each_evaluation():
+def test_curves_are_over_the_seeds_of_each_evaluation() -> None:
     rows = [
         {"rule": "a", "schedule": "fixed", "seed": s, "step": t, "bytes": 100 * t, "consensus": 0.0, "test_loss": s + t}
         for t in (0, 5)

@@ -1,11 +1,16 @@
 """The figures are drawn, and their tables agree with the curves."""
 
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from dnasa import topology
 from dnasa.core import InputError
+from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.plots import save_figure
 from dnasa.problems import LeastSquares
@@ -13,7 +18,7 @@ from dnasa.rules import dnasa, schedules
 from dnasa.studies import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory, tuning
 
 
-def test_speedup_counts_the_steps_to_the_same_gradient_norm():
+def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
     rows = [
         {"schedule": "fixed", "nodes": n, "seed": 0, "step": t, "grad_norm": 1 / (1 + n * t), "test_loss": 0.0}
         for n in (5, 10, 20)
@@ -24,7 +29,7 @@ def test_speedup_counts_the_steps_to_the_same_gradient_norm():
     assert table["speedup over n = 5"][10] == pytest.approx(2, rel=0.1)
 
 
-def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one():
+def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() -> None:
     result = solve(
         LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
     )
@@ -36,25 +41,25 @@ def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one():
     assert [tuning.diverged_text(rows) for _, rows in table.groupby("rule", sort=False)] == ["1e+160", "none"]
 
 
-def test_partitions_are_drawn_when_every_run_diverged(tmp_path):
+def test_partitions_are_drawn_when_every_run_diverged(tmp_path: Path) -> None:
     cells = [(data, how) for data in heterogeneity.DATA for how in heterogeneity.PARTITIONS]
     rows = [{"data": data, "partition": how, "rule": "dsgd", "accuracy": -np.inf} for data, how in cells]
     figure = heterogeneity.draw(pd.DataFrame(rows), quick=True)
     assert save_figure(figure, tmp_path / "partitions.png").stat().st_size > 10_000
 
 
-def test_slope_of_a_power_law_is_its_exponent():
+def test_slope_of_a_power_law_is_its_exponent() -> None:
     T = pd.Series([10.0, 100, 1000])
     assert theory.slope(T, 3 * T**-0.25) == pytest.approx(-0.25)
 
 
-def test_the_form_of_published_code_is_algorithm_2_for_one_node_and_one_tensor():
+def test_the_form_of_published_code_is_algorithm_2_for_one_node_and_one_tensor() -> None:
     both = [dnasa(*schedules.diminishing(1)), fidelity.per_tensor(*schedules.diminishing(1), layout=(("x", (7,)),))]
     result = solve(LeastSquares(dim=7), topology.ring(1), both, steps=50)
     np.testing.assert_allclose(result.x[1], result.x[0], atol=1e-12)
 
 
-def test_the_form_of_published_code_moves_every_tensor_by_eta():
+def test_the_form_of_published_code_moves_every_tensor_by_eta() -> None:
     rule = fidelity.per_tensor(lambda t: 0.5, lambda t: 1.0, layout=(("a", (2, 2)), ("b", (3,)), ("c", (1,))))
     z = np.array([[3.0, 0, 4, 0, 1, 2, 2, -9]])
     (x,) = rule.early(fidelity.State(0 * z, z), 0)
@@ -70,7 +75,9 @@ def test_the_form_of_published_code_moves_every_tensor_by_eta():
         (theory, {"STEPS": (25, 50, 100), "NODES": (1, 4), "SEEDS": 2}),
     ],
 )
-def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, tmp_path):
+def test_figures_are_drawn_with_numbers_and_words(
+    module: ModuleType, smaller: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name, value in smaller.items():
         monkeypatch.setattr(module, name, value)
     original = module.solve
@@ -86,7 +93,9 @@ def test_figures_are_drawn_with_numbers_and_words(module, smaller, monkeypatch, 
 
 
 @pytest.mark.long
-def test_guidance_compares_untuned_with_tuned_methods_on_every_problem(monkeypatch, tmp_path):
+def test_guidance_compares_untuned_with_tuned_methods_on_every_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(guidance, "TUNED", ("dsgt:constant",))
     report = guidance.run(quick=True, progress=False)
     assert report.tables["guidance"].columns.tolist() == ["method", *guidance.CASES]
@@ -95,7 +104,7 @@ def test_guidance_compares_untuned_with_tuned_methods_on_every_problem(monkeypat
     assert [picture.stat().st_size > 20_000 for picture in report.save(tmp_path)] == [True]
 
 
-def test_gradients_of_the_guidance_problems_vanish_at_their_solutions():
+def test_gradients_of_the_guidance_problems_vanish_at_their_solutions() -> None:
     """Averaged over many samples; heavy tails by their median."""
     for name in ("condition", "tails"):
         problem = guidance.CASES[name].make()
@@ -110,14 +119,14 @@ def test_gradients_of_the_guidance_problems_vanish_at_their_solutions():
 @pytest.mark.parametrize(
     "name", ["fig3", "fig4", "fig5", "fig6", "fidelity", pytest.param("heterogeneity", marks=pytest.mark.long)]
 )
-def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
+def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On small data of the same shapes, with the network and the grid cut down."""
     from dnasa import data, studies
     from dnasa.studies import curves, fig3, fig4, tasks
 
     generator = np.random.default_rng(0)
 
-    def load(which, target=None):
+    def load(which: str, target: Any = None) -> Dataset:
         if which == "miniboone":
             raise InputError("missing")
         shape = (1, 28, 28) if which == "mnist" else (5,)
@@ -139,10 +148,10 @@ def test_real_data_figures_are_drawn(name, monkeypatch, tmp_path):
     assert report.tables
 
 
-def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch):
+def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from dnasa.studies import fig3, tasks
 
-    def load(which, target=None):
+    def load(which: str, target: Any = None) -> NoReturn:
         raise InputError("put the file there")
 
     monkeypatch.setattr(tasks, "load", load)

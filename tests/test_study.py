@@ -6,6 +6,9 @@ import signal
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -15,7 +18,7 @@ from test_docs import ROOT, blocks
 from test_resume import run
 
 import dnasa
-from dnasa import plots
+from dnasa import Result, plots
 from dnasa.core import InputError, Interrupted
 from dnasa.rules.registry import BUILT_IN
 from dnasa.statistics import final
@@ -43,14 +46,14 @@ etas.default = [0.001, 0.003]
 
 
 @pytest.fixture
-def tiny(tmp_path):
+def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)
     return path
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SimpleNamespace, Path]:
     """The study run once: what it printed, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "tiny.toml").write_text(TINY)
@@ -60,7 +63,9 @@ def whole(tmp_path_factory):
 # ---------------------------------------------------------------- a study, its table and its figure
 
 
-def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(whole):
+def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
+    whole: tuple[SimpleNamespace, Path],
+) -> None:
     done, folder = whole
     assert done.returncode == 0, done.stderr
     assert "[6/6] digits, complete, by_label: " in done.stdout
@@ -90,7 +95,9 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(w
 
 
 @pytest.mark.parametrize("figure", ["stepsizes", "curves"])
-def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(figure, tiny, tmp_path):
+def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
+    figure: str, tiny: Path, tmp_path: Path
+) -> None:
     tiny.write_text(f'figure = "{figure}"\n' + TINY)
     chosen = study_file.read(tiny, ["least_squares"])
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
@@ -105,7 +112,7 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(figure
     assert all(colours[1][name] == colour for name, colour in colours[0].items() if not name.startswith("_"))
 
 
-def test_a_cell_is_the_comparison_of_these_settings(whole, tmp_path):
+def test_a_cell_is_the_comparison_of_these_settings(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:
     words = (
         "compare --data digits --partition by_label --topology complete --nodes 4 --steps 20 --seeds 2 --evaluate 20"
     )
@@ -119,7 +126,7 @@ def test_a_cell_is_the_comparison_of_these_settings(whole, tmp_path):
     np.testing.assert_allclose(both.test_loss_x, both.test_loss_y, rtol=1e-5)
 
 
-def test_marks_say_what_is_best_not_clearly_worse_and_at_an_edge(whole):
+def test_marks_say_what_is_best_not_clearly_worse_and_at_an_edge(whole: tuple[SimpleNamespace, Path]) -> None:
     done, folder = whole
     table = pd.read_csv(folder / "table.csv")
     assert table.groupby(["problem", "graph", "partition"], dropna=False).best.sum().eq(1).all()
@@ -129,7 +136,7 @@ def test_marks_say_what_is_best_not_clearly_worse_and_at_an_edge(whole):
     assert done.stdout.count(" ^") >= table.edge.notna().sum() > 0
 
 
-def test_diverged_runs_are_counted_in_the_table(tmp_path):
+def test_diverged_runs_are_counted_in_the_table(tmp_path: Path) -> None:
     file = tmp_path / "wild.toml"
     file.write_text(
         'problems = ["least_squares"]\nrules = ["dsgd:constant", "dnasa"]\netas = [1e300]\nnodes = 4\nsteps = 5\n'
@@ -139,7 +146,7 @@ def test_diverged_runs_are_counted_in_the_table(tmp_path):
     assert done.returncode == 0
 
 
-def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny):
+def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny: Path) -> None:
     cells = study_file.read(tiny).cells
     grids = {cell.problem: cell.settings["etas"] for cell in cells}
     assert grids["digits"] | {"dnasa": 0} == {
@@ -152,7 +159,7 @@ def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny):
     assert grids["least_squares"]["dsgt:constant"] == [0.01, 0.03, 0.1]
 
 
-def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny, tmp_path):
+def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny: Path, tmp_path: Path) -> None:
     done = run("study", tiny, "--quick", "--only", "least_squares", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 steps, 2 seeds, quick run" in " ".join(done.stdout.split())
@@ -165,8 +172,8 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny, tmp_path)
 # ---------------------------------------------------------------- continued
 
 
-def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
-    def again():
+def test_only_what_is_new_is_run(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def again() -> tuple[pd.DataFrame, list[str]]:
         lines: list[str] = []
         chosen = study_file.read(tiny, ["least_squares"])
         report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lines.append))
@@ -176,7 +183,7 @@ def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
     solved = []
     original = dnasa.solve
 
-    def counted(*arguments, **options):
+    def counted(*arguments: Any, **options: Any) -> Result:
         solved.append(options["folder"].path.name)
         return original(*arguments, **options)
 
@@ -192,7 +199,7 @@ def test_only_what_is_new_is_run(tiny, tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(third[third.graph != "path"], second)
 
 
-def test_a_changed_cell_is_refused_with_what_changed(whole, tiny):
+def test_a_changed_cell_is_refused_with_what_changed(whole: tuple[SimpleNamespace, Path], tiny: Path) -> None:
     tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
     done = run("study", tiny, "--out", whole[1])
     assert done.returncode == 2
@@ -200,15 +207,15 @@ def test_a_changed_cell_is_refused_with_what_changed(whole, tiny):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_cell_is_not_resumed_by_itself(whole):
+def test_a_cell_is_not_resumed_by_itself(whole: tuple[SimpleNamespace, Path]) -> None:
     done = run("resume", whole[1] / "least_squares-ring")
     assert done.returncode == 2
     assert "belongs to a study" in done.stderr
     assert "least_squares-ring" in run("runs", whole[1]).stdout
 
 
-def test_an_interrupted_study_says_how_to_continue(tiny, tmp_path, monkeypatch):
-    def interrupted(*_, **options):
+def test_an_interrupted_study_says_how_to_continue(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **options: Any) -> NoReturn:
         raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
 
     monkeypatch.setattr(comparison, "solve", interrupted)
@@ -244,7 +251,7 @@ cli.main()
 """
 
 
-def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path):
+def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     file = tmp_path / "killed.toml"
     file.write_text(KILLED)
     assert run("study", file, "--out", tmp_path / "whole").returncode == 0
@@ -305,7 +312,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
     ],
 )
-def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text, message, tmp_path):
+def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(text)
     done = run("study", file, "--out", tmp_path / "a")
@@ -315,13 +322,13 @@ def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text, message, tm
     assert not list((tmp_path / "a").glob("*/config.json"))
 
 
-def test_a_metric_is_checked_on_directed_graphs_too(tmp_path):
+def test_a_metric_is_checked_on_directed_graphs_too(tmp_path: Path) -> None:
     file = tmp_path / "directed.toml"
     file.write_text(LEAST + 'graphs = ["directed_ring"]\nrules = ["sgp", "dnasa"]\nmetric = "consensus"\n')
     study.check(study_file.read(file))
 
 
-def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path):
+def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('problems = ["least_squares", "digits"]\nnodes = 4\nsteps = 5\n[problem.digits]\nmetric = "wat"\n')
     done = run("study", file, "--out", tmp_path / "a")
@@ -340,14 +347,14 @@ def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path):
         (["methods", "--list"], "leave the file out"),
     ],
 )
-def test_a_wrong_command_gets_one_clear_line(words, message, tmp_path):
+def test_a_wrong_command_gets_one_clear_line(words: list[str], message: str, tmp_path: Path) -> None:
     done = run("study", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny, tmp_path):
+def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny: Path, tmp_path: Path) -> None:
     cell = tmp_path / "a" / "least_squares-ring"
     cell.mkdir(parents=True)
     for content in ("not JSON", json.dumps({"options": 3}), json.dumps([])):
@@ -361,7 +368,7 @@ def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("name", study_file.shipped())
-def test_a_shipped_study_can_be_read_and_has_a_description(name):
+def test_a_shipped_study_can_be_read_and_has_a_description(name: str) -> None:
     chosen = study_file.read(study_file.find(name))
     assert chosen.name == name
     assert chosen.cells
@@ -369,13 +376,13 @@ def test_a_shipped_study_can_be_read_and_has_a_description(name):
     assert f"\n{name}: " in f"\n{done.stdout}"
 
 
-def test_the_study_of_methods_has_every_rule():
+def test_the_study_of_methods_has_every_rule() -> None:
     for cell in study_file.read(study_file.find("methods")).cells:
         assert {*cell.settings["rules"], "sgp", "push_dsgt"} == BUILT_IN
         assert cell.settings["seeds"] == 5
 
 
-def test_at_equal_bytes_the_steps_are_two_thirds():
+def test_at_equal_bytes_the_steps_are_two_thirds() -> None:
     pairs = (study_file.read(study_file.find(name)).cells for name in ("methods", "equal_bytes"))
     for cell, fewer in zip(*pairs, strict=True):
         assert cell[:3] == fewer[:3]
@@ -383,7 +390,7 @@ def test_at_equal_bytes_the_steps_are_two_thirds():
         assert fewer.settings["seeds"] == cell.settings["seeds"]
 
 
-def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies():
+def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies() -> None:
     for name in ("fig3", "fig4", "fig5", "fig6"):
         for cell in study_file.read(study_file.find(name)).cells:
             settings = cell.settings
@@ -395,7 +402,7 @@ def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies():
     assert [graph.removeprefix("paper_") for graph in graphs] == [*fig4.GRAPHS]
 
 
-def test_the_network_study_as_a_file_has_its_settings():
+def test_the_network_study_as_a_file_has_its_settings() -> None:
     for cell in study_file.read(study_file.find("networks")).cells:
         task = network_tasks.TASKS[cell.problem]
         assert {*cell.settings["rules"]} == {*networks.UNTUNED, *networks.TUNED}
@@ -405,13 +412,13 @@ def test_the_network_study_as_a_file_has_its_settings():
         assert cell.partition in ("iid", task.different)
 
 
-def test_the_files_are_part_of_the_package():
+def test_the_files_are_part_of_the_package() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "studies/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
 
 
 @pytest.mark.docs
-def test_the_example_of_the_documentation_works(tmp_path):
+def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
     (example,) = blocks("docs/studies.md", "toml")
     (tmp_path / "my.toml").write_text(example)
     done = run("study", "my.toml", "--quick", cwd=tmp_path)
@@ -420,13 +427,13 @@ def test_the_example_of_the_documentation_works(tmp_path):
     assert (tmp_path / "studies" / f"{name}-quick" / "table.csv").exists()
 
 
-def test_the_keys_of_a_file_are_in_the_documentation():
+def test_the_keys_of_a_file_are_in_the_documentation() -> None:
     page = (ROOT / "docs" / "studies.md").read_text()
     for key in (*study_file.SETTINGS, *study_file.OF_STUDY):
         assert f"`{key}`" in page, key
 
 
-def test_a_study_needs_no_process_but_its_own(monkeypatch, tmp_path):
+def test_a_study_needs_no_process_but_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from dnasa import networks as engines
 
     monkeypatch.setattr(engines, "detect", lambda: "mpi")
@@ -435,7 +442,7 @@ def test_a_study_needs_no_process_but_its_own(monkeypatch, tmp_path):
     assert "start it without mpirun" in done.stderr
 
 
-def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path):
+def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "none.toml"
     file.write_text(LEAST + 'rules = ["d2"]\n')
     with pytest.raises(InputError, match="no rule can be used on ring"):

@@ -3,7 +3,9 @@
 import copy
 import itertools
 import warnings
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -13,32 +15,33 @@ from thread_network import run_threads
 from torch import nn
 
 import dnasa
-from dnasa import topology
-from dnasa.core import InputError
+from dnasa import Result, topology
+from dnasa.core import Array, InputError, Network
 from dnasa.data import Dataset
 from dnasa.problems import Supervised, augment
 from dnasa.problems.models import gpt, resnet
 from dnasa.problems.sharded import BUDGET, seeded
 from dnasa.problems.supervised import STATISTICS, cross_entropy
+from dnasa.runs.history import Evaluation
 
 NODES, BATCH = 3, 4
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def images():
+def images() -> Dataset:
     generator = np.random.default_rng(0)
     inputs = generator.integers(0, 256, (44, 2, 6, 6)).astype(np.uint8)
     labels = generator.integers(0, 3, 44)
     return Dataset("images", inputs[:30], labels[:30], inputs[30:], labels[30:])
 
 
-def text():
+def text() -> Dataset:
     windows = sliding_window_view(np.random.default_rng(1).integers(0, 7, 60), 6)
     inputs, labels = windows[:, :-1], windows[:, 1:]
     return Dataset("text", inputs[:40], labels[:40], inputs[45:], labels[45:])
 
 
-def table():
+def table() -> Dataset:
     generator = np.random.default_rng(2)
     inputs = generator.standard_normal((40, 5))
     targets = inputs @ generator.standard_normal((5, 2))
@@ -48,16 +51,16 @@ def table():
 class Tied(nn.Module):
     """One layer used twice, a frozen one, and a parameter that is never used."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.twice, self.frozen, self.out = nn.Linear(5, 5), nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 2)
         self.unused, self.scale = nn.Parameter(torch.ones(3)), nn.Parameter(torch.tensor(2.0))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.scale * self.out(self.frozen(torch.tanh(self.twice(torch.tanh(self.twice(x))))))
 
 
-def perceptron():
+def perceptron() -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Dropout(0.3), nn.Linear(6, 2))
 
 
@@ -71,18 +74,20 @@ MODELS: dict[str, Any] = {
 }
 
 
-def problem(name="perceptron", ends=(7, 18), batch=BATCH, dtype="float64", **options):
+def problem(
+    name: str = "perceptron", ends: Sequence[int] = (7, 18), batch: int = BATCH, dtype: str = "float64", **options: Any
+) -> Supervised:
     model, loss, data = MODELS[name]
     rows = data()
     shards = np.array_split(np.random.default_rng(3).permutation(len(rows.labels)), ends)
     return Supervised(model, loss, rows, shards, batch, dtype=dtype, **options)
 
 
-def trained(module):
+def trained(module: nn.Module) -> list[Any]:
     return [part for part in module.parameters() if part.requires_grad]
 
 
-def plain(array, dtype=torch.float64):
+def plain(array: Array, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """What the model is to be given, converted by hand."""
     rows = torch.tensor(np.array(array))
     if rows.dtype is torch.uint8:
@@ -90,13 +95,15 @@ def plain(array, dtype=torch.float64):
     return rows.to(dtype) if rows.is_floating_point() else rows.long()
 
 
-def module_at(task, point):
+def module_at(task: Supervised, point: torch.Tensor) -> Any:
     module = task._seeded(0)
     nn.utils.vector_to_parameters(point, trained(module))
     return module
 
 
-def literal_gradient(task, data, loss, point, rows, key):
+def literal_gradient(
+    task: Supervised, data: Dataset, loss: Callable[..., torch.Tensor], point: torch.Tensor, rows: Array, key: int
+) -> torch.Tensor:
     module = module_at(task, point)
     with seeded(torch.device("cpu"), key):
         value = loss(module(plain(data.inputs[rows])), plain(data.labels[rows]))
@@ -106,7 +113,7 @@ def literal_gradient(task, data, loss, point, rows, key):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_are_those_of_autograd_node_by_node(name):
+def test_gradients_are_those_of_autograd_node_by_node(name: str) -> None:
     task, (_, loss, data) = problem(name), MODELS[name]
     rows = data()
     d = sum(part.numel() for part in trained(task._seeded(0)))
@@ -121,7 +128,7 @@ def test_gradients_are_those_of_autograd_node_by_node(name):
 
 
 @pytest.mark.parametrize("name", ["batch norm", "gpt"])
-def test_a_node_alone_has_the_same_bits(name):
+def test_a_node_alone_has_the_same_bits(name: str) -> None:
     task = problem(name, dtype="float32", augment=lambda x, g: x if x.ndim == 2 else augment.flip_and_shift(x, g, 1))
     x = task.start(0).expand(2, 1, NODES, -1) + 0.05 * torch.randn(2, 1, NODES, len(task.start(0)))
     both = task.gradient(x, range(NODES), [4], 2)
@@ -129,7 +136,7 @@ def test_a_node_alone_has_the_same_bits(name):
     assert torch.equal(both[1:, :, 2:], alone)
 
 
-def test_dropout_leaves_torchs_own_randomness_alone():
+def test_dropout_leaves_torchs_own_randomness_alone() -> None:
     task = problem()
     torch.manual_seed(0)
     expected = torch.rand(3)
@@ -139,7 +146,7 @@ def test_dropout_leaves_torchs_own_randomness_alone():
 
 
 @pytest.mark.parametrize("name", ["gpt", "untied gpt", "tied", "perceptron"])
-def test_all_models_at_once_are_each_of_them(name):
+def test_all_models_at_once_are_each_of_them(name: str) -> None:
     task = problem(name)
     for part in task.module.training.modules():
         if isinstance(part, nn.Dropout):
@@ -151,11 +158,11 @@ def test_all_models_at_once_are_each_of_them(name):
     torch.testing.assert_close(task.module.gradients_mapped(flat, x, y), expected, rtol=1e-9, atol=1e-11)
 
 
-def _cannot_capture(*inputs):
+def _cannot_capture(*inputs: object) -> NoReturn:
     raise RuntimeError("operation not permitted when stream is capturing")
 
 
-def test_models_in_parts_are_each_of_them(monkeypatch):
+def test_models_in_parts_are_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem("tied")
     task.mapped, points = True, torch.randn(2, 2, NODES, len(task.start(0)), dtype=torch.double)
     monkeypatch.setitem(BUDGET, "cuda", 5 * task.footprint * task.batch)
@@ -169,7 +176,7 @@ def test_models_in_parts_are_each_of_them(monkeypatch):
 class Slow(nn.Linear):
     """Warns as torch does where vmap has no rule for an operation."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         warnings.warn("There is a performance drop because ...", stacklevel=2)
         return super().forward(x)
 
@@ -178,12 +185,12 @@ class Slow(nn.Linear):
     "model", [lambda: resnet(2, 3, (8,), "group"), lambda: nn.Sequential(nn.Flatten(), Slow(72, 3))]
 )
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_what_vmap_computes_slowly_is_not_mapped(model):
+def test_what_vmap_computes_slowly_is_not_mapped(model: Callable[..., Any]) -> None:
     task = Supervised(model, cross_entropy, images(), [np.arange(30)], batch=BATCH)
     assert not task.module.is_mappable(task.start(0), *task._batch(torch.arange(BATCH)))
 
 
-def test_a_loss_with_weights_has_the_dtype_of_the_problem():
+def test_a_loss_with_weights_has_the_dtype_of_the_problem() -> None:
     weight = torch.tensor([1.0, 2.0, 3.0])
     loss = nn.CrossEntropyLoss(weight=weight)
     task = Supervised(lambda: resnet(2, 3, (8,)), loss, images(), [np.arange(30)], dtype="float64")
@@ -194,7 +201,7 @@ def test_a_loss_with_weights_has_the_dtype_of_the_problem():
 # ---------------------------------------------------------------- evaluation
 
 
-def literal_statistics(task, data, point, node):
+def literal_statistics(task: Supervised, data: Dataset, point: torch.Tensor, node: int) -> Any:
     """Batch norm with a cumulative average over the same batches."""
     module = module_at(task, point).eval()
     for part in module.modules():
@@ -211,7 +218,7 @@ def literal_statistics(task, data, point, node):
 
 @pytest.mark.parametrize("name", ["batch norm", "perceptron"])
 @pytest.mark.parametrize("buffers", ["mixed", "local"])
-def test_batch_norm_is_tested_with_statistics_of_the_nodes(name, buffers):
+def test_batch_norm_is_tested_with_statistics_of_the_nodes(name: str, buffers: str) -> None:
     (_, loss, data), task = MODELS[name], problem(name, buffers=buffers)
     rows, point = data(), task.start(3)
     modules = [literal_statistics(task, rows, point, node) for node in range(NODES)]
@@ -229,7 +236,7 @@ def test_batch_norm_is_tested_with_statistics_of_the_nodes(name, buffers):
 
 
 @pytest.mark.parametrize("name", ["gpt", "tied", "group norm"])
-def test_evaluation_is_that_of_the_plain_model(name, monkeypatch):
+def test_evaluation_is_that_of_the_plain_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, loss, data = MODELS[name]
     rows = data()
     task = problem(name, metrics={"largest": lambda outputs, targets: outputs.amax(-1).mean()})
@@ -256,7 +263,7 @@ def test_evaluation_is_that_of_the_plain_model(name, monkeypatch):
             assert found["test_accuracy"][i].item() == pytest.approx(right)
 
 
-def test_the_full_gradient_with_batch_norm_is_of_batches_without_dropout():
+def test_the_full_gradient_with_batch_norm_is_of_batches_without_dropout() -> None:
     task, rows = problem(), table()
     point = task.start(0)
     found = task.evaluate(point[None, None], range(NODES))
@@ -273,7 +280,7 @@ def test_the_full_gradient_with_batch_norm_is_of_batches_without_dropout():
     torch.testing.assert_close(found["gradient"][0, 0], expected, rtol=1e-9, atol=1e-11)
 
 
-def test_every_node_has_batches_of_enough_rows():
+def test_every_node_has_batches_of_enough_rows() -> None:
     task = problem()
     for node, shard in enumerate(task.shards):
         parts = task._in_batches(task._shuffled(node))
@@ -283,12 +290,12 @@ def test_every_node_has_batches_of_enough_rows():
     assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(NODES))["train_loss"]).all()
 
 
-def test_without_train_metrics_the_training_rows_are_not_evaluated():
+def test_without_train_metrics_the_training_rows_are_not_evaluated() -> None:
     task = problem("gpt", train_metrics=False)
     assert set(task.evaluate(task.start(0)[None, None], range(NODES))) == {"test_loss", "test_accuracy"}
 
 
-def test_batch_norm_in_eval_mode_keeps_its_statistics():
+def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
     frozen = perceptron().eval()
     frozen[1].running_mean += 3
     task = Supervised(frozen, nn.functional.mse_loss, table(), [np.arange(30)], batch=BATCH)
@@ -304,7 +311,7 @@ def test_batch_norm_in_eval_mode_keeps_its_statistics():
 # ---------------------------------------------------------------- data
 
 
-def test_windows_of_one_array_take_the_memory_of_that_array():
+def test_windows_of_one_array_take_the_memory_of_that_array() -> None:
     tokens = np.arange(100_000, dtype=np.uint16) % 7
     windows = sliding_window_view(tokens, 1001)
     data = Dataset("text", windows[:-10, :-1], windows[:-10, 1:], windows[-10:, :-1], windows[-10:, 1:])
@@ -321,7 +328,7 @@ def test_windows_of_one_array_take_the_memory_of_that_array():
     assert other.node_fingerprint(1) != task.node_fingerprint(1)
 
 
-def test_images_stay_bytes():
+def test_images_stay_bytes() -> None:
     task = problem("batch norm")
     assert task.inputs.tensor.dtype is torch.uint8
     x, _ = task._batch(torch.arange(5))
@@ -329,7 +336,7 @@ def test_images_stay_bytes():
 
 
 @pytest.mark.parametrize("mirrored", [True, False])
-def test_flip_and_shift_moves_whole_images(mirrored):
+def test_flip_and_shift_moves_whole_images(mirrored: bool) -> None:
     pictures = torch.arange(1.0, 1 + 60 * 2 * 4 * 5).view(60, 2, 4, 5)
     changed = augment.flip_and_shift(pictures, torch.Generator().manual_seed(0), 1, flip=mirrored)
     padded = nn.functional.pad(pictures, (1, 1, 1, 1))
@@ -346,10 +353,10 @@ def test_flip_and_shift_moves_whole_images(mirrored):
     assert {(dy, dx) for _, dy, dx in seen} == set(itertools.product(range(3), range(3)))
 
 
-def test_augmentation_depends_on_seed_node_and_step_alone():
+def test_augmentation_depends_on_seed_node_and_step_alone() -> None:
     drawn: list = []
 
-    def change(inputs, generator):
+    def change(inputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         drawn.append(torch.rand(1, generator=generator).item())
         return inputs
 
@@ -367,7 +374,7 @@ def test_augmentation_depends_on_seed_node_and_step_alone():
 # ---------------------------------------------------------------- runs
 
 
-def test_rules_and_seeds_run_side_by_side_as_alone():
+def test_rules_and_seeds_run_side_by_side_as_alone() -> None:
     task, graph = problem(), topology.ring(NODES, weights="lazy")
     batch = dnasa.solve(task, graph, ["dsgt", "dnasa"], eta=[0.05, 0.1], seed=[0, 3], steps=6, evaluate=3)
     assert np.isfinite(batch.history.test_loss).all()
@@ -376,18 +383,18 @@ def test_rules_and_seeds_run_side_by_side_as_alone():
         torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
 
 
-def test_training_learns():
+def test_training_learns() -> None:
     task = problem("tied")
     result = dnasa.solve(task, topology.ring(NODES), steps=300, evaluate=300)
     assert result.history.test_loss.iloc[-1] < 0.3 * result.history.test_loss.iloc[0]
 
 
 @pytest.mark.parametrize(("name", "buffers"), [("batch norm", "mixed"), ("perceptron", "local"), ("gpt", "mixed")])
-def test_processes_have_the_bits_of_the_simulator(name, buffers):
+def test_processes_have_the_bits_of_the_simulator(name: str, buffers: str) -> None:
     """By a rule and on a graph whose sums of two terms are the same in any order."""
     graph = topology.complete(2)
 
-    def work(network=None):
+    def work(network: Network | None = None) -> Result:
         task = problem(name, [18], buffers=buffers)
         return dnasa.solve(task, graph, "dsgd", eta=0.1, steps=4, evaluate=4, network=network)
 
@@ -398,10 +405,10 @@ def test_processes_have_the_bits_of_the_simulator(name, buffers):
             np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
 
 
-def test_uneven_processes_evaluate_as_the_simulator():
+def test_uneven_processes_evaluate_as_the_simulator() -> None:
     graph = topology.ring(NODES)
 
-    def work(network=None):
+    def work(network: Network | None = None) -> Result:
         return dnasa.solve(problem(), graph, steps=4, evaluate=2, network=network, node_weights=[1, 2, 3])
 
     simulated = work()
@@ -410,10 +417,10 @@ def test_uneven_processes_evaluate_as_the_simulator():
             np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
 
 
-def test_a_resumed_run_is_the_undisturbed_one(tmp_path):
+def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     graph, run = topology.ring(NODES), dict[str, Any](steps=6, evaluate=2)
 
-    def crash(evaluation):
+    def crash(evaluation: Evaluation) -> None:
         if evaluation.step == 4:
             raise RuntimeError("stopped")
 
@@ -427,7 +434,7 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path):
     assert torch.equal(resumed.x, whole.x)
 
 
-def test_a_model_instead_of_a_maker_starts_from_its_parameters():
+def test_a_model_instead_of_a_maker_starts_from_its_parameters() -> None:
     net = Tied()
     task = Supervised(net, nn.functional.mse_loss, table(), [np.arange(30)])
     expected = torch.cat([part.detach().reshape(-1) for part in trained(net)])
@@ -437,7 +444,7 @@ def test_a_model_instead_of_a_maker_starts_from_its_parameters():
     assert not any(name.startswith("frozen") for name, _ in task.layout)
 
 
-def test_mixed_precision_is_close_to_full():
+def test_mixed_precision_is_close_to_full() -> None:
     full, mixed = problem("gpt", dtype="float32"), problem("gpt", dtype="float32", autocast="bfloat16")
     x = full.start(0).expand(1, 1, NODES, -1)
     exact, rounded = (task.gradient(x, range(NODES), [0], 0) for task in (full, mixed))
@@ -445,7 +452,7 @@ def test_mixed_precision_is_close_to_full():
     assert 0 < (exact - rounded).norm() < 0.05 * exact.norm()
 
 
-def test_the_test_loss_of_mixed_precision_is_computed_in_full():
+def test_the_test_loss_of_mixed_precision_is_computed_in_full() -> None:
     full, mixed = problem("gpt", dtype="float32"), problem("gpt", dtype="float32", autocast="bfloat16")
     exact, rounded = (task.evaluate(task.start(0), range(NODES))["test_loss"] for task in (full, mixed))
     assert abs(exact - rounded) < 1e-3 * exact  # a loss of bfloat16 numbers has a resolution of 0.4 %
@@ -457,12 +464,12 @@ def test_the_test_loss_of_mixed_precision_is_computed_in_full():
 
 
 class Counter(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 2)
         self.register_buffer("calls", torch.zeros(()))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.get_buffer("calls").add_(1)
         return self.layer(x)
 
@@ -477,7 +484,7 @@ class Counter(nn.Module):
         (lambda: "model", "not str"),
     ],
 )
-def test_a_model_that_cannot_work_is_refused(model, words):
+def test_a_model_that_cannot_work_is_refused(model: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Supervised(model, nn.functional.mse_loss, table(), [np.arange(30)], batch=4)
 
@@ -506,7 +513,7 @@ def test_a_model_that_cannot_work_is_refused(model, words):
         ({"batch": 0}, "batch must be a positive"),
     ],
 )
-def test_wrong_options_are_refused(change, words):
+def test_wrong_options_are_refused(change: dict[str, Any], words: str) -> None:
     options = {
         "model": lambda: nn.Linear(5, 2),
         "loss": nn.functional.mse_loss,
@@ -517,7 +524,7 @@ def test_wrong_options_are_refused(change, words):
         Supervised(**{**options, "batch": 4, **change})
 
 
-def test_labels_beyond_the_outputs_are_refused():
+def test_labels_beyond_the_outputs_are_refused() -> None:
     data = images()
     shard = np.flatnonzero(data.labels < 2)  # so that the first batch has none of them
     with pytest.raises(InputError, match="Labels run from 0 to 2, but the model has 2 outputs"):
@@ -529,7 +536,7 @@ def test_labels_beyond_the_outputs_are_refused():
     Supervised(lambda: resnet(2, 3, (8,)), cross_entropy, data, [shard], batch=2)
 
 
-def test_a_process_without_test_rows_adds_nothing_to_the_measures():
+def test_a_process_without_test_rows_adds_nothing_to_the_measures() -> None:
     task = problem("batch norm", train_metrics=False)
     few = problem("batch norm", train_metrics=False)
     few.test_total = task.test_total = 2
@@ -541,15 +548,15 @@ def test_a_process_without_test_rows_adds_nothing_to_the_measures():
     torch.testing.assert_close(torch.stack(parts).mean(0), every)
 
 
-def test_another_dropout_is_another_model():
-    def with_dropout(p):
+def test_another_dropout_is_another_model() -> None:
+    def with_dropout(p: float) -> str:
         net = nn.Sequential(nn.Dropout(p), nn.Linear(5, 2))
         return Supervised(lambda: net, nn.MSELoss(), table(), [np.arange(30)], batch=4).fingerprint
 
     assert with_dropout(0.1) == with_dropout(0.1) != with_dropout(0.9)
 
 
-def test_a_metric_named_after_a_column_is_refused():
+def test_a_metric_named_after_a_column_is_refused() -> None:
     task = problem("tied", metrics={"step": nn.functional.mse_loss})
     with pytest.raises(InputError, match="measures 'step', a column"):
         dnasa.solve(task, topology.ring(NODES), steps=2)
@@ -560,7 +567,7 @@ def test_a_metric_named_after_a_column_is_refused():
 
 @needs_gpu
 @pytest.mark.parametrize("name", ["batch norm", "group norm", "tied"])
-def test_the_gpu_has_the_gradients_of_the_cpu(name):
+def test_the_gpu_has_the_gradients_of_the_cpu(name: str) -> None:
     cpu, gpu = problem(name), problem(name, device="cuda")
     x = cpu.start(0) + 0.05 * torch.randn(2, 1, NODES, len(cpu.start(0)), dtype=torch.double)
     for t in range(3):
@@ -570,7 +577,7 @@ def test_the_gpu_has_the_gradients_of_the_cpu(name):
 
 
 @needs_gpu
-def test_dropout_on_the_gpu_is_repeatable_and_new_at_every_step():
+def test_dropout_on_the_gpu_is_repeatable_and_new_at_every_step() -> None:
     first, second = problem("gpt", device="cuda"), problem("gpt", device="cuda")
     x = first.start(0).expand(1, 1, NODES, -1)
     earlier = first.gradient(x, range(NODES), [0], 0)
@@ -583,16 +590,16 @@ def test_dropout_on_the_gpu_is_repeatable_and_new_at_every_step():
 class Waiting(nn.Module):
     """Its forward pass waits for the GPU, which a CUDA graph cannot contain."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Conv1d(1, 2, 5)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x[:, None]).flatten(1) * (1.0 if x.sum().item() > 0 else 2.0)
 
 
 @needs_gpu
-def test_a_model_that_cannot_be_captured_runs_without():
+def test_a_model_that_cannot_be_captured_runs_without() -> None:
     cpu, gpu = (
         Supervised(Waiting, nn.functional.mse_loss, table(), [np.arange(30)], dtype="float64", device=device)
         for device in ("cpu", "cuda")

@@ -3,6 +3,8 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ from dnasa import solve, tables, topology
 from dnasa.problems import LeastSquares
 
 
-def cell(metric="test_loss", **values):
+def cell(metric: str = "test_loss", **values: Any) -> tuple[str, str]:
     usual = {"mean": 1.0, "spread": np.nan, "runs": 3, "diverged": 0, "best": False}
     usual |= {"difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
     row = pd.Series(usual | values)
@@ -37,11 +39,11 @@ def cell(metric="test_loss", **values):
         ({"mean": np.nan}, "-"),
     ],
 )
-def test_results_have_their_spread(values, text):
+def test_results_have_their_spread(values: dict[str, Any], text: str) -> None:
     assert cell(**values)[0] == text
 
 
-def test_differences_have_their_interval():
+def test_differences_have_their_interval() -> None:
     numbers = {"difference": -0.0123, "difference_low": -0.02, "difference_high": 0.001}
     assert cell("test_accuracy", **numbers)[1] == "-1.23 [-2.00, +0.10]"
     assert cell(**numbers)[1] == "-0.0123 [-0.02, +0.001]"
@@ -61,11 +63,11 @@ ODD = pd.DataFrame(
 )
 
 
-def written(table=ODD):
+def written(table: pd.DataFrame = ODD) -> str:
     return tables.latex(table, "100 % of it", "first_50%", {(0, "test accuracy")}, {"stepsize"})
 
 
-def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows():
+def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows() -> None:
     text = written()
     for rule in ("toprule", "midrule", "bottomrule"):
         assert text.count(f"\\{rule}\n") == 1
@@ -85,7 +87,7 @@ def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows():
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
-def test_a_latex_table_compiles(tmp_path):
+def test_a_latex_table_compiles(tmp_path: Path) -> None:
     page = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + written() + "\\end{document}\n"
     (tmp_path / "page.tex").write_text(page)
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
@@ -93,7 +95,7 @@ def test_a_latex_table_compiles(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_a_result_is_a_table_in_a_notebook():
+def test_a_result_is_a_table_in_a_notebook() -> None:
     result = solve(LeastSquares(dim=4), topology.ring(3), ["dsgd", "dnasa"], eta=[0.01, 1e160], steps=30)
     page = result._repr_html_()
     assert page.count("<tr") == 1 + 3
@@ -101,7 +103,7 @@ def test_a_result_is_a_table_in_a_notebook():
     assert "steps 30" in page
 
 
-def test_a_page_of_a_notebook_escapes_names_and_leaves_out_long_tails():
+def test_a_page_of_a_notebook_escapes_names_and_leaves_out_long_tails() -> None:
     page = tables.html(pd.DataFrame({"<b>": ["<script>"] * 40}), "<i>")
     assert "<script>" not in page
     assert "<i>" not in page

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -12,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnasa import topology
-from dnasa.core import InputError
+from dnasa.core import Array, InputError
 from dnasa.topology import spectrum
 
 DIRECTED = ["directed_ring", "directed_exponential"]
 UNDIRECTED = [name for name in topology.TOPOLOGIES if name not in (*DIRECTED, "one_peer")]
 
 
-def test_the_papers_four_graphs_have_the_papers_rho():
+def test_the_papers_four_graphs_have_the_papers_rho() -> None:
     assert topology.ring(8).rho == pytest.approx(0.805, abs=5e-4)
     assert topology.ladder(8).rho == pytest.approx(0.892, abs=5e-4)
     assert topology.paper_random().rho == pytest.approx(0.375, abs=5e-4)
@@ -27,7 +29,7 @@ def test_the_papers_four_graphs_have_the_papers_rho():
     assert topology.paper_random().graph.number_of_edges() == 24
 
 
-def test_the_ring_gives_a_third_to_itself_and_both_neighbours():
+def test_the_ring_gives_a_third_to_itself_and_both_neighbours() -> None:
     W = topology.ring(5).weights
     np.testing.assert_allclose(W[0], [1 / 3, 1 / 3, 0, 0, 1 / 3])
     assert topology.ring(5).rho == pytest.approx(1 / 3 + 2 / 3 * np.cos(2 * np.pi / 5))
@@ -36,7 +38,7 @@ def test_the_ring_gives_a_third_to_itself_and_both_neighbours():
 
 @pytest.mark.parametrize("weights", [None, "laplacian", "metropolis", "max_degree", "lazy"])
 @pytest.mark.parametrize("name", UNDIRECTED)
-def test_every_undirected_topology_is_a_valid_mixing_matrix(name, weights):
+def test_every_undirected_topology_is_a_valid_mixing_matrix(name: str, weights: str | None) -> None:
     graph = topology.make(name, 8, weights)
     assert not graph.directed
     W = graph.sparse.toarray()
@@ -53,13 +55,13 @@ def test_every_undirected_topology_is_a_valid_mixing_matrix(name, weights):
 
 @pytest.mark.parametrize("name", [name for name in topology.TOPOLOGIES if name != "paper_random"])
 @pytest.mark.parametrize("n", [1, 2])
-def test_one_and_two_nodes_work(name, n):
+def test_one_and_two_nodes_work(name: str, n: int) -> None:
     graph = topology.make(name, n)
     assert graph.nodes == n
     assert graph.rho < 1
 
 
-def a_size_for(name, n):
+def a_size_for(name: str, n: int) -> int:
     """A number of nodes that the graph can have, not above 2n where it can choose."""
     if name == "paper_random":
         return 8
@@ -68,7 +70,7 @@ def a_size_for(name, n):
 
 @given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(1, 40))
 @settings(max_examples=150, deadline=None)
-def test_every_named_graph_is_stochastic_and_connected(name, n):
+def test_every_named_graph_is_stochastic_and_connected(name: str, n: int) -> None:
     graph = topology.make(name, a_size_for(name, n))
     W = graph.sparse.toarray()
     assert W.min() >= 0
@@ -84,7 +86,7 @@ def test_every_named_graph_is_stochastic_and_connected(name, n):
 
 @given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(1, 40))
 @settings(max_examples=50, deadline=None)
-def test_neighbours_are_those_of_the_graph_and_mutual_on_undirected_ones(name, n):
+def test_neighbours_are_those_of_the_graph_and_mutual_on_undirected_ones(name: str, n: int) -> None:
     graph = topology.make(name, a_size_for(name, n))
     for i in range(graph.nodes):
         senders = graph.graph.predecessors(i) if graph.directed else graph.graph.neighbors(i)
@@ -94,7 +96,7 @@ def test_neighbours_are_those_of_the_graph_and_mutual_on_undirected_ones(name, n
 
 @given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(2, 20), data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_the_remaining_nodes_are_connected(name, n, data):
+def test_the_remaining_nodes_are_connected(name: str, n: int, data: st.DataObject) -> None:
     graph = topology.make(name, a_size_for(name, n))
     lost = data.draw(st.sets(st.integers(0, graph.nodes - 1), max_size=graph.nodes - 1))
     rest = topology.without(graph, sorted(lost))
@@ -107,13 +109,13 @@ def test_the_remaining_nodes_are_connected(name, n, data):
 
 @given(n=st.integers(1, 40), p=st.floats(0.3, 1), seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
-def test_random_graphs_are_connected_and_determined_by_their_seed(n, p, seed):
+def test_random_graphs_are_connected_and_determined_by_their_seed(n: int, p: float, seed: int) -> None:
     graph = topology.random(n, p=p, seed=seed)
     assert nx.is_connected(graph.graph)
     np.testing.assert_array_equal(graph.sparse.toarray(), topology.random(n, p=p, seed=seed).sparse.toarray())
 
 
-def test_weights_by_name_are_what_they_say():
+def test_weights_by_name_are_what_they_say() -> None:
     star = nx.star_graph(3)
     np.testing.assert_allclose(topology.from_networkx(star, "metropolis").weights[0], [1 / 4] * 4)
     np.testing.assert_allclose(topology.from_networkx(star, "max_degree").weights[1], [1 / 4, 3 / 4, 0, 0])
@@ -121,7 +123,7 @@ def test_weights_by_name_are_what_they_say():
     np.testing.assert_allclose(laplacian, np.eye(4) - nx.laplacian_matrix(star).toarray() / 4)
 
 
-def test_known_spectra():
+def test_known_spectra() -> None:
     assert topology.hypercube(16).rho == pytest.approx(1 - 2 / 8)
     assert topology.star(6).rho == pytest.approx(1 - 1 / 6)
     assert topology.torus(9).graph.degree(0) == 4
@@ -129,7 +131,7 @@ def test_known_spectra():
     assert [d for _, d in topology.grid(6).graph.degree()] == [2, 3, 2, 2, 3, 2]
 
 
-def test_large_sparse_graphs_stay_sparse_and_know_their_rho():
+def test_large_sparse_graphs_stay_sparse_and_know_their_rho() -> None:
     graph = topology.ring(20_000)
     assert sp.issparse(graph.weights)
     exact = 1 / 3 + 2 / 3 * np.cos(2 * np.pi / 20_000)
@@ -139,7 +141,7 @@ def test_large_sparse_graphs_stay_sparse_and_know_their_rho():
     assert expander.rho < 0.95
 
 
-def test_iterative_eigenvalues_agree_with_dense_ones(monkeypatch):
+def test_iterative_eigenvalues_agree_with_dense_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = topology.exponential(600), topology.ring(600)
     values = [(graph.rho, graph.smallest_eigenvalue) for graph in exact]
     monkeypatch.setattr(spectrum, "DENSE_EIGENVALUES", 100)
@@ -149,7 +151,7 @@ def test_iterative_eigenvalues_agree_with_dense_ones(monkeypatch):
         assert graph.smallest_eigenvalue == pytest.approx(smallest, abs=3e-3)
 
 
-def half(W):
+def half(W: Array) -> Array:
     return np.array(W) / 2
 
 
@@ -176,7 +178,7 @@ def half(W):
         ([[0.5, 0.5], [np.inf, 0.5]], r"finite entries; W\[1, 0\] = inf"),
     ],
 )
-def test_a_bad_matrix_is_refused_with_its_own_message(W, words):
+def test_a_bad_matrix_is_refused_with_its_own_message(W: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         topology.from_matrix(W)
     if isinstance(W, np.ndarray) and W.ndim == 2:
@@ -184,7 +186,7 @@ def test_a_bad_matrix_is_refused_with_its_own_message(W, words):
             topology.from_matrix(sp.csr_array(W))
 
 
-def test_a_matrix_is_copied_not_changed():
+def test_a_matrix_is_copied_not_changed() -> None:
     W = sp.csr_array(topology.ring(300).weights)
     W.indices, W.data = W.indices[::-1].copy(), W.data[::-1].copy()  # unsorted; the ring numbered backwards
     before = W.indices.copy()
@@ -194,7 +196,7 @@ def test_a_matrix_is_copied_not_changed():
     np.testing.assert_allclose(graph.weights.sum(axis=0), 1)
 
 
-def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle():
+def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> None:
     assert topology.from_matrix(half([[0, 1, 1], [1, 0, 1], [1, 1, 0]])).rho == pytest.approx(1 / 2)
 
 
@@ -236,12 +238,12 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle():
         (lambda: topology.from_networkx(nx.Graph([(0, 1), (2, 3)])), "not connected"),
     ],
 )
-def test_a_bad_topology_is_refused(make, words):
+def test_a_bad_topology_is_refused(make: Callable[..., Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
 
 
-def test_one_peer_averages_exactly_after_log_n_steps():
+def test_one_peer_averages_exactly_after_log_n_steps() -> None:
     graph = topology.one_peer(8)
     assert isinstance(graph, topology.Changing)
     whole = np.linalg.multi_dot([graph.at(t).weights for t in range(3)])
@@ -255,7 +257,7 @@ def test_one_peer_averages_exactly_after_log_n_steps():
         topology.one_peer(6)
 
 
-def test_rho_of_a_large_changing_topology_needs_no_dense_matrix(monkeypatch):
+def test_rho_of_a_large_changing_topology_needs_no_dense_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     rings = topology.changing([topology.ring(60), topology.complete(60), topology.exponential(60)][::2])
     exact = rings.rho
     monkeypatch.setattr(spectrum, "DENSE_EIGENVALUES", 10)
@@ -263,14 +265,14 @@ def test_rho_of_a_large_changing_topology_needs_no_dense_matrix(monkeypatch):
     assert topology.one_peer(64).rho == 0
 
 
-def test_a_changing_topology_must_be_connected_over_its_period():
+def test_a_changing_topology_must_be_connected_over_its_period() -> None:
     swap = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
     assert topology.changing([swap, swap[::-1, ::-1]]).period == 2
     with pytest.raises(InputError, match="not connected"):
         topology.changing([swap, swap])
 
 
-def test_a_changing_topology_takes_topologies_and_matrices():
+def test_a_changing_topology_takes_topologies_and_matrices() -> None:
     ring, complete = topology.ring(8), topology.complete(8)
     graph = topology.changing([ring, complete.weights, sp.csr_array(ring.weights)])
     assert graph.at(0) is ring
@@ -292,7 +294,7 @@ def test_a_changing_topology_takes_topologies_and_matrices():
         (lambda: ["ring"], "real numbers"),
     ],
 )
-def test_a_bad_changing_topology_is_refused(parts, words):
+def test_a_bad_changing_topology_is_refused(parts: Callable[..., Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         topology.changing(parts())
 
@@ -300,7 +302,7 @@ def test_a_bad_changing_topology_is_refused(parts, words):
 # ---------------------------------------------------------------- the same graph, the same W
 
 
-def test_a_fingerprint_names_the_graph_and_its_weights():
+def test_a_fingerprint_names_the_graph_and_its_weights() -> None:
     ring = topology.ring(8)
     assert ring.fingerprint.startswith("ring 8 nodes ")
     assert ring.fingerprint == topology.ring(8).fingerprint
@@ -313,14 +315,14 @@ def test_a_fingerprint_names_the_graph_and_its_weights():
     assert wide.fingerprint == ring.fingerprint
 
 
-def test_the_fingerprint_of_a_changing_topology_covers_all_its_matrices():
+def test_the_fingerprint_of_a_changing_topology_covers_all_its_matrices() -> None:
     a, b, c = topology.ring(8), topology.complete(8), topology.path(8)
     prints = {topology.changing(each).fingerprint for each in ([a], [a, b], [b, a], [a, c], [a, b, c])}
     assert len(prints) == 5
     assert topology.changing([a, b.weights]).fingerprint in prints
 
 
-def test_weights_do_not_depend_on_the_number_of_threads():
+def test_weights_do_not_depend_on_the_number_of_threads() -> None:
     code = "from dnasa.topology import *; graphs = exponential(400), grid(300), directed_exponential(400)\n"
     code += "for graph in graphs: print(graph.fingerprint, graph.rho)"
     answers = [
@@ -337,7 +339,7 @@ def test_weights_do_not_depend_on_the_number_of_threads():
     assert answers[0] == answers[1]
 
 
-def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order():
+def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order() -> None:
     graph = topology.from_networkx(nx.Graph([(2, 0), (0, 1)]))
     assert graph.neighbours(0) == [1, 2]
     assert topology.from_networkx(nx.Graph([("b", "a"), ("a", "c")])).neighbours(1) == [0, 2]

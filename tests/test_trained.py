@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +20,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa.cli import app
-from dnasa.core import InputError
+from dnasa.core import InputError, Network
 from dnasa.data import Dataset
 from dnasa.studies.tasks import on_shards
 from dnasa.trained import TrainedModel, evaluation, report
@@ -33,11 +35,11 @@ def make(inputs, outputs):
 """
 
 
-def run(*words):
+def run(*words: object) -> None:
     app([str(word) for word in words], standalone_mode=False)
 
 
-def table(rows=200):
+def table(rows: int = 200) -> pd.DataFrame:
     """Numbers with gaps, a column of text, and targets of every kind."""
     generator = np.random.default_rng(0)
     frame = pd.DataFrame(generator.normal(size=(rows, 3)) * [1, 10, 100] + [5, 0, -300], columns=["a", "b", "c"])
@@ -54,7 +56,7 @@ INPUTS = ["a", "b", "c", "colour"]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tables and a run of each task; nothing in it is changed."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "net.py").write_text(NET)
@@ -68,25 +70,25 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(home, tmp_path):
+def copied(home: Path, tmp_path: Path) -> Path:
     shutil.copytree(home / "own", tmp_path / "own")
     return tmp_path / "own"
 
 
-def evaluated(folder):
+def evaluated(folder: Path) -> Any:
     found = evaluation.read(folder)
     assert found is not None
     return found
 
 
-def last(folder):
+def last(folder: Path) -> pd.Series:
     return pd.read_csv(folder / "history.csv").iloc[-1]
 
 
 # ---------------------------------------------------------------- predict
 
 
-def test_a_model_predicts_classes_with_the_accuracy_of_its_run(home):
+def test_a_model_predicts_classes_with_the_accuracy_of_its_run(home: Path) -> None:
     model, rows = dnasa.load(home / "classification"), table()
     right = model.predict(rows) == rows.kind
     assert right.mean() > 0.85
@@ -98,13 +100,13 @@ def test_a_model_predicts_classes_with_the_accuracy_of_its_run(home):
     assert (model.classes[probabilities.argmax(1)] == model.predict(rows)).all()
 
 
-def test_columns_are_found_by_name_in_any_order(home):
+def test_columns_are_found_by_name_in_any_order(home: Path) -> None:
     model, rows = dnasa.load(home / "classification"), table()
     shuffled = rows[["colour", "value", "c", "b", "a"]]
     np.testing.assert_array_equal(model.predict_proba(rows), model.predict_proba(shuffled))
 
 
-def test_a_regression_predicts_in_the_units_of_the_target(home):
+def test_a_regression_predicts_in_the_units_of_the_target(home: Path) -> None:
     model, rows = dnasa.load(home / "regression"), table()
     rmse = np.sqrt(((model.predict(rows) - rows.value) ** 2).mean())
     assert rmse < 0.5 * rows.value.std()
@@ -112,7 +114,7 @@ def test_a_regression_predicts_in_the_units_of_the_target(home):
         model.predict_proba(rows)
 
 
-def test_several_labels_have_a_probability_each(home):
+def test_several_labels_have_a_probability_each(home: Path) -> None:
     model, rows = dnasa.load(home / "multilabel"), table()
     predicted, probabilities = model.predict(rows), model.predict_proba(rows)
     assert predicted.shape == probabilities.shape == (200, 2)
@@ -121,7 +123,7 @@ def test_several_labels_have_a_probability_each(home):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_command_writes_what_the_model_predicts(task, home, tmp_path):
+def test_the_command_writes_what_the_model_predicts(task: str, home: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "predictions.csv"
     run("predict", home / task, home / f"{task}.csv", "--out", out)
     written, model = pd.read_csv(out), dnasa.load(home / task)
@@ -137,12 +139,12 @@ def test_the_command_writes_what_the_model_predicts(task, home, tmp_path):
         np.testing.assert_allclose(written.prediction, first, rtol=1e-6)
 
 
-def test_predictions_are_printed_as_csv_without_out(home, capsys):
+def test_predictions_are_printed_as_csv_without_out(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("predict", home / "classification", home / "classification.csv")
     assert capsys.readouterr().out.startswith("prediction,p_high,p_low\n")
 
 
-def test_arrays_in_files_are_predicted_as_frames_are(tmp_path):
+def test_arrays_in_files_are_predicted_as_frames_are(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", inputs=rows, labels=(rows[:, 0] > 0).astype(int))
     np.save(tmp_path / "new.npy", rows)
@@ -156,7 +158,7 @@ def test_arrays_in_files_are_predicted_as_frames_are(tmp_path):
     assert list(found[0]) == ["prediction", "p_0", "p_1"]
 
 
-def test_a_folder_of_images_is_predicted_by_file(tmp_path):
+def test_a_folder_of_images_is_predicted_by_file(tmp_path: Path) -> None:
     from PIL import Image
 
     generator = np.random.default_rng(0)
@@ -180,7 +182,9 @@ def test_a_folder_of_images_is_predicted_by_file(tmp_path):
         model.predict(rows / 255)
 
 
-def test_what_cannot_be_predicted_gets_one_clear_line(home, tmp_path, monkeypatch, capfd):
+def test_what_cannot_be_predicted_gets_one_clear_line(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     table()[["a", "b", "c"]].to_csv(tmp_path / "fewer.csv", index=False)
     gaps = table()[INPUTS]
     gaps.loc[3, "b"] = np.nan
@@ -195,7 +199,9 @@ def test_what_cannot_be_predicted_gets_one_clear_line(home, tmp_path, monkeypatc
         assert message in refused(["predict", *words], monkeypatch, capfd)
 
 
-def test_categories_that_were_not_in_training_are_named(home, tmp_path, capfd):
+def test_categories_that_were_not_in_training_are_named(
+    home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     rows = table()[INPUTS].assign(colour=["violet", "red"] * 100)
     with pytest.warns(
         UserWarning, match=r"100 of 200 rows have a value of 'colour' that was not in training: violet\."
@@ -208,7 +214,9 @@ def test_categories_that_were_not_in_training_are_named(home, tmp_path, capfd):
     assert errors.count("\n") == 1
 
 
-def test_a_model_of_a_text_is_saved_and_predicts_no_rows(tmp_path, monkeypatch, capfd):
+def test_a_model_of_a_text_is_saved_and_predicts_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "my.txt").write_text("to be or not to be, that is the question. " * 20)
     options = "--model gpt:1,12,16 --nodes 2 --steps 2 --batch 2"
     run(*f"train --data {tmp_path}/my.txt {options} --out {tmp_path}/a".split())
@@ -222,7 +230,7 @@ def test_a_model_of_a_text_is_saved_and_predicts_no_rows(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_torch_module_scales_by_itself(task, home):
+def test_the_torch_module_scales_by_itself(task: str, home: Path) -> None:
     model = dnasa.load(home / task)
     module, encoded = model.to_torch(), torch.from_numpy(model.encoding.encode(table()))
     outputs = module(encoded).detach().double().numpy()
@@ -235,7 +243,7 @@ def test_the_torch_module_scales_by_itself(task, home):
     assert next(model.network.parameters()).any()
 
 
-def test_the_saved_model_is_the_mean_of_the_nodes(home):
+def test_the_saved_model_is_the_mean_of_the_nodes(home: Path) -> None:
     model, x = dnasa.load(home / "classification"), load_file(home / "classification" / "x.safetensors")["x"]
     saved = torch.nn.utils.parameters_to_vector(model.network.parameters()).detach()
     np.testing.assert_allclose(saved, x.mean(0), atol=1e-6)
@@ -244,7 +252,7 @@ def test_the_saved_model_is_the_mean_of_the_nodes(home):
     assert {"python", "dnasa", "numpy", "torch"} <= set(about["versions"])
 
 
-def test_the_model_is_of_the_first_seed_that_did_not_diverge(tmp_path):
+def test_the_model_is_of_the_first_seed_that_did_not_diverge(tmp_path: Path) -> None:
     problem, rows = small_problem()
     result = dnasa.solve(problem, dnasa.topology.ring(2), steps=5, seed=[3, 4, 5])
     result.runs.loc[0, "diverged"] = 2
@@ -255,14 +263,16 @@ def test_the_model_is_of_the_first_seed_that_did_not_diverge(tmp_path):
     np.testing.assert_allclose(saved, result.mean[1], atol=1e-6)
 
 
-def small_problem():
+def small_problem() -> tuple[Any, Dataset]:
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     labels = (rows[:, 0] > 0).astype(np.int64)
     data = Dataset("own", rows, labels, rows, labels)
     return on_shards(data, [np.arange(20), np.arange(20, 40)], model="linear"), data
 
 
-def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(home, capfd):
+def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     model, rows = dnasa.load(home / "own"), dnasa.data.load(str(home / "classification.csv"), "kind")
     assert f"Executing {home / 'own' / 'model.py'}" in capfd.readouterr().err
     accuracy = (model.predict(table()) == table().kind).mean()
@@ -272,13 +282,13 @@ def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
     assert (home / "own" / "model.py").read_text() == NET
 
 
-def test_a_changed_copy_is_not_executed(copied):
+def test_a_changed_copy_is_not_executed(copied: Path) -> None:
     (copied / "model.py").write_text(NET + "raise SystemExit\n")
     with pytest.raises(InputError, match="is not the file that the model was trained with: it is not executed"):
         dnasa.load(copied)
 
 
-def test_no_other_file_is_executed(copied, tmp_path):
+def test_no_other_file_is_executed(copied: Path, tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     about = json.loads((copied / "model.json").read_text())
     for name in (f"{tmp_path}/evil.py:make", "../evil.py:make"):
@@ -298,7 +308,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_models_get_one_clear_line(name, home, tmp_path, monkeypatch, capfd):
+def test_damaged_models_get_one_clear_line(
+    name: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder, (file, content) = tmp_path / "a", DAMAGE[name]
     shutil.copytree(home / "classification", folder)
     about = json.loads((folder / "model.json").read_text()) | {"model": "mlp:999999,999999"}
@@ -307,7 +319,9 @@ def test_damaged_models_get_one_clear_line(name, home, tmp_path, monkeypatch, ca
     assert "model" in refused(words, monkeypatch, capfd)
 
 
-def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(copied, capsys):
+def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (copied / "model.json").read_bytes(), load_file(copied / "model.safetensors")
     for name in ("model.json", "model.safetensors", "evaluation.json"):
         (copied / name).unlink()
@@ -319,7 +333,7 @@ def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(copied, 
     assert (copied / "history.csv").read_bytes() == history
 
 
-def test_a_new_run_replaces_the_model_of_the_old_one(copied):
+def test_a_new_run_replaces_the_model_of_the_old_one(copied: Path) -> None:
     run("train", "--problem", "least_squares", "--nodes", 2, "--steps", 5, "--out", copied, "--force")
     assert not [name for name in ("model.json", "model.safetensors", "model.py") if (copied / name).exists()]
 
@@ -327,7 +341,7 @@ def test_a_new_run_replaces_the_model_of_the_old_one(copied):
 # ---------------------------------------------------------------- tests of the model
 
 
-def test_the_evaluation_is_that_of_scikit_learn(home):
+def test_the_evaluation_is_that_of_scikit_learn(home: Path) -> None:
     from sklearn.metrics import confusion_matrix, mean_absolute_error, r2_score, root_mean_squared_error
 
     for task, target in TASKS.items():
@@ -344,7 +358,7 @@ def test_the_evaluation_is_that_of_scikit_learn(home):
             assert found["mean |error|"][0] == pytest.approx(mean_absolute_error(truth, values), rel=1e-6)
 
 
-def test_each_node_is_tested_with_its_own_parameters():
+def test_each_node_is_tested_with_its_own_parameters() -> None:
     problem, rows = small_problem()
     x = dnasa.solve(problem, dnasa.topology.ring(2), steps=20).x
     encoding = dnasa.trained.model.encoding_of(rows)
@@ -356,7 +370,7 @@ def test_each_node_is_tested_with_its_own_parameters():
     assert expected[0] != expected[1]
 
 
-def test_a_calibrated_model_has_no_calibration_error():
+def test_a_calibrated_model_has_no_calibration_error() -> None:
     confidence = np.repeat([0.65, 0.95], [100, 200])
     right = np.concatenate([np.arange(100) < 65, np.arange(200) < 190])
     assert evaluation.calibration_error(evaluation.calibration(confidence, right)) == pytest.approx(0, abs=1e-9)
@@ -365,7 +379,7 @@ def test_a_calibrated_model_has_no_calibration_error():
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_evaluations_of_parts_add_up_to_that_of_all_rows(task, home):
+def test_evaluations_of_parts_add_up_to_that_of_all_rows(task: str, home: Path) -> None:
     rows, model = dnasa.data.load(str(home / f"{task}.csv"), TASKS[task]), dnasa.load(home / task)
     halves = [
         rows._replace(test_inputs=rows.test_inputs[part], test_labels=rows.test_labels[part])
@@ -382,7 +396,9 @@ def test_evaluations_of_parts_add_up_to_that_of_all_rows(task, home):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_report_shows_the_tests_without_the_data(task, home, capsys, tmp_path):
+def test_the_report_shows_the_tests_without_the_data(
+    task: str, home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     shutil.copytree(home / task, tmp_path / "elsewhere")
     run("report", tmp_path / "elsewhere")
     shown = capsys.readouterr().out
@@ -397,7 +413,7 @@ def test_the_report_shows_the_tests_without_the_data(task, home, capsys, tmp_pat
         assert word in shown
 
 
-def test_each_label_has_its_accuracy_recall_and_precision():
+def test_each_label_has_its_accuracy_recall_and_precision() -> None:
     measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": [], "confusion": [[[5, 1], [2, 2]]]}
     measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7)
     (row,) = dict(report.tables(measured))["Each label in 10 test rows"].to_dict("records")
@@ -412,7 +428,7 @@ def test_each_label_has_its_accuracy_recall_and_precision():
 
 
 @pytest.mark.parametrize("right", [[10.0, 10.0], [9.0, 10.0], [5.0, 5.0]])
-def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right):
+def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right: list[float]) -> None:
     measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": right, "confusion": [[[5, 1], [2, 2]]]}
     measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7)
     axis = report.draw(measured).axes[-1]
@@ -424,7 +440,7 @@ def test_the_picture_of_the_nodes_has_a_range_that_can_be_read(right):
     assert not formatter.get_useOffset()
 
 
-def test_many_classes_are_reported_by_their_most_frequent_errors():
+def test_many_classes_are_reported_by_their_most_frequent_errors() -> None:
     counts = np.diag(np.full(50, 9))
     counts[3, 7] = 5
     measured = {"task": "classification", "names": list(range(50)), "rows": int(counts.sum()), "nodes": [400.0] * 20}
@@ -441,7 +457,7 @@ def test_many_classes_are_reported_by_their_most_frequent_errors():
     "change",
     [{"names": []}, {"confusion": [[1]]}, {"task": "x"}, {"rows": "9"}, {"nodes": [None]}, {"right": ["a"] * 10}],
 )
-def test_a_damaged_evaluation_gets_one_clear_line(change, home, tmp_path):
+def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: Path, tmp_path: Path) -> None:
     stored = json.loads((home / "classification" / "evaluation.json").read_text())
     (tmp_path / "evaluation.json").write_text(json.dumps(stored | change))
     with pytest.raises(InputError, match=r"evaluation.json is damaged"):
@@ -452,7 +468,9 @@ def test_a_damaged_evaluation_gets_one_clear_line(change, home, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["regression", "own"])
-def test_the_exported_model_predicts_what_ours_predicts(task, home, tmp_path, capsys):
+def test_the_exported_model_predicts_what_ours_predicts(
+    task: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     run("export", home / task, "--onnx", tmp_path / "model.onnx")
@@ -466,18 +484,20 @@ def test_the_exported_model_predicts_what_ours_predicts(task, home, tmp_path, ca
     assert json.loads(session.get_modelmeta().custom_metadata_map["inputs"]) == list(model.encoding.inputs)
 
 
-def test_export_without_its_packages_names_them(home, tmp_path, monkeypatch, capfd):
+def test_export_without_its_packages_names_them(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     line = refused(["export", home / "classification", "--onnx", tmp_path / "a.onnx"], monkeypatch, capfd)
     assert "pip install 'dnasa[onnx]'" in line
 
 
-def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path):
+def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path: Path) -> None:
     for node in range(3):
         table()[[*INPUTS, "kind"]][node::3].to_csv(tmp_path / f"node-{node}.csv", index=False)
     graph = dnasa.topology.complete(3)
 
-    def train(network, folder):
+    def train(network: Network, folder: Path) -> None:
         gather = network.allgather_text
         rows, shards = dnasa.data.from_shards(tmp_path, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
@@ -496,7 +516,7 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path):
 
 
 @pytest.mark.long
-def test_processes_write_the_model_of_the_simulator(home, tmp_path):
+def test_processes_write_the_model_of_the_simulator(home: Path, tmp_path: Path) -> None:
     words = ["train", "--data", home / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 60]
     words += ["--model", f"{home / 'net.py'}:make", "--out", tmp_path / "a"]
     launch = [

@@ -1,11 +1,15 @@
 """Test metrics are also measured on validation rows, with the same model and nothing of the test rows."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from dnasa import data, solve, topology
 from dnasa.core import InputError
+from dnasa.data import Dataset
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.problems.supervised import Supervised, cross_entropy
@@ -15,14 +19,14 @@ TRAIN, HELD_OUT = data.hold_out(ROWS)
 NODES = 4
 
 
-def classification(rows=ROWS, validation=()):
+def classification(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = ()) -> Classification:
     shards = data.divide(rows, TRAIN, "iid", NODES)
     parts = rows.inputs, rows.labels, shards, rows.test_inputs, rows.test_labels
     return Classification(lambda: perceptron(64, 8, 10), *parts, validation=validation)
 
 
-def supervised(rows=ROWS, validation=(), **options):
-    def normalised():
+def supervised(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = (), **options: Any) -> Supervised:
+    def normalised() -> torch.nn.Sequential:
         return torch.nn.Sequential(
             torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 10)
         )
@@ -31,13 +35,13 @@ def supervised(rows=ROWS, validation=(), **options):
     return Supervised(normalised, cross_entropy, rows, shards, validation=validation, train_metrics=False, **options)
 
 
-def evaluated(problem):
+def evaluated(problem: Classification | Supervised) -> dict[str, np.ndarray]:
     points = torch.stack([problem.start(seed) for seed in (0, 1)])[None]
     return {name: value.numpy() for name, value in problem.evaluate(points, range(NODES)).items() if name != "gradient"}
 
 
 @pytest.mark.parametrize("make", [classification, supervised])
-def test_validation_metrics_are_test_metrics_on_other_rows(make):
+def test_validation_metrics_are_test_metrics_on_other_rows(make: Callable[..., Any]) -> None:
     """With as many rows at every node, the average over the nodes is that over the rows."""
     rows = HELD_OUT[: len(HELD_OUT) // NODES * NODES]
     validated = evaluated(make(validation=data.divide_validation(rows, NODES)))
@@ -50,12 +54,12 @@ def test_validation_metrics_are_test_metrics_on_other_rows(make):
         np.testing.assert_array_equal(validated[name], plain[name])
 
 
-def test_with_statistics_of_its_own_a_node_validates_with_them():
+def test_with_statistics_of_its_own_a_node_validates_with_them() -> None:
     task = supervised(validation=data.divide_validation(HELD_OUT, NODES), buffers="local")
     assert np.isfinite(evaluated(task)["validation_loss"]).all()
 
 
-def test_every_node_counts_the_same_in_validation():
+def test_every_node_counts_the_same_in_validation() -> None:
     parts = [HELD_OUT[:50], HELD_OUT[50:60], HELD_OUT[60:61], HELD_OUT[61:64]]
     alone = [evaluated(classification(validation=[part] * NODES))["validation_loss"] for part in parts]
     np.testing.assert_allclose(
@@ -63,22 +67,22 @@ def test_every_node_counts_the_same_in_validation():
     )
 
 
-def test_validation_rows_are_part_of_what_a_resumed_run_must_have():
+def test_validation_rows_are_part_of_what_a_resumed_run_must_have() -> None:
     problems = [classification(validation=data.divide_validation(rows, NODES)) for rows in (HELD_OUT, HELD_OUT[:-1])]
     prints = [[problem.node_fingerprint(node) for node in range(NODES)] for problem in (*problems, classification())]
     assert prints[0] != prints[1] != prints[2]
 
 
-def test_the_history_has_the_validation_metrics():
+def test_the_history_has_the_validation_metrics() -> None:
     task = classification(validation=data.divide_validation(HELD_OUT, NODES))
     last = solve(task, topology.ring(NODES), steps=60).history.iloc[-1]
     assert last.validation_accuracy == pytest.approx(last.test_accuracy, abs=0.15)
 
 
-def test_validation_rows_must_be_given_for_every_node():
+def test_validation_rows_must_be_given_for_every_node() -> None:
     with pytest.raises(InputError, match="validation rows for 1 nodes and shards for 4"):
         classification(validation=[HELD_OUT])
 
 
-def test_an_error_is_one_line_whatever_it_quotes():
+def test_an_error_is_one_line_whatever_it_quotes() -> None:
     assert str(InputError("There is no column 'a\x0bb\u2028c'.")) == "There is no column 'a b c'."

@@ -5,14 +5,17 @@ import queue
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
 
-from dnasa.core import ProcessLost
+from dnasa.core import Array, Channel, ProcessLost
 from dnasa.networks.monitor import Monitor
-from dnasa.networks.processes import ProcessExchange, blocks
+from dnasa.networks.processes import Message, ProcessExchange, blocks
+from dnasa.topology import Topology
 
 TIMEOUT = 120  # seconds; only a deadlock takes so long
 
@@ -22,39 +25,41 @@ class ThreadTransport:
 
     carries_cuda = False
 
-    def __init__(self, rank, size, hub, tag=0, survives=False, monitor=None):
+    def __init__(
+        self, rank: int, size: int, hub: "Hub", tag: Any = 0, survives: bool = False, monitor: Monitor | None = None
+    ):
         self.rank, self.size, self.hub, self.tag, self.survives = rank, size, hub, tag, survives
         self.monitor = monitor
 
-    def start(self, receives, sends):
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
         for peer, buffer in sends:
             self.hub.queue(self.tag, self.rank, peer).put(torch.as_tensor(buffer).clone())
         return receives
 
-    def finish(self, pending):
+    def finish(self, pending: Any) -> None:
         for peer, buffer in pending:
             torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank, self.monitor))
 
-    def sum(self, buffer):
+    def sum(self, buffer: Array) -> Array:
         total = sum(self.hub.allgather(self.rank, np.asarray(buffer)))
         return torch.as_tensor(total) if isinstance(buffer, torch.Tensor) else total
 
-    def duplicate(self):
+    def duplicate(self) -> "ThreadTransport":
         self.duplicates = getattr(self, "duplicates", 0) + 1
         return ThreadTransport(self.rank, self.size, self.hub, (self.tag, self.duplicates), self.survives, self.monitor)
 
-    def shrink(self):
+    def shrink(self) -> "tuple[list[int], ThreadTransport]":
         alive, hub = self.hub.shrink(self.rank)
         return alive, ThreadTransport(alive.index(self.rank), len(alive), hub, survives=True)
 
-    def allgather_text(self, text):
+    def allgather_text(self, text: str) -> list[str]:
         return self.hub.allgather(self.rank, text)
 
 
 class Hub:
     """What the threads share."""
 
-    def __init__(self, size):
+    def __init__(self, size: int):
         self.queues = defaultdict(queue.Queue)
         self.lock = threading.Lock()
         self.slots = [None] * size
@@ -62,11 +67,11 @@ class Hub:
         self.lost, self.next = set(), None
         self.reports = [""] * size
 
-    def queue(self, *address):
+    def queue(self, *address: Any) -> queue.Queue[torch.Tensor]:
         with self.lock:
             return self.queues[address]
 
-    def receive(self, tag, sender, receiver, monitor):
+    def receive(self, tag: Any, sender: int, receiver: int, monitor: Monitor | None) -> torch.Tensor:
         waited = time.monotonic()
         while True:
             with contextlib.suppress(queue.Empty):
@@ -77,14 +82,14 @@ class Hub:
                 raise ProcessLost("a thread has exited")
             assert time.monotonic() < waited + TIMEOUT, "deadlock"
 
-    def allgather(self, rank, value):
+    def allgather(self, rank: int, value: Any) -> list[Any]:
         self.slots[rank] = value
         self._wait()
         values = list(self.slots)
         self._wait()
         return values
 
-    def _wait(self):
+    def _wait(self) -> None:
         try:
             self.barrier.wait()
         except threading.BrokenBarrierError:
@@ -92,27 +97,34 @@ class Hub:
                 raise ProcessLost("a thread has exited") from None
             raise
 
-    def lose(self, rank):
+    def lose(self, rank: int) -> None:
         """From here on this rank is gone, and all who wait are told."""
         with self.lock:
             self.lost.add(rank)
             self.next = self.next or Hub(len(self.slots) - 1)
         self.barrier.abort()
 
-    def shrink(self, rank):
+    def shrink(self, rank: int) -> tuple[list[int], Any]:
         return [other for other in range(len(self.slots)) if other not in self.lost], self.next
 
 
 class HubBoard:
-    def __init__(self, hub, rank):
+    def __init__(self, hub: Hub, rank: int):
         self.hub, self.rank = hub, rank
 
-    def share(self, report):
+    def share(self, report: str) -> list[str]:
         self.hub.reports[self.rank] = report
         return list(self.hub.reports)
 
 
-def run_threads(topology, work, processes=None, channel=None, survive=False, monitored=False):
+def run_threads(
+    topology: Topology,
+    work: Callable[..., Any],
+    processes: int | None = None,
+    channel: Channel | None = None,
+    survive: bool = False,
+    monitored: bool = False,
+) -> list[Any]:
     """Call `work(network)` in a thread for every process; the list of what each returned.
 
     With `survive`, one thread may raise SystemExit: it counts as a lost process and returns None. With `monitored`, every
@@ -122,7 +134,7 @@ def run_threads(topology, work, processes=None, channel=None, survive=False, mon
     hub = Hub(size)
     assert len(blocks(topology.nodes, size)) == size
 
-    def one(rank):
+    def one(rank: int) -> Any:
         try:
             monitor = Monitor(HubBoard(hub, rank), rank, size, interval=0.02) if monitored else None
             transport = ThreadTransport(rank, size, hub, survives=survive, monitor=monitor)

@@ -3,14 +3,19 @@
 Every twin takes a gradient oracle `gradient(i, x_i, t)`, W, the start and the schedules, and returns all iterates.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
+from dnasa.core import Array, Schedule
 
-def average(W, values, i):
+
+def average(W: Array, values: Sequence[Any] | np.ndarray, i: int) -> Any:
     return sum(W[i, j] * values[j] for j in range(len(values)))
 
 
-def dsgd(gradient, W, start, steps, eta):
+def dsgd(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     trace = []
     for t in range(steps):
@@ -20,7 +25,7 @@ def dsgd(gradient, W, start, steps, eta):
     return trace
 
 
-def dmsgd(gradient, W, start, steps, eta):
+def dmsgd(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
     trace = []
@@ -32,7 +37,7 @@ def dmsgd(gradient, W, start, steps, eta):
     return trace
 
 
-def dadam(gradient, W, start, steps, eta):
+def dadam(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """Algorithm 1 of Kingma and Ba at each node, coordinate by coordinate, with t = 1 in the first step."""
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
@@ -52,7 +57,16 @@ def dadam(gradient, W, start, steps, eta):
     return trace
 
 
-def adanasa(gradient, W, start, steps, eta, alpha, beta, weight=None):
+def adanasa(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    alpha: Schedule,
+    beta: Schedule,
+    weight: Schedule | None = None,
+) -> list[Array]:
     """As docs/which-rule.md prints it, coordinate by coordinate."""
     n, d = len(W), len(start)
     every = max(1, d // 10_000)
@@ -89,7 +103,7 @@ def adanasa(gradient, W, start, steps, eta, alpha, beta, weight=None):
     return trace
 
 
-def d2(gradient, W, start, steps, eta):
+def d2(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     x_old: list = []
     g_old: list = []
@@ -105,7 +119,7 @@ def d2(gradient, W, start, steps, eta):
     return trace
 
 
-def dsgt(gradient, W, start, steps, eta):
+def dsgt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """Algorithm 1 from its first line: u and v start at the gradient of the starting point."""
     n, x = len(W), [start.copy() for _ in W]
     v = [gradient(i, x[i], 0) for i in range(n)]
@@ -120,7 +134,15 @@ def dsgt(gradient, W, start, steps, eta):
     return trace
 
 
-def _averaged(gradient, W, start, steps, eta, alpha, direction):
+def _averaged(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    alpha: Schedule,
+    direction: Callable[[Array], Array],
+) -> list[Array]:
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
     u, v, z = ([np.zeros(d) for _ in range(n)] for _ in range(3))
@@ -138,19 +160,25 @@ def _averaged(gradient, W, start, steps, eta, alpha, direction):
     return trace
 
 
-def dasagt(gradient, W, start, steps, eta, alpha):
+def dasagt(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, alpha: Schedule
+) -> list[Array]:
     return _averaged(gradient, W, start, steps, eta, alpha, lambda z: z)
 
 
-def dnasa(gradient, W, start, steps, eta, alpha):
-    def direction(z):
+def dnasa(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, alpha: Schedule
+) -> list[Array]:
+    def direction(z: Array) -> Array:
         length = np.sqrt(sum(value * value for value in z))
         return z / length if length > 0 else np.zeros_like(z)
 
     return _averaged(gradient, W, start, steps, eta, alpha, direction)
 
 
-def gt_hsgd(gradient, W, start, steps, eta, beta):
+def gt_hsgd(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, beta: Schedule
+) -> list[Array]:
     """Algorithm 1 of Xin, Khan and Kar from its first line, with one batch in place of the first b_0 samples."""
     n, x = len(W), [start.copy() for _ in W]
     v_old = [np.zeros_like(start) for _ in W]
@@ -168,7 +196,7 @@ def gt_hsgd(gradient, W, start, steps, eta, beta):
     return trace
 
 
-def kgt(gradient, W, start, steps, eta, K=10):
+def kgt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, K: int = 10) -> list[Array]:
     """K-GT of Liu et al. round by round, with c = 0 at the start and eta_s = 1; the trace has the local iterates, too."""
     n, x = len(W), [start.copy() for _ in W]
     c = [np.zeros_like(start) for _ in W]
@@ -189,12 +217,12 @@ def kgt(gradient, W, start, steps, eta, K=10):
     return trace
 
 
-def demuon(gradient, W, start, steps, eta):
+def demuon(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """A matrix of two rows and a vector of two; five iterations of Muon's polynomial, on the singular values."""
     n, x = len(W), [start.copy() for _ in W]
     m, v = np.zeros((n, len(start))), np.zeros((n, len(start)))
 
-    def msgn(matrix):
+    def msgn(matrix: Array) -> Array:
         U, S, V = np.linalg.svd(matrix, full_matrices=False)
         S = S / np.sqrt((S**2).sum())
         for _ in range(5):
@@ -215,7 +243,7 @@ def demuon(gradient, W, start, steps, eta):
     return trace
 
 
-def sgp(gradient, P, start, steps, eta):
+def sgp(gradient: Callable[..., Array], P: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """Algorithm 1 of Assran et al.: the trace has z = x/w."""
     n, x, w = len(P), [start.copy() for _ in P], [1.0 for _ in P]
     z, trace = list(x), []
@@ -228,7 +256,7 @@ def sgp(gradient, P, start, steps, eta):
     return trace
 
 
-def push_dsgt(gradient, C, start, steps, eta):
+def push_dsgt(gradient: Callable[..., Array], C: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """Push-DIGing, Algorithm 2 of Nedic, Olshevsky and Shi, in its own letters; y starts at the gradient of the start."""
     n, u, v = len(C), [start.copy() for _ in C], [1.0 for _ in C]
     x = list(u)
@@ -246,7 +274,7 @@ def push_dsgt(gradient, C, start, steps, eta):
     return trace
 
 
-def qg_dsgdm(gradient, W, start, steps, eta):
+def qg_dsgdm(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """Algorithm 1 of Lin et al., with beta = mu = 0.9."""
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
@@ -261,7 +289,7 @@ def qg_dsgdm(gradient, W, start, steps, eta):
     return trace
 
 
-def mt(gradient, W, start, steps, eta):
+def mt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """As Takezawa et al. print it, from u = c = 0."""
     n, x = len(W), [start.copy() for _ in W]
     u, c = ([np.zeros_like(start) for _ in W] for _ in range(2))
@@ -275,7 +303,9 @@ def mt(gradient, W, start, steps, eta):
     return trace
 
 
-def gt_nsgdm(gradient, W, start, steps, eta, beta):
+def gt_nsgdm(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, beta: Schedule
+) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     v, y = ([np.zeros_like(start) for _ in W] for _ in range(2))
     trace = []
@@ -289,7 +319,7 @@ def gt_nsgdm(gradient, W, start, steps, eta, beta):
     return trace
 
 
-def edm(gradient, W, start, steps, eta):
+def edm(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """In one line, without psi: x+ = W[2x - x_old - eta m + eta_old m_old]; the first step is W[x - eta m]."""
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
@@ -306,7 +336,7 @@ def edm(gradient, W, start, steps, eta):
     return trace
 
 
-def extra(gradient, W, start, steps, eta):
+def extra(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """Algorithm 1 of Shi et al. with W~ = (I + W) / 2, two iterates and two gradients at hand."""
     n, x = len(W), [start.copy() for _ in W]
     half = (np.eye(n) + W) / 2
@@ -325,7 +355,7 @@ def extra(gradient, W, start, steps, eta):
     return trace
 
 
-def gt_adam(gradient, W, start, steps, eta):
+def gt_adam(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     """As Carnevale et al. print it: the tracker starts at the gradient of the starting point; coordinate by coordinate."""
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
