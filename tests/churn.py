@@ -43,8 +43,9 @@ class Job:
         self.words = [f"127.0.0.1:{port}", str(steps), str(pace), str(self.folder), "hidden" if hidden else "open"]
         self.log = (self.folder / "log").open("w")
         self.processes = [self.start() for _ in range(NODES)]
-        self.due = []  # when processes that ended are started again
-        self.faulty, self.restarts = set(), 0
+        self.due: list[float] = []  # when processes that ended are started again
+        self.faulty: set[int] = set()
+        self.restarts = 0
 
     def start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(JOB), *self.words]
@@ -79,7 +80,8 @@ class Job:
             time.sleep(0.1)
 
     def close(self) -> None:
-        for process in (*self.processes, self.rendezvous):
+        every: list[subprocess.Popen[Any]] = [*self.processes, self.rendezvous]
+        for process in every:
             process.kill()
             process.wait()
         self.log.close()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from dnasa import rules, solve, topology
 from dnasa.core import Array
 from dnasa.networks import connect
 from dnasa.problems import Custom, LeastSquares
+from dnasa.topology import Changing, Topology
 
-GRAPHS = {
+GRAPHS: dict[str, Callable[[], Topology | Changing]] = {
     "ring": lambda: topology.ring(8, weights="lazy"),
     "random": lambda: topology.random(8, p=0.5, seed=3),
     "star": lambda: topology.star(8),
@@ -37,7 +38,7 @@ def samples(problem: LeastSquares) -> dict[str, float]:
                 drawn[f"{node} {t}"] = float(np.asarray(out)[0, k].sum())
         return out
 
-    problem.samples.at = at
+    problem.samples.at = at  # type: ignore[assignment, method-assign]
     return drawn
 
 
@@ -141,8 +142,9 @@ def optimizer(engine: str) -> None:
 def expressive(engine: str) -> None:
     """Every small rule against the simulator."""
     import test_expressiveness as tests
+    from expressive_rules import CASES
 
-    for name, case in tests.CASES.items():
+    for name, case in CASES.items():
         net = connect(case.graph(tests.NODES), engine, channel=case.channel)
         real, simulated = (tests.run(name, network, evaluate=[40]) for network in (net, None))
         np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)

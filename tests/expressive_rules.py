@@ -162,7 +162,7 @@ class Case(NamedTuple):
     rule: Any
     graph: Any = topology.ring
     channel: Any = None
-    options: dict = {}  # noqa: RUF012 (never changed)
+    options: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
 
 def lazy(n: int) -> Any:

@@ -131,7 +131,7 @@ def signal_later(rng: np.random.Generator, signal_number: signal.Signals = signa
 
 
 def kill(
-    seed: int, folder: Path, faults: Counter, number: signal.Signals = signal.SIGKILL, damage: bool = False
+    seed: int, folder: Path, faults: Counter[str], number: signal.Signals = signal.SIGKILL, damage: bool = False
 ) -> int:
     """Killed at random moments, up to five times, and resumed each time."""
     setting = Setting(seed)
@@ -162,17 +162,17 @@ def kill(
     return lost_updates(Result.load(folder), expected)
 
 
-def interrupt(seed: int, folder: Path, faults: Counter) -> int:
+def interrupt(seed: int, folder: Path, faults: Counter[str]) -> int:
     """Ctrl-C: the step is finished, a checkpoint written."""
     return kill(seed, folder, faults, signal.SIGINT)
 
 
-def damage(seed: int, folder: Path, faults: Counter) -> int:
+def damage(seed: int, folder: Path, faults: Counter[str]) -> int:
     """Killed, and its newest files truncated or changed before it is resumed."""
     return kill(seed, folder, faults, damage=True)
 
 
-def damage_files(folder: Path, rng: np.random.Generator, faults: Counter) -> None:
+def damage_files(folder: Path, rng: np.random.Generator, faults: Counter[str]) -> None:
     files = checkpoints.found(folder / "checkpoints")[: int(rng.integers(0, 3))]
     if rng.random() < 0.2 and (folder / "history.csv").exists():
         files.append(folder / "history.csv")
@@ -188,7 +188,7 @@ def damage_files(folder: Path, rng: np.random.Generator, faults: Counter) -> Non
         faults["damaged files"] += 1
 
 
-def full_disk(seed: int, folder: Path, faults: Counter) -> int:
+def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
     """The disk is full from some write on: a RunError, the last good checkpoint stays, and the run continues later."""
     setting = Setting(seed)
     expected = setting.run()
@@ -204,7 +204,7 @@ def full_disk(seed: int, folder: Path, faults: Counter) -> int:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             sync(number)
 
-        os.fsync = full
+        os.fsync = full  # type: ignore[assignment]
         setting.run(folder=folder, checkpoint_every=setting.every)
 
     code = in_child(work)
@@ -221,7 +221,7 @@ def full_disk(seed: int, folder: Path, faults: Counter) -> int:
     return lost_updates(setting.run(folder=folder, resume=resume, checkpoint_every=setting.every), expected)
 
 
-def lost_messages(seed: int, folder: Path, faults: Counter) -> int:
+def lost_messages(seed: int, folder: Path, faults: Counter[str]) -> int:
     """W stays symmetric and doubly stochastic, the tracker's mean stays the gradients', and a run repeats exactly."""
     setting = Setting(seed, steps=60, unreliable=True)
     losses = Losses(setting.faults["drop"], setting.faults["away"], seed)
@@ -231,7 +231,8 @@ def lost_messages(seed: int, folder: Path, faults: Counter) -> int:
         np.testing.assert_allclose(weights.sum(0), 1, atol=1e-12)
         assert weights.min() >= 0
         faults["lost messages"] += int((setting.graph.sparse.toarray() > 0).sum() - (weights > 0).sum())
-    network, rng = setting.network(), np.random.default_rng(seed)
+    network: Any = setting.network()
+    rng = np.random.default_rng(seed)
     memory: list[Memory] = [()]
     plain = Network(network.nodes, lambda messages, t: through_channel(network, memory, messages, t), network.mean)
     rule = rules.dnasa(lambda t: 0.1, lambda t: 0.5)
@@ -248,7 +249,7 @@ def through_channel(network: Network, memory: list[Any], messages: Messages, t: 
     return mixed
 
 
-def mpi_survive(seed: int, folder: Path, faults: Counter) -> int:
+def mpi_survive(seed: int, folder: Path, faults: Counter[str]) -> int:
     """Processes die at random steps; the others continue to the end."""
     rng = np.random.default_rng([seed, 5])
     processes = int(rng.integers(3, 7))
@@ -270,7 +271,7 @@ def mpi_survive(seed: int, folder: Path, faults: Counter) -> int:
     return sum(len(set(range(300)) - steps) for steps in taken)
 
 
-def mpi_resume(seed: int, folder: Path, faults: Counter) -> int:
+def mpi_resume(seed: int, folder: Path, faults: Counter[str]) -> int:
     """All processes die; the run is continued by another number of them, or by the simulator, to the same end."""
     rng = np.random.default_rng([seed, 6])
     first, second = (int(n) for n in rng.choice([1, 2, 3, 4, 6], 2, replace=False))
@@ -298,7 +299,7 @@ def mpi(
     )
 
 
-def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict | None = None) -> Result:
+def job(seed: int, what: str = "alone", folder: Path = Path(), dying: dict[str, Any] | None = None) -> Result:
     """What every process of the MPI trials does."""
     from dnasa.networks import connect
 
@@ -335,7 +336,7 @@ KINDS = {
 }
 
 
-def trial(kind: str, seed: int, faults: Counter) -> int:
+def trial(kind: str, seed: int, faults: Counter[str]) -> int:
     """One trial; its number of lost updates."""
     folder = Path(tempfile.mkdtemp(prefix="dnasa-faults-"))
     try:
@@ -348,7 +349,7 @@ def main(trials: int, report: str | None) -> None:
     total = sum(count for _, count in KINDS.values())
     rows, began = [], time.time()
     for kind, (_, count) in KINDS.items():
-        faults: Counter = Counter()
+        faults: Counter[str] = Counter()
         done, lost = max(1, round(count * trials / total)), 0
         for seed in range(done):
             try:

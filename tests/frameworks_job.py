@@ -71,7 +71,7 @@ def lightning() -> None:
     import lightning
     from lightning.pytorch.strategies import DDPStrategy
 
-    class Module(lightning.LightningModule):
+    class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self, rule: str):
             super().__init__()
             self.net, self.rule = model(), rule

@@ -106,11 +106,12 @@ def job(folder: str, seed: str, processes: str, kinds: str) -> None:
     Path(folder, f"times-{rank}.json").write_text(json.dumps(times))
 
 
-def record_transports(network: Network) -> list:
+def record_transports(network: Network) -> list[Any]:
     """The one in use is the last."""
     from dnasa.networks import mpi
 
-    transports = [network.at.__self__.transport]
+    at: Any = network.at
+    transports = [at.__self__.transport]
     original = mpi.Transport.shrink
 
     def shrink(self: Any) -> Any:
@@ -122,7 +123,7 @@ def record_transports(network: Network) -> list:
     return transports
 
 
-def inject(fault: Fault, rank: int, transports: list, rng: np.random.Generator) -> None:
+def inject(fault: Fault, rank: int, transports: list[Any], rng: np.random.Generator) -> None:
     if fault.kind == "in recovery" and rank != fault.ranks[0]:
         return kill_in_recovery(rng)
     print(f"fault {fault.step} {time.time()}\n", end="", flush=True)
@@ -149,7 +150,7 @@ def kill_in_recovery(rng: np.random.Generator) -> None:
         if early:
             threading.Timer(delay, kill).start()
         else:
-            mpi.Transport._exchange_places = kill  # type: ignore[method-assign]
+            mpi.Transport._exchange_places = kill  # type: ignore[assignment, method-assign]
         return original(self)
 
     mpi.Transport.shrink = shrink  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from dnasa import pages
 from dnasa.runs import locks
 
 pytestmark = pytest.mark.xdist_group("browser")  # one process starts the browser
-PHONE = {"width": 390, "height": 800}
+PHONE: dict[str, Any] = {"width": 390, "height": 800}
 
 
 @pytest.fixture(scope="module")

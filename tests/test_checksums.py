@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ class Method:
 
 
 DATA, CHANGED = np.arange(4.0), np.arange(4.0) + 1
-PAIRS = {
+PAIRS: dict[str, Callable[[Array], Any]] = {
     "closure": lambda data: by_closure(data, 2.0),
     "list in a closure": lambda data: by_closure(data.tolist(), 2.0),
     "arrays in a list": lambda data: by_closure([data, data], 2.0),
@@ -98,7 +99,7 @@ def test_callables_without_code_and_functions_that_call_themselves_have_fingerpr
     def recursive(x: Array, node: int, rng: np.random.Generator) -> Array:
         return recursive(x, node - 1, rng) if node else x
 
-    recursive_list: list = []
+    recursive_list: list[Any] = []
     recursive_list.append(recursive_list)
     assert prints(Custom(np.clip, np.zeros(2))) != prints(Custom(np.where, np.zeros(2)))
     assert prints(Custom(recursive, np.zeros(2)))[1]

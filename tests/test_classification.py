@@ -50,7 +50,7 @@ def tokens() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 3))
 
 
-NETWORKS = {
+NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, ...], bool]] = {
     "perceptron": (lambda: perceptron(6, 4, 3), (6,), True),
     "lenet": (lenet, (1, 28, 28), True),
     "convolutions": (convolutions, (2, 18, 20), True),
@@ -83,7 +83,7 @@ def test_gradients_of_many_models_are_those_of_each(name: str) -> None:
     flat = torch.stack([torch.cat([p.detach().reshape(-1) for p in net.parameters()]) for net in networks])
     x = torch.randint(0, 9, (4, 5, *shape)) if name == "embedding" else torch.randn(4, 5, *shape, dtype=torch.double)
     y, weight = torch.randint(0, 3, (4, 5)), torch.rand(5, dtype=torch.double)
-    recorded: list = []
+    recorded: list[torch.Tensor] = []
     g = models.gradient(flat, x, y, weight, recorded)
     (losses,) = recorded
     for i, net in enumerate(networks):
@@ -109,7 +109,7 @@ def test_evaluation_is_that_of_the_plain_network() -> None:
     mean = torch.stack([task.start(0), task.start(1)])[:, None]
     evaluated = task.evaluate(mean, range(4))
     for i in range(2):
-        net = task._seeded(i)
+        net: Any = task._seeded(i)
         each = nn.functional.cross_entropy(net(task.inputs), task.labels, reduction="none")
         loss = torch.stack([each[shard].mean() for shard in task.shards]).mean()
         loss.backward()

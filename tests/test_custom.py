@@ -173,8 +173,9 @@ def test_the_rows_of_a_batched_gradient_are_checked_once() -> None:
     ],
 )
 def test_what_is_not_a_function_of_these_arguments_is_refused(options: dict[str, Any], message: str) -> None:
+    usual: dict[str, Any] = {"gradient": node_gradient, "start": np.zeros(DIM)}
     with pytest.raises(InputError, match=message):
-        Custom(**{"gradient": node_gradient, "start": np.zeros(DIM)} | options)
+        Custom(**usual | options)
 
 
 def test_a_function_without_a_signature_is_accepted() -> None:

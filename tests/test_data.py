@@ -112,7 +112,7 @@ def test_cifar10_is_read_from_its_binary_files(home: Path, folder: str, zipped: 
     images, content = cifar10([3, 0, 9])
     for name in datasets.CIFAR10_FILES:
         write(home / folder / name, content, zipped)
-    rows = data.load("cifar10")
+    rows: Any = data.load("cifar10")
     np.testing.assert_array_equal(rows.inputs, np.concatenate(5 * [images]))
     np.testing.assert_array_equal(rows.test_inputs, images)
     assert rows.labels.tolist() == 5 * [3, 0, 9]
@@ -192,7 +192,7 @@ def test_cifar10_comes_from_openml_too(home: Path, monkeypatch: pytest.MonkeyPat
     pixels[0, :1024] = 255
     monkeypatch.setattr(datasets, "fetch_openml", lambda number: (pixels, np.arange(50_002) % 10))
     monkeypatch.setattr(datasets, "_load_or_parse", lambda name, parse: parse())
-    rows = data.load("cifar10")
+    rows: Any = data.load("cifar10")
     assert (rows.source, rows.inputs.dtype) == ("OpenML 40927", np.uint8)
     assert (rows.inputs.shape, rows.test_inputs.shape) == ((50_000, 3, 32, 32), (2, 3, 32, 32))
     assert rows.inputs[0].mean((1, 2)).tolist() == [255, 0, 0]

@@ -16,6 +16,8 @@ from test_shards import frames, write
 from dnasa import cli
 from dnasa.studies import datasets
 
+Run = Callable[..., tuple[Any, str, str]]
+
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
@@ -26,7 +28,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[Any, str, str]]:
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """The exit code and the output of a command in this process, without line breaks and frames of tables."""
 
     def call(*words: object) -> tuple[Any, str, str]:
@@ -40,7 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
     return call
 
 
-def test_what_was_understood_is_shown(table: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
+def test_what_was_understood_is_shown(table: Path, run: Run) -> None:
     code, out, err = run("data", table, "--target", "price")
     assert code == 0, err
     for words in (
@@ -60,7 +62,7 @@ def test_what_was_understood_is_shown(table: Path, run: Callable[..., tuple[Any,
         assert words in out, words
 
 
-def test_tables_are_never_cut_off(tmp_path: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
+def test_tables_are_never_cut_off(tmp_path: Path, run: Run) -> None:
     """Long names and many classes, at the 80 columns of a pipe: all of them are there, and no text ends in dots."""
     names = [f"a_rather_long_name_of_a_class_{i}" for i in range(30)]
     frame = pd.DataFrame({"a_column_with_a_name_that_is_longer_than_any_other": range(300), "kind": names * 10})
@@ -73,9 +75,7 @@ def test_tables_are_never_cut_off(tmp_path: Path, run: Callable[..., tuple[Any, 
     assert "longer_than_any_other" in joined
 
 
-def test_the_default_model_of_images_names_a_smaller_one(
-    tmp_path: Path, run: Callable[..., tuple[Any, str, str]]
-) -> None:
+def test_the_default_model_of_images_names_a_smaller_one(tmp_path: Path, run: Run) -> None:
     for i in range(10):
         (tmp_path / "x" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 25 * i, np.uint8)).save(tmp_path / "x" / "ab"[i % 2] / f"{i}.png")
@@ -86,7 +86,7 @@ def test_the_default_model_of_images_names_a_smaller_one(
         assert ("--model resnet:8 is a smaller one" in out) is mentioned
 
 
-def test_a_long_list_of_classes_is_cut(tmp_path: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
+def test_a_long_list_of_classes_is_cut(tmp_path: Path, run: Run) -> None:
     frame = pd.DataFrame({"a": range(240), "kind": [f"k{i}" for i in range(60)] * 4})
     frame.to_csv(tmp_path / "x.csv", index=False)
     code, out, err = run("data", tmp_path / "x.csv", "--target", "kind", "--nodes", 2)
@@ -106,7 +106,7 @@ def test_every_class_has_a_colour_and_every_node_a_tick(classes: int) -> None:
     assert axis.get_axisbelow() is True
 
 
-def test_the_nodes_files_are_compared(tmp_path: Path, run: Callable[..., tuple[Any, str, str]]) -> None:
+def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
     folder = write(tmp_path / "clinics", frames())
     code, out, err = run("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind")
     assert code == 0, err
@@ -116,9 +116,7 @@ def test_the_nodes_files_are_compared(tmp_path: Path, run: Callable[..., tuple[A
     assert run("data", "digits", "--shard-dir", folder)[0] == 2
 
 
-def test_training_says_what_was_done_and_is_named_after_its_file(
-    table: Path, run: Callable[..., tuple[Any, str, str]]
-) -> None:
+def test_training_says_what_was_done_and_is_named_after_its_file(table: Path, run: Run) -> None:
     code, out, err = run("train", "--data", table, "--target", "price", "--steps", 5, "--nodes", 4)
     assert code == 0, err
     assert "Regression of price" in out
@@ -135,9 +133,7 @@ def test_training_says_what_was_done_and_is_named_after_its_file(
         ("multilabel", "old,dear", "test label accuracy"),
     ],
 )
-def test_rules_are_compared_on_every_task(
-    tmp_path: Path, run: Callable[..., tuple[Any, str, str]], task: str, target: str, column: str
-) -> None:
+def test_rules_are_compared_on_every_task(tmp_path: Path, run: Run, task: str, target: str, column: str) -> None:
     frame = mixed(100).dropna()
     frame = frame.assign(old=(frame.age > 45).astype(int), dear=(frame.price > 140).astype(int))
     frame.to_csv(tmp_path / "x.csv", index=False)
@@ -166,9 +162,7 @@ def test_rules_are_compared_on_every_task(
         ("train --data FILE --target price --partition by_label", "no class to divide them by"),
     ],
 )
-def test_wrong_options_get_one_line(
-    table: Path, run: Callable[..., tuple[Any, str, str]], words: str, line: str
-) -> None:
+def test_wrong_options_get_one_line(table: Path, run: Run, words: str, line: str) -> None:
     code, _, err = run(*(str(table) if word == "FILE" else word for word in words.split()))
     assert code == 2
     assert re.search(line, err), err

@@ -114,7 +114,7 @@ def test_hidden_exchanges_change_no_bit(name: str, processes: int | None) -> Non
 def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_path: Path) -> None:
     if overlap and not CASES[name].rule().hides:
         pytest.skip("cannot be hidden")
-    options = {"folder": tmp_path / "run", "checkpoint_every": 7, "overlap": overlap, "evaluate": 10}
+    options: dict[str, Any] = {"folder": tmp_path / "run", "checkpoint_every": 7, "overlap": overlap, "evaluate": 10}
     expected = run(name, overlap=overlap, evaluate=10)
 
     def killed() -> None:

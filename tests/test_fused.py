@@ -188,7 +188,7 @@ def test_every_run_of_adanasa_uses_its_own_schedules(backend: str, arrays: Calla
 
 @needs_compiler
 def test_runs_of_adanasa_beside_other_rules_are_the_runs_of_the_plain_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ["adanasa", "dnasa", adanasa((5, 30), averaged=True)]
+    made: list[str | Rule] = ["adanasa", "dnasa", adanasa((5, 30), averaged=True)]
 
     def run() -> Array:
         return solve(problems.LeastSquares(dim=30), topology.ring(5), made, seed=[0, 1, 2], steps=60).x
@@ -429,9 +429,9 @@ def test_a_forked_process_continues_with_one_thread() -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_steps_of_a_cuda_graph_are_the_launched_steps(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, network, start = RULES[rule](8), ring(8), torch.randn(2, 8, 300, device="cuda")
-    captured = started(made, network, start)
+    captured: Any = started(made, network, start)
     monkeypatch.setattr(fused, "SMALL", 0)
-    launched = started(made, network, start)
+    launched: Any = started(made, network, start)
     assert captured.backend.graphs is not None
     assert launched.backend.graphs is None
     for t in range(20):
@@ -475,7 +475,7 @@ def test_rules_side_by_side_each_take_their_fast_path() -> None:
         [g.rule for g in made], [g.size for g in made], connect(topology.ring(4)), snapshots, Timeline()
     )
     assert isinstance(stepper, SideBySide)
-    assert [type(each) for each in stepper.steppers] == [Fused, Sequential]
+    assert [type(each) for each in stepper.steppers] == [Fused, Sequential]  # type: ignore[comparison-overlap]
 
 
 def test_it_is_used_where_it_applies_and_nowhere_else() -> None:

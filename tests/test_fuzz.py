@@ -43,7 +43,7 @@ GOOD = {
     "JPEG": as_jpeg((200, 10, 50)),
     "text": "Now is the winter, déjà vu. ".encode() * 10,
 }
-READERS = {
+READERS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: from_file(path, "label")[1:3],
     "libsvm": lambda path: files.read_libsvm(path, 3),
     "idx": lambda path: (files.read_idx(path), None),

@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -33,8 +33,10 @@ LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes, also those inside functions, except imports for type checkers alone."""
     yield tree
-    type_checking = isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING"
-    for child in tree.orelse if type_checking else ast.iter_child_nodes(tree):
+    children: Iterable[ast.AST] = ast.iter_child_nodes(tree)
+    if isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING":
+        children = tree.orelse
+    for child in children:
         yield from statements(child)
 
 

@@ -22,7 +22,7 @@ class Listed:
     """A tool that stores what it is given."""
 
     def __init__(self) -> None:
-        self.runs = {}
+        self.runs: dict[str, list[tuple[int, Mapping[str, float]]]] = {}
 
     def start(self, run: str) -> "Listed":
         self.runs[run] = []

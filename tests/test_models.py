@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_a_function_of_the_users_own_makes_the_network(own: Path) -> None:
-    net = models.make(f"{own}:make", rows(7))()
+    net: Any = models.make(f"{own}:make", rows(7))()
     assert (net.in_features, net.out_features) == (7, 3)
 
 

@@ -93,7 +93,7 @@ def best_of(measure: Measure = ACCURACY, **rules: Any) -> pd.DataFrame:
     return networks.chosen(networks.averages(table(**rules), measure), measure)
 
 
-UNTUNED = {"adanasa": [(np.nan, 0.8, 0.80)], "dnasa": [(np.nan, 0.7, 0.70)]}
+UNTUNED: dict[str, Any] = {"adanasa": [(np.nan, 0.8, 0.80)], "dnasa": [(np.nan, 0.7, 0.70)]}
 
 
 def test_stepsizes_are_chosen_on_validation_rows() -> None:
@@ -179,7 +179,7 @@ def test_without_any_data_the_study_runs_on_digits_and_generated_text(
 def test_a_stopped_part_continues_with_the_rules_that_are_missing(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
+    options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     networks.run(**options)
     path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
     complete_rows = pd.read_csv(path)
@@ -215,7 +215,7 @@ def test_a_part_is_reported_with_the_seeds_that_are_complete(
 def test_results_of_another_number_of_steps_are_not_used(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    options = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
+    options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     first = networks.run(**options).tables["networks-digits"]
     monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=40))
     second = networks.run(**options).tables["networks-digits"]

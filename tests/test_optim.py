@@ -137,7 +137,7 @@ def test_iterates_equal_those_of_solve(rule: str) -> None:
 def test_hidden_exchanges_change_no_bit_of_the_iterates(rule: str) -> None:
     def work(overlap: bool) -> torch.Tensor:
         def run(network: Network) -> torch.Tensor:
-            record: list = []
+            record: list[torch.Tensor] = []
             train(network, rule=rule, eta=ETAS[rule], overlap=overlap, record=record)
             return torch.stack(record)
 
@@ -306,7 +306,7 @@ def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out() -> None
 @pytest.mark.parametrize("rule", ["dnasa", "d2"])
 @pytest.mark.parametrize("optimizer_first", [True, False])
 def test_a_restart_continues_exactly(rule: str, overlap: bool, optimizer_first: bool) -> None:
-    options = {"rule": rule, "eta": ETAS[rule], "overlap": overlap and rule == "dnasa"}
+    options: dict[str, Any] = {"rule": rule, "eta": ETAS[rule], "overlap": overlap and rule == "dnasa"}
 
     def straight(network: Network) -> torch.Tensor:
         return flat(train(network, 30, **options)[0])

@@ -481,7 +481,7 @@ def test_a_folder_of_images_by_class_is_read_as_bytes(tmp_path: Path) -> None:
         paint(tmp_path / "train" / "cat" / f"{i}.png", (200, i, 0))
         paint(tmp_path / "train" / "dog" / f"{i}.jpg", (0, i, 200))
     paint(tmp_path / "test" / "dog" / "1.png", (0, 0, 200))
-    rows = data.load(str(tmp_path))
+    rows: Any = data.load(str(tmp_path))
     assert (rows.inputs.shape, rows.inputs.dtype, rows.test_inputs.shape) == ((12, 3, 6, 8), np.uint8, (1, 3, 6, 8))
     assert encoding_of(rows).classes == ("cat", "dog")
     assert rows.labels.tolist() == [0] * 6 + [1] * 6

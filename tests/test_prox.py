@@ -154,7 +154,10 @@ def lasso_gradient(x: Array, nodes: Array, rngs: Any) -> Array:
 )
 def test_lasso_reaches_the_solution_of_scikit_learn(name: str, options: dict[str, Any], accuracy: float) -> None:
     exact = Lasso(alpha=0.2, fit_intercept=False, tol=1e-12).fit(INPUTS.reshape(-1, 10), LABELS.ravel()).coef_
-    full = lambda x, node: lasso_gradient(x[None], np.array([node]), None)[0]  # noqa: E731
+
+    def full(x: Array, node: int) -> Array:
+        return lasso_gradient(x[None], np.array([node]), None)[0]
+
     problem = Custom(lasso_gradient, np.zeros(10), batched=True, prox=prox.l1(0.2), full_gradient=full)
     result = dnasa.solve(problem, GRAPH, name, steps=3000, **options)
     np.testing.assert_allclose(result.mean, exact, atol=accuracy)

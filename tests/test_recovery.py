@@ -37,11 +37,13 @@ def port() -> Iterator[int]:
 class Process:
     """What `elastic.connect` makes, with the means to end it: its socket is closed, and a neighbour calls for a meeting."""
 
+    joined_with: tuple[torch.Tensor, int]  # its parameters and its step when it had joined
+
     def __init__(self, port: int, nodes: int = 4, timeout: float = 20.0, node: int | None = None):
         store = open_store("127.0.0.1", port, timeout)
         self.members = Members(store, nodes, timeout, node)
         self.exchange = Exchange(self.members, store, dnasa.topology.ring(nodes), 1, None)
-        self.opt = None
+        self.opt: Any = None
 
     def connect(self) -> Network:
         if self.members.started():
@@ -80,7 +82,8 @@ def train(
         if opt.t == leaves_at:
             return process.end()
         while opt.t == 30 and len(opt.nodes) < process.members.nodes and not came():
-            if process.members.monitor.problem is not None:
+            monitor: Any = process.members.monitor
+            if monitor.problem is not None:
                 break
             time.sleep(0.02)
         opt.zero_grad()
@@ -182,7 +185,8 @@ class Scripted:
     """A network of two whose other process has got further when this one loses it."""
 
     def __init__(self, ahead: int):
-        self.ahead, self.notes = ahead, []
+        self.ahead = ahead
+        self.notes: list[str] = []
 
     def network(self) -> Network:
         def positions(text: str) -> list[str]:

@@ -58,8 +58,9 @@ def history(folder: Path) -> pd.DataFrame:
 
 
 def small(folder: Path | None = None, steps: int = 60, **more: Any) -> Result:
-    saved = {"folder": folder, "checkpoint_every": 10} if folder else {}
-    return solve(LeastSquares(dim=4), topology.ring(4), **{"steps": steps, "evaluate": 15} | saved | more)
+    saved: dict[str, Any] = {"folder": folder, "checkpoint_every": 10} if folder else {}
+    chosen: dict[str, Any] = {"steps": steps, "evaluate": 15}
+    return solve(LeastSquares(dim=4), topology.ring(4), **chosen | saved | more)
 
 
 def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_gt_hsgd_reduces_the_variance_of_its_estimate() -> None:
 
 
 # what is 0 on average over the nodes, after every step and after a restart
-BALANCED = {
+BALANCED: dict[str, Callable[[State], Array]] = {
     "mt": lambda s: s.c,
     "extra": lambda s: s.c,
     "edm": lambda s: s.psi - s.x,
@@ -270,7 +270,7 @@ def test_what_must_be_zero_on_average_stays_so_and_is_restored_for_the_nodes_tha
 
 def test_momentum_trackings_estimate_is_the_average_of_the_moving_averages(bumpy: type[Bumpy]) -> None:
     problem = bumpy(8)
-    rule = make("mt", default_schedules("mt", 8), problem.start)
+    rule: Any = make("mt", default_schedules("mt", 8), problem.start)
     network = simulated.connect(topology.ring(8))
     state = trace(rule, problem.all, network, everyone(problem.start, 8))[-1]
     np.testing.assert_allclose(rule.estimate(state).mean(-2), 0.1 * state.u.mean(-2), atol=1e-9)
@@ -478,7 +478,7 @@ def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_co
     name: str, n: int, bumpy: type[Bumpy]
 ) -> None:
     problem, eta = bumpy(1), default_schedules(name, n)
-    memory: dict = {}
+    memory: dict[str, Any] = {}
     x = problem.start
     decentral = trace(
         make(name, eta, problem.start),

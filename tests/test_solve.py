@@ -382,7 +382,12 @@ class SameBuffer(LeastSquares):
 def test_a_problem_may_return_the_same_buffer_at_every_step(rule: str, rounds: int, overlap: bool) -> None:
     if overlap and rule not in ("dnasa", "dasagt"):
         pytest.skip("cannot be hidden")
-    options = {"steps": 30, "eta": None if rule == "dnasa" else 0.01, "rounds": rounds, "overlap": overlap}
+    options: dict[str, Any] = {
+        "steps": 30,
+        "eta": None if rule == "dnasa" else 0.01,
+        "rounds": rounds,
+        "overlap": overlap,
+    }
     graph = topology.ring(5, weights="lazy")
     a, b = (dnasa.solve(kind(dim=4), graph, rule, **options) for kind in (SameBuffer, LeastSquares))
     np.testing.assert_array_equal(a.x, b.x)
@@ -450,8 +455,9 @@ def test_gradient_tracking_has_a_tracking_metric() -> None:
     ids=["seeds", "rules", "etas"],
 )
 def test_repeated_values_are_refused(options: dict[str, Any]) -> None:
+    usual: dict[str, Any] = {"rule": "dnasa", "steps": 3}
     with pytest.raises(InputError, match="is given twice"):
-        dnasa.solve(LeastSquares(dim=3), topology.ring(4), **({"rule": "dnasa", "steps": 3} | options))
+        dnasa.solve(LeastSquares(dim=3), topology.ring(4), **usual | options)
 
 
 # ---------------------------------------------------------------- callbacks, stops, own metrics and stepsizes

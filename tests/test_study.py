@@ -255,7 +255,7 @@ def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path: Path)
     file = tmp_path / "killed.toml"
     file.write_text(KILLED)
     assert run("study", file, "--out", tmp_path / "whole").returncode == 0
-    words = [sys.executable, "-c", KILL, "study", file, "--out", tmp_path / "part"]
+    words: list[str | Path] = [sys.executable, "-c", KILL, "study", file, "--out", tmp_path / "part"]
     killed = subprocess.run(words, env=ENVIRONMENT, capture_output=True, timeout=PATIENCE)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (tmp_path / "part" / "table.csv").exists()

@@ -296,7 +296,7 @@ def test_without_train_metrics_the_training_rows_are_not_evaluated() -> None:
 
 
 def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
-    frozen = perceptron().eval()
+    frozen: Any = perceptron().eval()
     frozen[1].running_mean += 3
     task = Supervised(frozen, nn.functional.mse_loss, table(), [np.arange(30)], batch=BATCH)
     assert not task.module.norms
@@ -354,7 +354,7 @@ def test_flip_and_shift_moves_whole_images(mirrored: bool) -> None:
 
 
 def test_augmentation_depends_on_seed_node_and_step_alone() -> None:
-    drawn: list = []
+    drawn: list[float] = []
 
     def change(inputs: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         drawn.append(torch.rand(1, generator=generator).item())

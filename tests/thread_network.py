@@ -60,11 +60,12 @@ class Hub:
     """What the threads share."""
 
     def __init__(self, size: int):
-        self.queues = defaultdict(queue.Queue)
+        self.queues: dict[tuple[Any, ...], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
         self.lock = threading.Lock()
-        self.slots = [None] * size
+        self.slots: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=TIMEOUT)
-        self.lost, self.next = set(), None
+        self.lost: set[int] = set()
+        self.next: Hub | None = None
         self.reports = [""] * size
 
     def queue(self, *address: Any) -> queue.Queue[torch.Tensor]:

@@ -105,8 +105,8 @@ def adanasa(
 
 def d2(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
-    x_old: list = []
-    g_old: list = []
+    x_old: list[Array] = []
+    g_old: list[Array] = []
     trace = []
     for t in range(steps):
         g = [gradient(i, x[i], t) for i in range(n)]
@@ -323,7 +323,7 @@ def edm(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta:
     """In one line, without psi: x+ = W[2x - x_old - eta m + eta_old m_old]; the first step is W[x - eta m]."""
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
-    x_old: list = []
+    x_old: list[Array] = []
     trace = []
     for t in range(steps):
         m_old, m = m, [0.9 * m[i] + (1 - 0.9) * gradient(i, x[i], t) for i in range(n)]
@@ -340,8 +340,8 @@ def extra(gradient: Callable[..., Array], W: Array, start: Array, steps: int, et
     """Algorithm 1 of Shi et al. with W~ = (I + W) / 2, two iterates and two gradients at hand."""
     n, x = len(W), [start.copy() for _ in W]
     half = (np.eye(n) + W) / 2
-    x_old: list = []
-    g_old: list = []
+    x_old: list[Array] = []
+    g_old: list[Array] = []
     trace = []
     for t in range(steps):
         g = [gradient(i, x[i], t) for i in range(n)]
