@@ -2,10 +2,10 @@
 
     python -m benchmarks.update [cpu | cuda] [dnasa | adanasa]
 
-D-NASA must read x, u, z, the gradient and the last gradient, and write x, u, z and the gradient: nine
-arrays of nodes x parameters. AdaNASA must read x, y, z, m and the gradient, and write x, y, z and m: nine. The floor is a copy of four arrays into four
-others, interleaved with the rest. "Sequential" is the rule as it is written, "fused" what `solve` uses; on a GPU AdaNASA has
-no fused step in the simulator.
+D-NASA must read x, u, z, the gradient and the last gradient, and write x, u, z and the gradient: nine arrays of
+nodes x parameters. AdaNASA must read x, y, z, m and the gradient, and write x, y, z and m: nine as well. The floor is a copy of
+four arrays into four others, interleaved with the rest. "Sequential" is the rule as it is written, "fused" what `solve` uses;
+on a GPU AdaNASA has no fused step in the simulator.
 """
 
 import statistics
