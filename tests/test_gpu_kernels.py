@@ -31,6 +31,12 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(DEVICE)
 
 
+def parted(p: Tensor, outputs: int, terms: int) -> tuple[Tensor, Tensor | None]:
+    """The kernels and the biases of all models, as views."""
+    biases = p[:, outputs * terms :]
+    return p[:, : outputs * terms].view(len(p), outputs, terms), biases if biases.shape[1] else None
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
 def test_convolutions_and_their_gradients_are_those_of_torch(name: str, bias: bool) -> None:
@@ -39,13 +45,9 @@ def test_convolutions_and_their_gradients_are_those_of_torch(name: str, bias: bo
     p, x = random(models, outputs * (terms + bias)), random(models, inputs, batch, height, width)
     dy = random(models, outputs, batch, height - kernel[0] + 1, width - kernel[1] + 1)
     g = torch.full_like(p, torch.nan)
-    weights, biases = (
-        (lambda a: a[:, : outputs * terms].view(models, outputs, terms)),
-        (lambda a: a[:, outputs * terms :] if bias else None),
-    )
-    y = gpu_kernels.convolve(x, weights(p), biases(p), kernel)
-    gpu_kernels.weight_gradients(x, dy, weights(g), biases(g), kernel)
-    dx = gpu_kernels.input_gradients(dy, weights(p), kernel)
+    y = gpu_kernels.convolve(x, *parted(p, outputs, terms), kernel)
+    gpu_kernels.weight_gradients(x, dy, *parted(g, outputs, terms), kernel)
+    dx = gpu_kernels.input_gradients(dy, parted(p, outputs, terms)[0], kernel)
     for r in range(models):
         conv = nn.Conv2d(inputs, outputs, kernel, bias=bias, dtype=torch.float64, device=DEVICE)
         nn.utils.vector_to_parameters(p[r].double(), conv.parameters())

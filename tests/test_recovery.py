@@ -34,13 +34,16 @@ def port() -> Iterator[int]:
     del store
 
 
+PATIENCE = 60.0  # seconds to reach the store, on a busy machine
+
+
 class Process:
     """What `elastic.connect` makes, with the means to end it: its socket is closed, and a neighbour calls for a meeting."""
 
     joined_with: tuple[torch.Tensor, int]  # its parameters and its step when it had joined
 
     def __init__(self, port: int, nodes: int = 4, timeout: float = 20.0, node: int | None = None):
-        store = open_store("127.0.0.1", port, timeout)
+        store = open_store("127.0.0.1", port, PATIENCE)
         self.members = Members(store, nodes, timeout, node)
         self.exchange = Exchange(self.members, store, dnasa.topology.ring(nodes), 1, None)
         self.opt: Any = None
