@@ -34,9 +34,6 @@ def port() -> Iterator[int]:
     del store
 
 
-PATIENCE = 60.0  # seconds to reach the store, on a busy machine
-
-
 class Process:
     """What `elastic.connect` makes, with the means to end it: its socket is closed, and a neighbour calls for a meeting."""
 

@@ -126,12 +126,8 @@ class Classification(Sharded):
         return self._gradient_of(flat, rows)
 
     def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
-        inputs, labels = (
-            part.index_select(0, rows.flatten()).unflatten(0, rows.shape) for part in (self.inputs, self.labels)
-        )
-        if len(rows) < len(flat):
-            labels = labels.repeat_interleave(len(flat) // len(rows), 0)
-        return self.models.gradient(flat, inputs, labels, self.loss_scale / self.batch)
+        labels = self.labels[rows].repeat_interleave(len(flat) // len(rows), 0)
+        return self.models.gradient(flat, self.inputs[rows], labels, self.loss_scale / self.batch)
 
     def _models_in_budget(self, rows: int) -> int:
         """How many models with so many rows each fit into the budget."""
