@@ -174,6 +174,7 @@ class Transport:
     def finish(self, pending: "Posted") -> None:
         requests = pending.requests
         began = time.monotonic()
+        yield_processor()  # where processes share a core, the others then have sent
         while not self._all_done(requests):
             yield_processor()
             if self._overdue(began):
