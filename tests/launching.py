@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -76,20 +77,23 @@ def run_forks(
         ]
         for process in started:
             process.start()
-        wait_for(started)
+        failed = wait_for(started)
         texts = ["".join(path.read_text() for path in paths) for paths in zip(*outputs, strict=True)]
-    code = next((process.exitcode for process in started if process.exitcode), 0)
-    return subprocess.CompletedProcess(words, code, *texts)
+    return subprocess.CompletedProcess(words, failed, *texts)
 
 
-def wait_for(started: Sequence[BaseProcess]) -> None:
-    """Until all have ended; when one fails, the others are killed."""
-    while (running := [p for p in started if p.is_alive()]) and not any(p.exitcode for p in started):
-        if not connection.wait([p.sentinel for p in running], timeout=PATIENCE):
-            break
-    for process in running:
-        process.kill()
-        process.join()
+def wait_for(started: Sequence[BaseProcess]) -> int:
+    """Until all have ended; when one fails, the others are killed. Returns its exit code."""
+    end = time.monotonic() + PATIENCE
+    try:
+        while (running := [p for p in started if p.is_alive()]) and not any(p.exitcode for p in started):
+            if not connection.wait([p.sentinel for p in running], timeout=end - time.monotonic()):
+                raise TimeoutError(f"{len(running)} of {len(started)} processes ran for more than {PATIENCE} s.")
+        return next((p.exitcode for p in started if p.exitcode), 0)
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
 
 
 def run_as_main(words: list[str], cwd: Path | str, variables: dict[str, object], outputs: list[Path]) -> None:

@@ -4,18 +4,18 @@ With `TRITON_INTERPRET=1` they run without a GPU, in Triton's interpreter.
 """
 
 import os
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from dnasa.problems import gpu_kernels
+from dnasa.problems.batched import Models
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = [
-    pytest.mark.skipif(not gpu_kernels.available(), reason="needs Triton"),
-    pytest.mark.skipif(DEVICE == "cpu" and not os.environ.get("TRITON_INTERPRET"), reason="needs a GPU"),
-]
+pytest.importorskip("triton", reason="needs Triton")
+pytestmark = pytest.mark.skipif(DEVICE == "cpu" and not os.environ.get("TRITON_INTERPRET"), reason="needs a GPU")
 
 SHAPES = {  # inputs, outputs, kernel, height, width, batch
     "LeNet's second": (6, 16, (5, 5), 12, 12, 3),
@@ -27,8 +27,8 @@ SHAPES = {  # inputs, outputs, kernel, height, width, batch
 }
 
 
-def random(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(DEVICE)
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def parted(p: Tensor, outputs: int, terms: int) -> tuple[Tensor, Tensor | None]:
@@ -42,8 +42,8 @@ def parted(p: Tensor, outputs: int, terms: int) -> tuple[Tensor, Tensor | None]:
 def test_convolutions_and_their_gradients_are_those_of_torch(name: str, bias: bool) -> None:
     inputs, outputs, kernel, height, width, batch = SHAPES[name]
     models, terms = 3, inputs * kernel[0] * kernel[1]
-    p, x = random(models, outputs * (terms + bias)), random(models, inputs, batch, height, width)
-    dy = random(models, outputs, batch, height - kernel[0] + 1, width - kernel[1] + 1)
+    p, x = random(models, outputs * (terms + bias)), random(models, inputs, batch, height, width, seed=1)
+    dy = random(models, outputs, batch, height - kernel[0] + 1, width - kernel[1] + 1, seed=2)
     g = torch.full_like(p, torch.nan)
     y = gpu_kernels.convolve(x, *parted(p, outputs, terms), kernel)
     gpu_kernels.weight_gradients(x, dy, *parted(g, outputs, terms), kernel)
@@ -68,13 +68,45 @@ def test_convolutions_and_their_gradients_are_those_of_torch(name: str, bias: bo
 def test_pools_and_their_gradients_are_those_of_torch(kernel: tuple[int, int], height: int, width: int) -> None:
     x = random(2, 3, 4, height, width)
     x[0, 0, 0] = 1.0  # equal numbers: the first counts
-    x[1, 0, 0, 0, 0] = torch.nan
+    x[1, 0, 0, kernel[0] - 1, kernel[1] - 1] = torch.nan  # the last of its window
     y, places = gpu_kernels.pool(x, kernel)
     images = x.flatten(0, 1).requires_grad_()
     expected = nn.functional.max_pool2d(images, kernel)
     assert torch.equal(y.flatten(0, 1).nan_to_num(7.0), expected.nan_to_num(7.0))
-    dy = random(*y.shape)
+    dy = random(*y.shape, seed=1)
     dx = gpu_kernels.unpool(dy, places, x.shape, kernel)
     expected.backward(dy.flatten(0, 1))
     assert images.grad is not None
     assert torch.equal(dx.flatten(0, 1), images.grad)
+
+
+@pytest.mark.parametrize("sharing", [1, 2])
+def test_networks_have_the_gradients_that_they_have_without_the_kernels(
+    sharing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sharing` models have the same inputs; then their first convolution uses patches."""
+    layers = (
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 4, (2, 3), padding=(0, 2), bias=False),
+    )
+    models = Models(nn.Sequential(*layers, nn.ReLU(), nn.MaxPool2d((3, 1)), nn.Flatten(), nn.Linear(24, 5)).to(DEVICE))
+    count, batch = 4, 3
+    flat, inputs = random(count, sum(models.sizes)), random(count // sharing, batch, 2, 8, 8, seed=1)
+    labels = torch.arange(count * batch, device=DEVICE).view(count, batch) % 5
+    used: list[int] = []
+    convolve = gpu_kernels.convolve
+
+    def counted(x: Tensor, *rest: Any) -> Tensor:
+        used.append(len(x))
+        return convolve(x, *rest)
+
+    monkeypatch.setattr(gpu_kernels, "MIN_MODELS", 1)
+    monkeypatch.setattr(gpu_kernels, "convolve", counted)
+    gradients = {}
+    for applies in (False, True):
+        monkeypatch.setattr(gpu_kernels, "applies", lambda x, applies=applies: applies)
+        gradients[applies] = models.gradient(flat, inputs, labels, 1 / batch)
+    assert used == [count] * (2 if sharing == 1 else 1)
+    torch.testing.assert_close(gradients[True], gradients[False], rtol=1e-4, atol=1e-5)

@@ -101,8 +101,8 @@ def colours(rules: Iterable[str]) -> dict[str, str]:
 
 def _hex(colour: str | None) -> str | None:
     """Colours with names are matplotlib's; without it they count as none."""
-    if colour is None or re.fullmatch("#[0-9a-f]{6}", colour):
-        return colour
+    if colour is None or re.fullmatch("#[0-9a-fA-F]{6}", colour):
+        return colour and colour.lower()
     try:
         from matplotlib.colors import to_hex
 

@@ -58,8 +58,8 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """On planes: the patches of all models as columns, one batched product with the kernels; on a GPU, where every model has
-    inputs of its own, without storing patches.
+    """On planes: the patches of all models as columns, one batched product with the kernels. Many models on a GPU, each with
+    inputs of its own, have kernels that store no patches.
 
     As the first layer it also takes fewer inputs than models: each is then that of as many consecutive models.
     """
@@ -102,7 +102,7 @@ class Conv2d(Layer):
 
     def _on_gpu(self, p: Tensor, x: Tensor) -> bool:
         simple = self.stride == self.dilation == (1, 1) and self.outputs <= gpu_kernels.MAX_OUTPUTS
-        return simple and len(x) == len(p) and gpu_kernels.applies(x)
+        return simple and len(x) == len(p) >= gpu_kernels.MIN_MODELS and gpu_kernels.applies(x)
 
     def forward(self, p: Tensor, x: Tensor) -> tuple[Tensor, Saved]:
         top, left = self.padding
