@@ -92,6 +92,13 @@ def test_dragging_zooms_all_charts_and_a_double_click_zooms_out(chromium: Any, h
         page.wait_for_function(f"() => {ranges}.every(([low, high]) => low === 0 && high === 60)")
 
 
+def test_a_printed_page_has_all_its_charts(chromium: Any, home: Path) -> None:
+    with opened(chromium, address(home / "star"), height=300) as page:
+        assert not page.evaluate("charts.list.every((chart) => chart.built)")
+        page.pdf()
+        assert page.evaluate("charts.list.every((chart) => chart.built)")
+
+
 def test_a_name_in_the_legend_hides_its_curves(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home)) as page:
         entries = page.locator(".legend button")
@@ -199,7 +206,7 @@ def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_
         server.shutdown()
 
 
-@pytest.mark.parametrize("low", [0.05, 3e-3, 7e-6, 6.3e-14])
+@pytest.mark.parametrize("low", [0.05, 3e-3, 7e-6, 6.3e-14, 1e-240])
 def test_an_axis_has_numbers_however_many_decades_it_spans(
     low: float, chromium: Any, home: Path, tmp_path: Path
 ) -> None:

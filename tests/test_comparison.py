@@ -347,7 +347,7 @@ def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [10.0]
     assert cross.get_transform() != axis.transData
-    assert axis.get_xlabel() == "stepsize eta (x: a run diverged)"
+    assert axis.get_xlabel() == "stepsize eta (x: diverged or too large)"
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     np.testing.assert_array_equal(circle.get_xydata(), [[1.0, 0.4]])
 

@@ -86,6 +86,12 @@ def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows() -> No
     assert r"$0.4 \sqrt{n} \min((t+1)/100, 10/\sqrt{t+1})$" in text
 
 
+def test_powers_of_ten_are_written_as_such_in_latex() -> None:
+    text = written(pd.DataFrame({"stepsize": ["1e+03 sqrt(n/(t+1))", "2.5e-05"], "test accuracy": ["-", "-"]}))
+    assert r"$1 \cdot 10^{3} \sqrt{n/(t+1)}$" in text
+    assert r"$2.5 \cdot 10^{-5}$" in text
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_a_latex_table_compiles(tmp_path: Path) -> None:
     page = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + written() + "\\end{document}\n"

@@ -113,6 +113,7 @@ def _latex_formula(text: str) -> str:
         end = _closing(text, start + 4)
         text = text[:start] + "ROOT{" + text[start + 5 : end] + "}" + text[end + 1 :]
     text = re.sub(r"\^\(([^()]*)\)", r"^{\1}", text).replace("ROOT", r"\sqrt")
+    text = re.sub(r"([\d.]+)e([+-]\d+)", lambda found: rf"{found[1]} \cdot 10^{{{int(found[2])}}}", text)
     return "$" + re.sub("(cos|min|pi)", r"\\\1", text) + "$"
 
 

@@ -79,7 +79,7 @@ def blocks(nodes: int, processes: int) -> list[range]:
     """Consecutive nodes for each process; their numbers differ by at most one."""
     if processes > nodes:
         raise InputError(
-            f"{processes} processes cannot share {nodes} nodes: start at most {nodes}, or use more --nodes."
+            f"{processes} processes cannot share {nodes} nodes: start at most {nodes}, or use a graph with more nodes."
         )
     ends = [nodes * (p + 1) // processes for p in range(processes)]
     return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]

@@ -9,7 +9,7 @@ from dnasa.pages import parts
 from dnasa.pages.history import AXES, History
 from dnasa.plots import LABELS, LINEAR, colours
 from dnasa.runs.folder import RunFolder
-from dnasa.studies.run_table import source
+from dnasa.studies.run_table import listed, source
 
 DEPTH = 3  # folders below the one that was given: studies have folders of folders
 
@@ -112,7 +112,7 @@ class Folder:
             "step": history.columns["step"][-1] if history.count else 0,
             "steps": _steps(config),
             "source": text(source(options)) if options else "",
-            "settings": {text(name): text(value) for name, value in given.items()},
+            "settings": {text(name): text(listed(value)) for name, value in given.items()},
             "lines": [{"run": run, **line} for run, line in history.lines.items()],
             "first": first,
             "count": history.count,

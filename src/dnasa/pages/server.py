@@ -28,7 +28,7 @@ class Server(ThreadingHTTPServer):
             super().__init__((LOOPBACK, port), Handler)
         except (OSError, OverflowError) as error:
             raise InputError(
-                f"Cannot listen on port {port}: {error}. Choose another --port, or leave it out."
+                f"Cannot listen on port {port}: {str(error).rstrip('.')}. Choose another --port, or leave it out."
             ) from error
 
     @property

@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
         try:
             out[name] = version(name)
         except PackageNotFoundError:
-            out[name] = "unknown"
+            out[name] = "not installed"
     return out
 
 

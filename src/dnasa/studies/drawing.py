@@ -66,8 +66,8 @@ def draw_stepsizes(
     """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
     Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged, or whose result is too large to
-    draw, is a cross at the lower edge; chosen ones, if the table has that column, are circled. The axis shows the best of
-    every rule and what is near to it.
+    draw, is a cross at the edge of bad results; chosen ones, if the table has that column, are circled. The axis shows the
+    best of every rule and what is near to it.
     """
     table = shown(table)
     keys = [key for key in ("rule", "schedule") if key in table]
@@ -75,14 +75,15 @@ def draw_stepsizes(
     best = []
     for place, (style, (names, rows)) in enumerate(zip(_styles_of(lines, given), lines, strict=True)):
         best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
+        edge = 0.03 * (place + 1)
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
         else:
-            _draw_grid(axis, rows, label(*names), style, height=0.03 * (place + 1))
+            _draw_grid(axis, rows, label(*names), style, height=edge if larger_is_better(metric) else 1 - edge)
     if (drawable(table.eta.astype(float)) > 0).any():
         axis.set_xscale("log")
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
-    crosses = " (x: a run diverged)" if table["mean"].isna().any() else ""
+    crosses = " (x: diverged or too large)" if table["mean"].isna().any() else ""
     finish(axis, f"stepsize eta{crosses}", name or name_of(metric), log)
     _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
 

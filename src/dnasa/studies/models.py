@@ -73,7 +73,10 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     name, _ = parse(text)
     if name != "own" and (name == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
-    return network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
+    made = network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
+    if name == "own":
+        own_model.check_outputs(text, made, rows.inputs[:2], rows.outputs)
+    return made
 
 
 def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:

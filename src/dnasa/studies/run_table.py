@@ -1,7 +1,9 @@
 """All runs of a folder in one table."""
 
 import csv
+from math import isfinite
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
@@ -67,7 +69,7 @@ def _row(path: Path) -> dict[str, Any]:
     numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
     return {
         "run": _text(path.name),
-        "rule": _text(options.get("rule", options.get("rules"))),
+        "rule": _text(listed(options.get("rule", options.get("rules")))),
         "data": _text(source(options)),
         "nodes": _text(options.get("nodes")),
         "topology": _text(options.get("topology")),
@@ -77,9 +79,28 @@ def _row(path: Path) -> dict[str, Any]:
     }
 
 
+def listed(value: Any) -> Any:
+    """Lists as words with commas, and dictionaries likewise."""
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {listed(part)}" for name, part in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
 def _last_row(path: Path) -> dict[str, Any]:
+    """The mean over the seeds in the last step; of several methods or stepsizes, only the step."""
     rows = parse_rows(read_bytes(path).decode()) if path.exists() else []
-    return rows[-1] if rows else {}
+    last = [row for row in rows if row.get("step") == rows[-1].get("step")]
+    methods = {tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in last}
+    if len(methods) != 1:
+        return {"step": rows[-1].get("step")} if rows else {}
+    means = {
+        name: mean(row[name] for row in last) for name in METRICS if all(_is_number(row.get(name)) for row in last)
+    }
+    return {"step": rows[-1].get("step")} | means
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) and isfinite(value)
 
 
 def _text(value: Any) -> str:

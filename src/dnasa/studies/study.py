@@ -106,6 +106,8 @@ def run(
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         prepared = prepare(study, cell)
+        if progress == "json":
+            print(json.dumps({"cell": cell.folder}), flush=True)
         comparison = run_cell(study, cell, prepared, folder, progress)
         runs = len(final(comparison.history))
         took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"

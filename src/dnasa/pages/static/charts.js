@@ -83,6 +83,7 @@ class Chart {
     const log = this.log && data.slice(1).some((column) => column.some((y) => y !== null));
     if (this.log && !log) data = aligned(lines, axis, this.metric.name, false);
     this.plot = new uPlot(this.options(lines, axis, log), data, this.host);
+    if (log) fewerNumbers(this.plot);
     if (this.charts.range) this.plot.setScale("x", this.charts.range);
   }
 
@@ -155,6 +156,23 @@ function logRange(low, high) {
   return ends[0] < ends[1] ? ends : [ends[0] / 2, ends[1] * 2];
 }
 
+// Of more than MANY, a few whole decades have a number and a grid line; uPlot would leave all out, or let them touch.
+const MANY = 1e8;
+
+function fewerNumbers(plot) {
+  const axis = plot.axes[1];
+  const { splits, filter } = axis;
+  axis.splits = (u, i, min, max, ...rest) => (max / min > MANY ? powers(min, max) : splits(u, i, min, max, ...rest));
+  axis.filter = (u, values, ...rest) => (u.scales.y.max / u.scales.y.min > MANY ? values : filter(u, values, ...rest));
+  plot.redraw(false, true);
+}
+
+function powers(min, max) {
+  const [first, last] = [Math.ceil(Math.log10(min)), Math.floor(Math.log10(max))];
+  const step = Math.ceil((last - first) / 6);
+  return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => Number(`1e${first + i * step}`));
+}
+
 // Of many decades, only the whole ones have a grid line.
 function decades(plot, splits) {
   const { min, max } = plot.scales.y;
@@ -177,6 +195,7 @@ class Charts {
     this.node = section("Curves", element("div", { class: "bar" }, element("label", {}, "against ", this.axes), reset), this.legend, this.grid, help);
     this.seen = new IntersectionObserver((entries) => this.build(entries), { rootMargin: "200px" });
     this.resized = new ResizeObserver((entries) => entries.forEach((entry) => this.resize(entry.target)));
+    addEventListener("beforeprint", () => this.list.forEach((chart) => chart.built || chart.rebuild()));
     dark.addEventListener("change", () => { this.setLegend(); this.list.forEach((chart) => chart.plot?.redraw(false, true)); });
   }
 
