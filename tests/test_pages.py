@@ -110,6 +110,20 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
     assert folder["failures"] == []
 
 
+def test_a_comparison_is_shown_with_the_chosen_stepsizes(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "good", tmp_path / "run")
+    header = "rule,schedule,eta,mean,spread,low,high,runs,diverged,best,difference,difference_low,difference_high\n"
+    lines = (
+        "dsgd,constant,0.3,0.5,0.1,0.4,0.6,3,0,True,0.0,0.0,0.0\ndnasa,diminishing,,0.25,nan,inf,,3,1,False,-0.25,,\n"
+    )
+    (tmp_path / "run" / "table.csv").write_text(header + lines)
+    assert only(tmp_path / "run")["comparison"] == [
+        ["D-SGD", "constant", 0.3, 0.5, 0.1, 0.4, 0.6, 3.0, 0.0, 0.0],
+        ["D-NASA", "diminishing", None, 0.25, None, None, None, 3.0, 1.0, -0.25],
+    ]
+    assert only(home / "good")["comparison"] == []
+
+
 def test_a_page_says_what_failed(home: Path) -> None:
     failures = " ".join(only(home / "bad")["failures"])
     assert "Every run diverged" in failures
@@ -159,7 +173,9 @@ def test_several_runs_are_found_in_folders_of_folders(home: Path, tmp_path: Path
     assert len(contents(tmp_path / "studies" / "first" / "good")["folders"]) == 2
 
 
-@pytest.mark.parametrize("name", ["graph.json", "evaluation.json", "settings.json", "trace.json", "runs.csv"])
+@pytest.mark.parametrize(
+    "name", ["graph.json", "evaluation.json", "settings.json", "trace.json", "runs.csv", "table.csv"]
+)
 @pytest.mark.parametrize(
     "text", ["[1]", "{", '{"nodes": 5, "name": "a", "edges": [[0, 9, 1]], "timing": 3, "names": 1}']
 )

@@ -119,6 +119,7 @@ class Folder:
             "columns": history.since(first),
             "graph": self._attempt(lambda: parts.graph(self.path), None),
             "tests": self._attempt(lambda: parts.tests(self.path), None),
+            "comparison": self._comparison(),
             "timing": settings.get("timing", {}),
             "trace": self._attempt(lambda: parts.trace(self.path), []),
             "events": log,
@@ -126,6 +127,10 @@ class Folder:
         diverged = self._attempt(lambda: parts.diverged(self.path, history), [])
         failures = [*parts.ended(state, self.path, log), *parts.lost(settings, log), *diverged, *self.damage]
         return out | {"lost": bool(parts.lost(settings, log)), "failures": failures}
+
+    def _comparison(self) -> list[list[Any]]:
+        rows = self._attempt(lambda: parts.comparison(self.path), [])
+        return [[text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:

@@ -1,6 +1,7 @@
 """The parts of a run folder that a page shows besides the history, each read from its file and checked."""
 
 import csv
+import io
 import re
 from collections.abc import Mapping
 from math import isfinite
@@ -10,13 +11,15 @@ from typing import Any
 from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
 from dnasa.pages.history import History, short
-from dnasa.plots import positions
+from dnasa.plots import positions, title
 from dnasa.runs.graph import MOST_EDGES
 from dnasa.runs.result import parse_rows
 
 MOST_EVENTS = 200  # of a log, the last ones
 MOST_TRACED = 20  # steps of a trace that are drawn
 MOST_CLASSES = 40  # of a confusion matrix
+MOST_COMPARED = 200  # methods of a comparison
+COMPARED = ("eta", "mean", "spread", "low", "high", "runs", "diverged", "difference")  # columns of its table
 ENDED = {
     "killed": "The process ended without notice, as by SIGKILL or a power failure: `dnasa resume {}` continues the run.",
     "interrupted": "The run was interrupted: `dnasa resume {}` continues it.",
@@ -105,6 +108,23 @@ def _is_drawn(title: str, matrix: bool) -> bool:
 def _table(title: str, frame: Any) -> dict[str, Any]:
     rows = [[short(float(cell)) if not isinstance(cell, str) else cell for cell in row] for row in frame.to_numpy()]
     return {"title": title, "columns": list(map(str, frame)), "rows": rows}
+
+
+def comparison(path: Path) -> list[list[Any]]:
+    """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
+    file = path / "table.csv"
+    if not file.is_file():
+        return []
+    try:
+        header, *rows = csv.reader(io.StringIO(read_bytes(file).decode()))
+        rule, schedule, *places = [header.index(name) for name in ("rule", "schedule", *COMPARED)]
+        return [[title(row[rule]), row[schedule], *(_cell(row[i]) for i in places)] for row in rows[:MOST_COMPARED]]
+    except (IndexError, ValueError, csv.Error) as error:
+        raise _damaged(file) from error
+
+
+def _cell(text: str) -> float | None:
+    return short(float(text)) if text and isfinite(float(text)) else None
 
 
 def trace(path: Path) -> list[list[Any]]:

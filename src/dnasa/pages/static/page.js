@@ -77,7 +77,7 @@ function progress(folder) {
 }
 
 function overview(contents) {
-  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, lastEvaluation(contents)];
+  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), lastEvaluation(contents)];
 }
 
 // One row for each folder, with the settings in which they differ.
@@ -87,6 +87,15 @@ function runs(contents) {
   const rows = contents.folders.map((folder) => [folder.name, badge(folder.state), progress(folder), ...differ.map((name) => folder.settings[name] ?? null)]);
   const select = (i) => { choose(contents.folders[i].name); parts.details.scrollIntoView({ behavior: "smooth" }); };
   return section("Runs", table(["run", "state", "step", ...differ], rows, select), element("p", { class: "note" }, "The settings shown are those in which the runs differ. A name shows that run's details."));
+}
+
+// Each method with its chosen stepsize.
+function comparison(contents) {
+  const several = contents.folders.length > 1;
+  const rows = contents.folders.flatMap((folder) => folder.comparison.map((row) => (several ? [folder.name, ...row] : row)));
+  const columns = ["method", "schedule", "chosen eta", "mean", "standard deviation", "lowest seed", "highest seed", "seeds", "diverged", "difference to the best"];
+  const note = element("p", { class: "note" }, "Of the metric that was compared. Stepsizes are chosen on validation rows, where there are any.");
+  return rows.length ? section("Comparison", table(several ? ["run", ...columns] : columns, rows), note) : null;
 }
 
 function lastEvaluation(contents) {
