@@ -89,7 +89,7 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
     monkeypatch.setattr(comparison, "solve", None)  # nothing is run
-    again = run(*words, "--extend", "--format", "pdf,svg", "--latex")
+    again = run(*words, "--extend", "--format", "pdf,svg", "--latex", "--x", "bytes")
     assert again.returncode == 0, again.stderr
     assert "The runs are read from" in again.stdout
     assert (tmp_path / "a" / "history.csv").read_bytes() == before
@@ -98,7 +98,7 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
         assert (tmp_path / "a" / name).exists()
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
-    assert "holds a run already" in other.stderr
+    assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
 
 
 @pytest.mark.parametrize("words", [["rusn"], ["compare", "--rulez", "dsgd"], ["compare", "--steps", "many"]])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-DRAWING = ("format", "latex")  # options of what is made of a finished run
+DRAWING = ("format", "latex", "x")  # options of what is made of a finished run
 NOT_STORED = ("out", "force", "config", "trace", "quiet", "log_json")
 SOURCES = ("data", "problem", "shard_dir")
 OLD_NAMES = {"wire": "message_dtype"}
@@ -60,20 +60,30 @@ def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> "R
 
 
 def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether it holds the finished runs of this config, however they were drawn."""
+    """Whether it holds the finished runs of this config, however they were drawn; refuses those of other options."""
     from dnasa.runs.folder import RunFolder
 
     if not (folder / "config.json").exists():
         return False
     run = RunFolder(folder, resume=True)
-    return run.state == "done" and _undrawn(run.config) == _undrawn(config)
+    if run.state != "done" or run.config.get("command") != config.get("command"):
+        return False
+    before, now = _undrawn(run.config), _undrawn(config)
+    for name in now:
+        if before.get(name) != now[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(
+                f"{folder} holds a run already, with {option} {before.get(name)!s:.60} instead of {now[name]!s:.60}: choose "
+                "another --out, or replace it with --force."
+            )
+    return True
 
 
-def _undrawn(config: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The command and its options, without those of the drawing."""
+def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without those of the drawing."""
     options = config.get("options")
     known = options.items() if isinstance(options, dict) else ()
-    return config.get("command"), {name: value for name, value in known if name not in DRAWING}
+    return {name: value for name, value in known if name not in DRAWING}
 
 
 def stored(name: str, value: Any) -> Any:
