@@ -54,7 +54,7 @@ class Loop:
         torch.manual_seed(0)
         self.model = lenet()
         self.slow = Slow(network)
-        self.opt = Decentralized(self.model.parameters(), self.slow.network, overlap=overlap)
+        self.opt = Decentralized(self.model.parameters(), self.slow.network, rule="dnasa", overlap=overlap)
         self.x, self.y = torch.randn(192, 1, 28, 28), torch.randint(10, (192,))
 
     def gradient(self) -> float:
