@@ -14,6 +14,7 @@ from test_resume import TRAIN, fail_at, history, run, small
 from dnasa.core import InputError
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.folder import RunFolder
+from dnasa.studies import run_table
 
 
 def test_an_existing_run_is_replaced_only_with_force(tmp_path: Path) -> None:
@@ -36,6 +37,16 @@ def test_a_folder_in_use_is_locked_and_shown_as_running(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "a", resume=True).state == "running"
     folder.close()
     assert RunFolder(tmp_path / "a", resume=True).state == "killed"
+
+
+def test_runs_show_the_mean_over_the_seeds_and_no_metric_of_a_comparison(tmp_path: Path) -> None:
+    small(tmp_path / "seeds", seed=range(2))
+    small(tmp_path / "several", rule=["dsgd", "dnasa"], eta=0.01)
+    written = history(tmp_path / "seeds")
+    rows = run_table.table(tmp_path).set_index("run")
+    assert rows["test loss"]["seeds"] == pytest.approx(written.test_loss[written.step == written.step.max()].mean())
+    assert rows["test loss"].isna()["several"]
+    assert rows.step["several"].startswith("60 ")
 
 
 def test_runs_and_report_show_all_runs(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,16 @@ def test_a_changed_cell_is_refused_with_what_changed(whole: tuple[SimpleNamespac
     assert done.returncode == 2
     assert "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_json_lines_name_the_cell_of_the_runs_that_follow(
+    whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(whole[1], tmp_path / "a")
+    done = run("study", tiny, "--out", folder, "--log-json")
+    assert done.returncode == 0, done.stderr
+    cells = [json.loads(line)["cell"] for line in done.stdout.splitlines()]  # their runs are there already
+    assert sorted(cells) == sorted(path.parent.name for path in folder.glob("*/config.json"))
 
 
 def test_a_cell_is_not_resumed_by_itself(whole: tuple[SimpleNamespace, Path]) -> None:

@@ -49,7 +49,9 @@ def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> "R
         return RunFolder(out, resume=True)
     options = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
     config = {"command": context.info_name, "options": without_unused(options)}
-    if not force and context.info_name == "compare" and is_complete(out, config):
+    before = finished(out, "compare") if context.info_name == "compare" and not force else None
+    if before is not None:
+        check_same_options(out, before, config)
         if networks.launched_rank() == 0:
             print_line(f"The runs are read from {out}: they were made with the same options.")
         return RunFolder(out, resume=True)
@@ -59,24 +61,26 @@ def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> "R
     return folder
 
 
-def is_complete(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether it holds the finished runs of this config, however they were drawn; refuses those of other options."""
+def finished(folder: Path, command: str) -> Mapping[str, Any] | None:
+    """The config of finished runs of this command, if the folder holds such."""
     from dnasa.runs.folder import RunFolder
 
     if not (folder / "config.json").exists():
-        return False
+        return None
     run = RunFolder(folder, resume=True)
-    if run.state != "done" or run.config.get("command") != config.get("command"):
-        return False
-    before, now = _undrawn(run.config), _undrawn(config)
-    for name in now:
-        if before.get(name) != now[name]:
+    return run.config if run.state == "done" and run.config.get("command") == command else None
+
+
+def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Finished runs are drawn again, but not taken for those of other options."""
+    before, now = _undrawn(stored), _undrawn(config)
+    for name in now | before:
+        if before.get(name) != now.get(name):
             option = f"--{name.replace('_', '-')}"
             raise InputError(
-                f"{folder} holds a run already, with {option} {before.get(name)!s:.60} instead of {now[name]!s:.60}: choose "
-                "another --out, or replace it with --force."
+                f"{folder} holds a run already, with {option} {before.get(name)!s:.60} instead of {now.get(name)!s:.60}: "
+                "choose another --out, or replace it with --force."
             )
-    return True
 
 
 def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The parts of a run folder that a page shows besides the history, each read from its file and checked."""
 
 import csv
-import io
 import re
 from collections.abc import Mapping
 from math import isfinite
@@ -115,16 +114,13 @@ def comparison(path: Path) -> list[list[Any]]:
     file = path / "table.csv"
     if not file.is_file():
         return []
-    try:
-        header, *rows = csv.reader(io.StringIO(read_bytes(file).decode()))
-        rule, schedule, *places = [header.index(name) for name in ("rule", "schedule", *COMPARED)]
-        return [[title(row[rule]), row[schedule], *(_cell(row[i]) for i in places)] for row in rows[:MOST_COMPARED]]
-    except (IndexError, ValueError, csv.Error) as error:
-        raise _damaged(file) from error
-
-
-def _cell(text: str) -> float | None:
-    return short(float(text)) if text and isfinite(float(text)) else None
+    rows = _rows(file)[:MOST_COMPARED]
+    names = {"rule", "schedule", *COMPARED}
+    if not rows or not all(
+        names <= row.keys() and all(type(row[name]) in (int, float) for name in COMPARED) for row in rows
+    ):
+        raise _damaged(file)
+    return [[title(str(row["rule"])), str(row["schedule"]), *(short(row[name]) for name in COMPARED)] for row in rows]
 
 
 def trace(path: Path) -> list[list[Any]]:
@@ -182,16 +178,20 @@ def diverged(path: Path, history: History) -> list[str]:
 def _runs(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
-    try:
-        rows = parse_rows(read_bytes(file).decode())
-    except (ValueError, csv.Error) as error:
-        raise _damaged(file) from error
+    rows = _rows(file)
     if not rows or not all(type(row.get("run")) is int for row in rows):
         raise _damaged(file)
     return rows
 
 
 # ---------------------------------------------------------------- checks
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    try:
+        return parse_rows(read_bytes(file).decode())
+    except (ValueError, csv.Error) as error:
+        raise _damaged(file) from error
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 PIXELS = 128  # of an image in one program
 MAX_OUTPUTS = 64  # channels in one program
-MIN_MODELS = 512  # fewer do not fill a GPU: the gradient at the kernels has one warp for 32 of them
+MIN_MODELS = 512  # fewer do not fill a GPU: the gradient at a model's kernels has one warp for 32 of their entries
 MAX_WINDOW = 255  # pixels in a window of a pool, whose places are stored as bytes
 
 

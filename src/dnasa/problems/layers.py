@@ -70,11 +70,12 @@ class Conv2d(Layer):
         self.stride, self.dilation = module.stride, module.dilation
         self.padding: Any = module.padding
         self.weights = module.weight.numel()
+        self.terms = self.weights // self.outputs  # of the sum for one output
         self.bias = module.bias is not None
         self.size = self.weights + self.outputs * self.bias
 
     def _weight(self, p: Tensor) -> Tensor:
-        return p[:, : self.weights].view(len(p), self.outputs, -1)
+        return p[:, : self.weights].view(len(p), self.outputs, self.terms)
 
     def _pixels(self, i: int, j: int, height: int, width: int) -> tuple[slice, slice]:
         """The pixels that entry (i, j) of the kernel touches, for an output of that height and width."""
@@ -91,14 +92,13 @@ class Conv2d(Layer):
         shape = (*x.shape[:2], *self.kernel, x.shape[2], height, width)
         return x.as_strided(shape, (models, channels, di * rows, dj * cells, batch, si * rows, sj * cells))
 
-    def _with_biases(self, p: Tensor) -> Tensor:
-        """The kernels, with the biases as the weights of a last row of ones."""
-        return (
-            torch.cat((self._weight(p), p[:, self.weights :, None]), 2) if self.bias else self._weight(p).contiguous()
-        )
-
     def _biases(self, p: Tensor) -> Tensor | None:
         return p[:, self.weights :] if self.bias else None
+
+    def _with_biases(self, p: Tensor) -> Tensor:
+        """The kernels, with the biases as the weights of a last row of ones."""
+        weight, biases = self._weight(p), self._biases(p)
+        return weight.contiguous() if biases is None else torch.cat((weight, biases[..., None]), 2)
 
     def _on_gpu(self, p: Tensor, x: Tensor) -> bool:
         simple = self.stride == self.dilation == (1, 1) and self.outputs <= gpu_kernels.MAX_OUTPUTS
@@ -116,10 +116,9 @@ class Conv2d(Layer):
             )
         )
         patches = self._patches(padded, height, width)
-        terms = self.weights // self.outputs
-        columns = x.new_empty(len(x), terms + self.bias, x.shape[2] * height * width)
-        columns[:, :terms].view(patches.shape).copy_(patches)
-        columns[:, terms:] = 1.0
+        columns = x.new_empty(len(x), self.terms + self.bias, x.shape[2] * height * width)
+        columns[:, : self.terms].view(patches.shape).copy_(patches)
+        columns[:, self.terms :] = 1.0
         y = torch.bmm(self._with_biases(p).view(len(x), -1, columns.shape[1]), columns)
         return y.view(len(p), self.outputs, -1, height, width), (columns, padded.shape)
 
@@ -142,7 +141,7 @@ class Conv2d(Layer):
         flat = dy.reshape(len(dy), self.outputs, -1)
         slopes = torch.bmm(flat.view(len(columns), -1, flat.shape[2]), columns.transpose(1, 2))
         slopes = slopes.view(len(dy), self.outputs, -1)
-        self._weight(g).copy_(slopes[..., : self.weights // self.outputs])
+        self._weight(g).copy_(slopes[..., : self.terms])
         if self.bias:
             g[:, self.weights :].copy_(slopes[..., -1])
         if not needs_dx:
