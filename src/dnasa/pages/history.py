@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dnasa.core import COLUMNS, InputError
+from dnasa.files import LARGEST, open_regular
 from dnasa.plots import label
 from dnasa.runs.result import parse_rows
 
@@ -37,12 +38,12 @@ class History:
             raise InputError(f"{self.path} is damaged ({str(error).partition(chr(10))[0]:.80}).") from error
 
     def _read(self) -> None:
-        with open(self.path, "rb") as file:
+        with open_regular(self.path) as file:
             file.seek(self.offset - len(self.end))
             if file.read(len(self.end)) != self.end:
                 self.clear()
                 file.seek(0)
-            data = file.read()
+            data = file.read(LARGEST)
         data = data[: data.rfind(b"\n") + 1]
         if not data:
             return

@@ -10,9 +10,10 @@ from dnasa.arrays import to_numpy
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset
 from dnasa.extras import can_draw
-from dnasa.files import to_json, write_durably
+from dnasa.files import to_json
 from dnasa.plots import rendered
 from dnasa.problems.sharded import Sharded
+from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.trained import evaluation, report
 from dnasa.trained.files import save
@@ -44,9 +45,10 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
             measured = evaluation.merged([json.loads(text) for text in network.allgather_text(json.dumps(measured))])
     if result.rank == 0:
         if tested:
-            write_durably(folder / "evaluation.json", to_json(measured))
+            own = OwnFiles(folder)
+            own.write("evaluation.json", to_json(measured))
             if can_draw():
-                write_durably(folder / "evaluation.png", rendered(report.draw(measured), "png"))
+                own.write("evaluation.png", rendered(report.draw(measured), "png"))
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
     return tested
