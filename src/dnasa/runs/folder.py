@@ -126,6 +126,9 @@ class RunFolder:
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
                 self.own.clear(self.FIRST)
+        except InputError:
+            self.close()
+            raise
         except OSError as error:
             raise InputError(f"Cannot use {self.path}: {error}. Choose another folder.") from error
 
