@@ -23,6 +23,7 @@ from dnasa.engine.loop import solve
 from dnasa.files import read_bytes, write_output
 from dnasa.pages import Folders, render
 from dnasa.problems import LeastSquares
+from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.trained import finished
@@ -290,7 +291,7 @@ def test_a_file_of_the_users_with_the_name_of_one_of_ours_is_refused_before_anyt
 ) -> None:
     if name == "checkpoints":
         shutil.rmtree(done / name)
-        OwnFiles(done).clear(["config.json"])
+        OwnFiles(done).clear(RunFolder.FIRST)
     (done / name).write_text("mine")
     before = snapshot(done)
     refused = run(*TRAIN, "--out", done, "--force")
@@ -425,9 +426,9 @@ def test_a_list_that_names_anything_else_than_files_in_its_folder_is_refused(nam
 
 
 def test_a_run_without_a_list_is_read_and_neither_continued_nor_replaced(begun: Path, done: Path) -> None:
-    for folder in (begun, done):
-        (folder / "files.json").unlink()
-    assert run("report", done).returncode == 0
+    for path in (begun / "files.json", done / "files.json", begun / ".files.lock", done / ".files.lock"):
+        path.unlink()
+    assert run("report", done).returncode == run("report", done, "--html").returncode == 0
     before = snapshot(begun)
     with pytest.raises(InputError, match=r"has no list of the run's files \(files.json\)"):
         small(begun, resume=True)

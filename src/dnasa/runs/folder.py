@@ -47,7 +47,7 @@ class RunFolder:
     it runs: a reader never touches `.lock`, so it cannot make a start fail.
     """
 
-    FIRST = ("config.json", "graph.json", "history.csv", "log.txt", "status.json")  # written from the start
+    FIRST = (LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json")  # from the start
     LATER = (
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),

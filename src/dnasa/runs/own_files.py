@@ -15,8 +15,9 @@ from dnasa.files import open_regular, read_bytes, read_json, to_json, write_dura
 from dnasa.runs import locks
 
 LIST, DRAFT, LIST_LOCK = "files.json", ".draft", ".files.lock"
-LOCK, RUNNING = ".lock", ".running"
-ALWAYS = frozenset({LIST, DRAFT, LIST_LOCK, LOCK, RUNNING})
+LOCK, RUNNING = ".lock", ".running"  # of a run
+ALWAYS = frozenset({LIST, DRAFT, LIST_LOCK})
+IN_USE = ALWAYS | {LOCK, RUNNING}
 ABOUT = "The files that dnasa wrote into this folder. It never changes or removes any other."
 
 
@@ -142,7 +143,7 @@ class OwnFiles:
         yield
         made = {path.relative_to(self.path).as_posix() for path in set(place.glob("*")) - before}
         with self._locked():
-            self._store((self.names() - self.removed) | made)
+            self._store((self.names() - self.removed) | set(filter(_is_inside, made)))
 
     def append(self, name: str, data: bytes) -> None:
         self.claim([name])
@@ -173,7 +174,7 @@ class OwnFiles:
     def clear(self, names: Collection[str] = ()) -> None:
         """Remove all files on the list but those in use, and the folders that are empty then; list `names` instead."""
         with self._locked():
-            for name in sorted(self.names() - ALWAYS):
+            for name in sorted(self.names() - IN_USE):
                 self._clear(name)
             self._store({*ALWAYS, *names})
 
@@ -186,12 +187,13 @@ class OwnFiles:
         path = self.path / name
         if path.name == LIST and path.is_file() and not path.is_symlink():  # of a run within this one
             part = OwnFiles(path.parent)
-            part.clear()
-            if {entry.name for entry in os.scandir(part.path)} <= ALWAYS:
-                for own in ALWAYS:
+            left = part.names() & IN_USE
+            part.clear(left)
+            if left.issuperset(os.listdir(part.path)):
+                for own in left:
                     (part.path / own).unlink(missing_ok=True)
         else:
-            with suppress(NotADirectoryError):
+            with suppress(NotADirectoryError, IsADirectoryError):  # the user's
                 path.unlink(missing_ok=True)
         for folder in folders:
             with suppress(OSError):  # it is not empty
