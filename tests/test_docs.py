@@ -165,6 +165,18 @@ def test_every_figure_is_shown_with_its_command() -> None:
     assert all(command.startswith(("dnasa ", "python ", "OMP_NUM_THREADS=1 torchrun ")) for command in shown.values())
 
 
+def test_the_readme_begins_with_the_commands_that_ci_runs() -> None:
+    first = blocks("README.md", "")[0]
+    commands = re.findall(r"^(git clone|make \w+)", first, re.M)
+    assert commands == ["git clone", "make run", "make test"]
+    assert set(commands[1:]) <= set((ROOT / ".ci/run").read_text().splitlines())
+
+
+def test_make_run_does_not_install_the_tools_of_developers() -> None:
+    plan = subprocess.run(["make", "-nB", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r'-c constraints.txt (?:-e )?"(.*)"', plan) == [".[torch,data,plot]"]
+
+
 def test_the_page_on_installing_has_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text(), re.M)) == set(extras)
