@@ -135,11 +135,12 @@ def predict(
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
-    model = load(folder)
+    model = load(folder, trust)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
@@ -156,12 +157,13 @@ def predict(
 def export(
     folder: Folder,
     onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
+    trust: options.Trust = False,
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
     from dnasa.trained.onnx import export as write_onnx
 
-    model = load(folder)
+    model = load(folder, trust)
     make_folder(onnx.parent)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

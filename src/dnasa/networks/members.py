@@ -14,13 +14,15 @@ import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from ipaddress import ip_address
+from typing import Any, NamedTuple, TypeVar
 
 from torch.distributed import PrefixStore
 
 from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.monitor import Monitor, StoreBoard
 
+T = TypeVar("T")
 POLL = 0.05  # seconds between two looks at the store while processes meet
 PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
 
@@ -32,6 +34,23 @@ class Member(NamedTuple):
     name: str
     host: str
     port: int
+
+    @classmethod
+    def checked(cls, value: Any) -> "Member":
+        """From JSON; a ValueError or a TypeError if it is something else."""
+        node, name, host, port = value
+        if (type(node), type(name), type(host), type(port)) != (int, str, str, int) or not 0 <= port < 65536:
+            raise ValueError(value)
+        ip_address(host)
+        return cls(node, name, host, port)
+
+
+def parsed(text: bytes, check: Callable[[Any], T]) -> T | None:
+    """A value in the store, None if it is damaged or something else: others may write to the store, too."""
+    try:
+        return check(json.loads(text))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 class Store:
@@ -70,7 +89,10 @@ class Members:
     def _find_run(self, store: Any) -> tuple[int, Store]:
         """A store can be used for one run after the other: the latest, or the next if all processes of that have ended."""
         numbers = Store(store, "dnasa")
-        run = int(numbers.compare_set("run", "", "0"))
+        try:
+            run = int(numbers.compare_set("run", "", "0"))
+        except ValueError as error:
+            raise InputError(f"The store at {numbers.where} is damaged: start a new `dnasa rendezvous`.") from error
         while True:
             self.store = Store(store, f"dnasa run {run}")
             latest = self._latest()
@@ -80,7 +102,7 @@ class Members:
             run += 1
 
     def _check_graph(self, graph: str) -> None:
-        common = self.store.compare_set("graph", "", graph).decode()
+        common = self.store.compare_set("graph", "", graph).decode(errors="replace")
         if common != graph:
             raise InputError(f"The run has another network ({common}) than this process ({graph}): give all the same.")
 
@@ -91,11 +113,11 @@ class Members:
         began, warned = time.monotonic(), False
         while time.monotonic() < began + 2 * self.timeout:
             for node in places:
-                mine, holder = self.me._replace(node=node), self._read(f"place {node}")
+                mine, before = self.me._replace(node=node), self._get(f"place {node}")
+                holder = parsed(before, self._member)
                 if holder and not self._gone(holder) and not self._left_behind(holder):
                     continue
-                before = json.dumps(holder) if holder else ""
-                if self.store.compare_set(f"place {node}", before, json.dumps(mine)).decode() == json.dumps(mine):
+                if self.store.compare_set(f"place {node}", before, json.dumps(mine)) == json.dumps(mine).encode():
                     return mine
             if not warned:
                 warned = True
@@ -125,20 +147,27 @@ class Members:
     def started(self) -> bool:
         return bool(self._closed(1))
 
+    def _get(self, key: str) -> bytes:
+        return self.store.get(key) if self.store.check([key]) else b""
+
+    def _member(self, value: Any) -> Member:
+        member = Member.checked(value)
+        if member.node not in range(self.nodes):
+            raise ValueError(member)
+        return member
+
     def _read(self, key: str) -> Member | None:
-        if not self.store.check([key]):
-            return None
-        return Member(*json.loads(self.store.get(key)))
+        return parsed(self._get(key), self._member)
 
     def _is_here(self, epoch: int, member: Member) -> bool:
         return self._read(f"{epoch} here {member.node}") == member
 
     def _closed(self, epoch: int) -> list[Member]:
         """The list of that epoch, empty if it is still open."""
-        key = f"{epoch} members"
-        if not self.store.check([key]):
-            return []
-        return [Member(*member) for member in json.loads(self.store.get(key))]
+        return self._list(self._get(f"{epoch} members"))
+
+    def _list(self, text: bytes) -> list[Member]:
+        return parsed(text, lambda members: [self._member(member) for member in members]) or []
 
     def _latest(self) -> list[Member]:
         """The list that was closed last."""
@@ -190,12 +219,12 @@ class Members:
         return self.monitor is not None and self.monitor.silent(self.list.index(member), self.timeout)
 
     def _wait(self, epoch: int, complete: Callable[[], bool], what: str) -> None:
-        began, warned = time.monotonic(), False
-        while not (closed := self._closed(epoch)):
+        began, warned, key = time.monotonic(), False, f"{epoch} members"
+        while not (closed := self._list(before := self._get(key))):
             if complete():
                 here = [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
                 present = [m for m in here if m is not None and self._holds_place(m)]
-                self.store.compare_set(f"{epoch} members", "", json.dumps(present))
+                self.store.compare_set(key, before, json.dumps(present))
             elif not warned and time.monotonic() > began + self.timeout:
                 warned = self._warn(epoch, what)
             else:
@@ -249,16 +278,18 @@ class MembersMonitor(Monitor):
     def others_call(self, network: str) -> str:
         """The call of the others that follows the last one of this process, empty as long as there is none."""
         key = f"{network} {self.counts.get(network, 0) + 1}"
-        reports = [json.loads(text) for text in self.reports if text]
-        return next((report["calls"][key] for report in reports if key in report["calls"]), "")
+        return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
 
     def _beat(self) -> None:
         super()._beat()
-        with suppress(BlockingIOError):
+        with suppress(OSError):
             while True:
                 self.members.listener.accept()[0].close()
-        if self.problem is None and self.members.called():
-            self.problem = ProcessLost("Processes left or want to join.")
+        try:
+            if self.problem is None and self.members.called():
+                self.problem = ProcessLost("Processes left or want to join.")
+        except RunError as error:
+            self.problem = error
 
 
 def listener(host: str, port: int) -> socket.socket:
