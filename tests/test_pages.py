@@ -293,7 +293,7 @@ def test_a_watched_run_sends_only_rows_that_are_new(server: pages.Server) -> Non
 
 def test_bad_requests_get_an_answer(server: pages.Server) -> None:
     def status(words: str) -> str:
-        with socket.create_connection(server.server_address[:2], timeout=600) as connection:
+        with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=600) as connection:
             connection.sendall(words.encode())
             return connection.makefile("rb").readline().split()[1].decode()
 

@@ -346,7 +346,7 @@ DAMAGED = [
 
 
 def test_a_damaged_report_is_ignored(port: int) -> None:
-    stores = [open_store("127.0.0.1", port, PATIENCE) for _ in range(2)]
+    stores: list[Any] = [open_store("127.0.0.1", port, PATIENCE) for _ in range(2)]
     monitor = Monitor(StoreBoard(stores[0], "0", ["0", "1"]), 0, 2, interval=1000)
     good = '{"beats": 1, "calls": {"1 4": "step 4"}, "failure": "", "ended": false}'
     stores[1].set("1", good)
@@ -367,7 +367,7 @@ def test_a_damaged_report_is_ignored(port: int) -> None:
 def test_damaged_values_in_the_store_are_replaced(port: int) -> None:
     store = open_store("127.0.0.1", port, PATIENCE)
     for run, text in enumerate(DAMAGED):
-        foreign = PrefixStore(f"dnasa run {run}", store)
+        foreign: Any = PrefixStore(f"dnasa run {run}", store)
         for key in ("place 0", "1 here 0", "1 members"):
             foreign.set(key, text)
         members = Members(store, 1, 20.0, None)

@@ -16,7 +16,7 @@ from test_cli import run
 from test_plugins import PLUGIN
 
 import dnasa
-from dnasa import extras
+from dnasa import extras, pages
 from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data import images
@@ -163,6 +163,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = "train --data rows.csv --target kind --nodes 2 --steps 2 --rule doubled --eta 0.1".split()
     done = run(*words, "--plugin", "rules.py", "--model", "net.py:make", "--out", "run", cwd=home)
     assert done.returncode == 0, done.stderr
+    assert "`dnasa predict run FILE --trust` uses it" in done.stdout
     plugins.load_file.cache_clear()
     del RULES["doubled"]
     return home
@@ -238,6 +239,12 @@ def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: st
     done = run(*COMMANDS[command].split(), *named, cwd=home)
     assert done.returncode == 0, done.stderr
     assert "names." not in done.stderr
+
+
+def test_resuming_with_another_kind_of_model_is_refused(home: Path) -> None:
+    done = run(*COMMANDS["resume"].split(), "--trust", "--model", "mlp:4", cwd=home)
+    assert done.returncode == 2
+    assert "--model says where the file of a run's own model is now" in done.stderr
 
 
 def test_code_named_on_the_command_line_is_executed_again_after_a_restart_of_torchrun(
@@ -326,7 +333,7 @@ def test_reading_a_run_folder_executes_nothing(begun: Path, home: Path) -> None:
     for words in ("report trained", "report . --html --out page.html", "runs ."):
         done = run(*words.split(), cwd=home)
         assert done.returncode == 0, done.stderr
-    with dnasa.pages.Server(home) as server:  # type: ignore[attr-defined]
+    with pages.Server(home) as server:
         assert server.contents()["folders"]
     assert not executed(begun)
 

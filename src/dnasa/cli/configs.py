@@ -148,6 +148,8 @@ def resume(context: typer.Context, folder: Path, config: Mapping[str, Any]) -> N
     path = folder / "config.json"
     command, options = read_options(context, config, path)
     named = {name: stored(name, value) for name, value in explicit(context).items() if name in CODE}
+    if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
+        raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
     options |= named
     plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"])
     survive = options.get("survive") and networks.can_survive()

@@ -55,7 +55,8 @@ def save(folder: Path, source: "Source", result: "Result", network: "Network") -
         tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
-    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE` uses it" if tested else ""
+    trust = " --trust" if configs.code_files({"model": source.model}) else ""
+    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE{trust}` uses it" if tested else ""
     print_line(f"Saved the trained model{use}.")
 
 

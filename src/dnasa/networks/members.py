@@ -35,15 +35,6 @@ class Member(NamedTuple):
     host: str
     port: int
 
-    @classmethod
-    def checked(cls, value: Any) -> "Member":
-        """From JSON; a ValueError or a TypeError if it is something else."""
-        node, name, host, port = value
-        if (type(node), type(name), type(host), type(port)) != (int, str, str, int) or not 0 <= port < 65536:
-            raise ValueError(value)
-        ip_address(host)
-        return cls(node, name, host, port)
-
 
 def parsed(text: bytes, check: Callable[[Any], T]) -> T | None:
     """A value in the store, None if it is damaged or something else: others may write to the store, too."""
@@ -151,9 +142,12 @@ class Members:
         return self.store.get(key) if self.store.check([key]) else b""
 
     def _member(self, value: Any) -> Member:
-        member = Member.checked(value)
-        if member.node not in range(self.nodes):
-            raise ValueError(member)
+        """From JSON; a ValueError or a TypeError if it is something else."""
+        member = Member(*value)
+        fits = [*map(type, member)] == [int, str, str, int]
+        if not fits or member.node not in range(self.nodes) or member.port not in range(2**16):
+            raise ValueError(value)
+        ip_address(member.host)
         return member
 
     def _read(self, key: str) -> Member | None:
@@ -203,7 +197,7 @@ class Members:
                 self._come(epoch)
             closed = self._closed(epoch)
             if self.me in closed:
-                self._enter(epoch)
+                self._enter(epoch, closed)
                 return
             epoch += bool(closed)
             time.sleep(0 if closed else POLL)
@@ -233,16 +227,16 @@ class Members:
             raise RunError(
                 f"Node {self.me.node} was left behind: it was silent for {self.timeout:g} s. Start it again to join."
             )
-        self._enter(epoch)
+        self._enter(epoch, closed)
 
     def _warn(self, epoch: int, what: str) -> bool:
         missing = [node for node in range(self.nodes) if not self._read(f"{epoch} here {node}")]
         warnings.warn(f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2)
         return True
 
-    def _enter(self, epoch: int) -> None:
+    def _enter(self, epoch: int, members: list[Member]) -> None:
         previous, before = self.monitor, self.list
-        self.epoch, self.list = epoch, self._closed(epoch)
+        self.epoch, self.list = epoch, members
         for member in set(before) - set(self.list):
             self.store.set(f"left {member.name}", "")
         self.monitor = MembersMonitor(self)
