@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -288,8 +289,43 @@ def test_a_watched_run_sends_only_rows_that_are_new(server: pages.Server) -> Non
         file.write(history.read_text().splitlines()[-1] + "\n")
     assert update({"run": count})["folders"][0]["columns"]["step"] == [20]
     assert update({"run": 10_000})["folders"][0]["first"] == 0
+
+
+def test_bad_requests_get_an_answer(server: pages.Server) -> None:
+    def status(words: str) -> str:
+        with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=600) as connection:
+            connection.sendall(words.encode())
+            return connection.makefile("rb").readline().split()[1].decode()
+
+    token = f"token={server.token}"
+    deep, many = "[" * 20_000, "x: y\r\n" * 200
+    for since in (
+        deep,
+        '{"run":' + deep,
+        "[1]",
+        "1",
+        "{",
+        '{"run":-1}',
+        '{"run":1e999}',
+        '{"run":"1"}',
+        '{"run":null}',
+        "%ff",
+    ):
+        assert status(f"GET /contents?{token}&since={since} HTTP/1.0\r\n\r\n") == "400"
+    assert status(f"GET http://[/?{token} HTTP/1.0\r\n\r\n") == "400"
+    assert status(f"GET /?{token}&x={'x' * 70_000} HTTP/1.0\r\n\r\n") == "414"
+    assert status(f"GET /?{token} HTTP/1.0\r\n{many}\r\n") == "431"
+    assert status("GET /?token=%ff HTTP/1.0\r\n\r\n") == "403"
+    assert status(f"GET /../../etc/passwd?{token} HTTP/1.0\r\n\r\n") == "404"
+    for method in ("HEAD", "POST", "DELETE"):
+        assert status(f"{method} /?{token} HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n") == "501"
+    assert status(f"GET /contents?{token} HTTP/1.0\r\n\r\n") == "200"
+
+
+def test_a_folder_that_is_gone_is_reported(server: pages.Server) -> None:
+    shutil.rmtree(server.folders.path)
     with pytest.raises(urllib.error.HTTPError, match="500"):
-        update([1])
+        fetch(server.url)
 
 
 def test_a_port_that_is_taken_is_refused(server: pages.Server) -> None:

@@ -273,7 +273,7 @@ def small_problem() -> tuple[Any, Dataset]:
 def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
     home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model, rows = dnasa.load(home / "own"), dnasa.data.load(str(home / "classification.csv"), "kind")
+    model, rows = dnasa.load(home / "own", trust=True), dnasa.data.load(str(home / "classification.csv"), "kind")
     assert f"Executing {home / 'own' / 'model.py'}" in capfd.readouterr().err
     accuracy = (model.predict(table()) == table().kind).mean()
     assert accuracy > 0.8
@@ -285,7 +285,7 @@ def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
 def test_a_changed_copy_is_not_executed(copied: Path) -> None:
     (copied / "model.py").write_text(NET + "raise SystemExit\n")
     with pytest.raises(InputError, match="is not the file that the model was trained with: it is not executed"):
-        dnasa.load(copied)
+        dnasa.load(copied, trust=True)
 
 
 def test_no_other_file_is_executed(copied: Path, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_no_other_file_is_executed(copied: Path, tmp_path: Path) -> None:
     for name in (f"{tmp_path}/evil.py:make", "../evil.py:make"):
         (copied / "model.json").write_text(json.dumps(about | {"model": name}))
         with pytest.raises(InputError, match="it is not executed"):
-            dnasa.load(copied)
+            dnasa.load(copied, trust=True)
 
 
 DAMAGE = {
@@ -326,7 +326,7 @@ def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(
     for name in ("model.json", "model.safetensors", "evaluation.json"):
         (copied / name).unlink()
     history = (copied / "history.csv").read_bytes()
-    run("resume", copied)
+    run("resume", copied, "--trust")
     assert (copied / "model.json").read_bytes() == before[0]
     assert all((value == before[1][name]).all() for name, value in load_file(copied / "model.safetensors").items())
     assert (copied / "evaluation.json").exists()
@@ -473,9 +473,9 @@ def test_the_exported_model_predicts_what_ours_predicts(
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    run("export", home / task, "--onnx", tmp_path / "model.onnx")
+    run("export", home / task, "--onnx", tmp_path / "model.onnx", "--trust")
     assert "differ from ours by at most" in capsys.readouterr().out
-    model = dnasa.load(home / task)
+    model = dnasa.load(home / task, trust=True)
     encoded = model.encoding.encode(table())
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for rows in (encoded, encoded[:1]):

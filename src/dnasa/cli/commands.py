@@ -86,6 +86,7 @@ def train(
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
+    trust: options.Trust = False,
     tensorboard: options.Tensorboard = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
@@ -182,6 +183,7 @@ def compare(
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
 ) -> None:
@@ -324,6 +326,11 @@ def show_data(
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
+    plugin: options.Plugin = None,
+    model: Annotated[
+        str | None, typer.Option(help="The run's own model, where its file is now: my_file.py:make.")
+    ] = None,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
 ) -> None:

@@ -208,3 +208,7 @@ Config = Annotated[
     Path | None,
     typer.Option(help="Repeat the run of this config.json; options given on the command line take precedence."),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Execute the Python files that a config, a study or a trained model names."),
+]

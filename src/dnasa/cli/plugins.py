@@ -1,12 +1,14 @@
 """Rules of the user's own: files given with `--plugin`, and installed packages with an entry point in `dnasa.rules`."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
+from dnasa import networks
 from dnasa.core import InputError
-from dnasa.files import execute, failure
+from dnasa.files import execute, failure, read_bytes
 from dnasa.rules import RULES
 
 GROUP = "dnasa.rules"
@@ -29,7 +31,18 @@ def load_installed() -> None:
 def load_file(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"There is no plugin file {path}: give the path of a Python file that registers rules.")
-    _register(str(path), partial(execute, path, f"dnasa_plugin_{path.stem}"))
+    _register(str(path), lambda: execute(path, f"dnasa_plugin_{path.stem}", read_bytes(path)))
+
+
+def check_trusted(code: Iterable[Path], source: Path, trust: bool) -> None:
+    """Refuse code that a file names and the user does not, unless `source` is trusted; announce it otherwise."""
+    for file in sorted(code):
+        if not trust:
+            raise InputError(
+                f"{source} names code, {file}, which is not executed unless you trust it: read the file, then add --trust."
+            )
+        if networks.launched_rank() == 0:
+            print(f"Executing {file}, which {source} names.", file=sys.stderr, flush=True)
 
 
 def _load_entry(entry: metadata.EntryPoint) -> None:

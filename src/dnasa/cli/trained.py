@@ -55,7 +55,8 @@ def save(folder: Path, source: "Source", result: "Result", network: "Network") -
         tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
-    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE` uses it" if tested else ""
+    trust = " --trust" if configs.code_files({"model": source.model}) else ""
+    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE{trust}` uses it" if tested else ""
     print_line(f"Saved the trained model{use}.")
 
 
@@ -135,11 +136,12 @@ def predict(
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
-    model = load(folder)
+    model = load(folder, trust)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
@@ -156,12 +158,13 @@ def predict(
 def export(
     folder: Folder,
     onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
+    trust: options.Trust = False,
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
     from dnasa.trained.onnx import export as write_onnx
 
-    model = load(folder)
+    model = load(folder, trust)
     make_folder(onnx.parent)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

@@ -5,7 +5,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dnasa.core import InputError, RunError
 
@@ -16,6 +16,25 @@ REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
     "batches, or train inside dnasa.optim.Join."
 )
+
+
+class Report(NamedTuple):
+    """What a process is doing."""
+
+    beats: int
+    calls: dict[str, str]
+    failure: str
+    ended: bool
+
+    @classmethod
+    def parse(cls, text: str) -> "Report | None":
+        """None for what is not a report: others may write to the store, too."""
+        try:
+            report = cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError):
+            return None
+        texts = [report.failure, *report.calls.values()] if isinstance(report.calls, dict) else [None]
+        return report if all(isinstance(text, str) for text in texts) and type(report.ended) is bool else None
 
 
 class Board(Protocol):
@@ -33,7 +52,7 @@ class StoreBoard:
 
     def share(self, report: str) -> list[str]:
         self.store.set(self.own, report)
-        return [text.decode() for text in self.store.multi_get(self.everyone)]
+        return [text.decode(errors="replace") for text in self.store.multi_get(self.everyone)]
 
 
 class Monitor:
@@ -45,7 +64,7 @@ class Monitor:
         self.calls: dict[str, str] = {}  # the recent ones, by network and number
         self.beats, self.failure, self.ended = 0, "", False
         self.problem: Exception | None = None
-        self.reports = [""] * size
+        self.reports: list[Report | None] = [None] * size
         self.heard = [time.monotonic()] * size
         self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
@@ -112,36 +131,38 @@ class Monitor:
             self.beats += 1
             with self.lock:
                 calls = dict(self.calls)
-            report = {"beats": self.beats, "calls": calls, "failure": self.failure, "ended": self.ended}
+            own = Report(self.beats, calls, self.failure, self.ended)
             try:
-                reports = self.board.share(json.dumps(report))
+                texts = self.board.share(json.dumps(own._asdict()))
             except Exception as error:
                 lost = RunError(f"Rank {self.rank} lost the connection to the others: {error}.")
                 self.problem = self.problem or (error if isinstance(error, RunError) else lost)
                 self.stop.set()
                 return
-            for rank, text in enumerate(reports):
+            for rank, report in enumerate(map(Report.parse, texts)):
                 self.quiet[rank] += 1
-                if rank == self.rank or not text:
+                if rank == self.rank or report is None:
                     continue
-                if text != self.reports[rank]:
-                    self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), text, 0
-                self.problem = self.problem or self._difference(calls, rank, json.loads(text))
+                if report != self.reports[rank]:
+                    self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), report, 0
+                self.problem = self.problem or self._difference(calls, rank, report)
 
-    def _difference(self, calls: dict[str, str], rank: int, report: dict[str, Any]) -> Exception | None:
-        if report["failure"]:
-            return RunError(report["failure"])
-        for key in calls.keys() & report["calls"].keys():
-            if calls[key] != report["calls"][key]:
-                (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report["calls"][key])])
+    def _difference(self, calls: dict[str, str], rank: int, report: Report) -> Exception | None:
+        if report.failure:
+            return RunError(report.failure)
+        for key in calls.keys() & report.calls.keys():
+            if calls[key] != report.calls[key]:
+                (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report.calls[key])])
                 return InputError(
                     f"The processes call different things: rank {first} is in {one}, rank {second} in {other}. {REMEDY}"
                 )
         return None
 
     def _has_ended(self, rank: int) -> bool:
-        return bool(self.reports[rank]) and json.loads(self.reports[rank])["ended"]
+        report = self.reports[rank]
+        return report is not None and report.ended
 
     def _last_call(self, rank: int) -> str:
-        calls = json.loads(self.reports[rank])["calls"] if self.reports[rank] else {}
+        report = self.reports[rank]
+        calls = report.calls if report else {}
         return f"was last in {list(calls.values())[-1]}" if calls else "has not called anything yet"

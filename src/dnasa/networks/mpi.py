@@ -87,7 +87,7 @@ class Board:
         while self.comm.Iprobe(status=status):
             incoming = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self.comm.Recv(incoming, status.source)
-            self.reports[status.source] = incoming.tobytes().decode()
+            self.reports[status.source] = incoming.tobytes().decode(errors="replace")
         return self.reports
 
 
