@@ -184,6 +184,36 @@ def test_a_text_in_a_run_folder_is_never_html(chromium: Any, home: Path, tmp_pat
         assert attack in page.locator(".failures").inner_text()
 
 
+INHERITED = ["__proto__", "constructor", "toString"]
+
+
+def test_names_and_numbers_of_a_damaged_folder_leave_the_others_as_they_are(
+    chromium: Any, home: Path, tmp_path: Path
+) -> None:
+    for name in ("bad", "good"):
+        shutil.copytree(home / "star", tmp_path / name)
+    history = pd.read_csv(tmp_path / "bad" / "history.csv").assign(**dict.fromkeys(INHERITED, 1.5), huge=-1e308)
+    history.to_csv(tmp_path / "bad" / "history.csv", index=False)
+    for file, part in (("config.json", "options"), ("settings.json", "timing")):
+        stored = json.loads((tmp_path / "bad" / file).read_text())
+        stored[part] |= dict.fromkeys([*INHERITED, "constructor_seconds"], 10**400 if part == "timing" else "odd")
+        (tmp_path / "bad" / file).write_text(json.dumps(stored))
+    assert run("report", tmp_path, "--html").returncode == 0
+    with opened(chromium, address(tmp_path)) as page:
+        runs = page.locator("section[aria-label=Runs] tbody tr")
+        assert [text.split()[-4:] for text in runs.all_inner_texts()] == [["odd"] * 4, ["–"] * 4]
+        assert "settings.json is damaged" in page.locator(".failures").inner_text()
+        metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
+        assert {*INHERITED} <= {*metrics}
+        page.evaluate("charts.list.forEach((chart) => chart.built || chart.rebuild())")
+        shown = page.evaluate("charts.list.find((chart) => chart.metric.name === '__proto__').plot.data")
+        assert {*shown[1]} == {1.5}
+        assert shown[3] == []
+        for name in ("bad", "good"):
+            page.locator("h2 select").select_option(name)
+            assert page.locator(".work").count() == (name == "good")
+
+
 def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "star", tmp_path / "run")
     history = tmp_path / "run" / "history.csv"

@@ -24,10 +24,14 @@ from dnasa.topology import Changing, Topology
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
 HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
+HUGE = "1" + "0" * 400  # too large for a float
 
 
 def row(step: int, number: int = 0, loss: float = 0.5) -> str:
     return f"{number},dsgd,diminishing,1,{number},{step},4,{loss},0.25,10,{8 * step},{64 * step},0.5\n"
+
+
+HUGE_ETA = HEADER + row(0).replace("diminishing,1", f"diminishing,{HUGE}")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +91,9 @@ def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path
     assert [line["seed"] for line in history.lines.values()] == [0, 1, 0]
 
 
-@pytest.mark.parametrize("text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n"])
+@pytest.mark.parametrize(
+    "text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n", HUGE_ETA]
+)
 def test_a_damaged_history_is_reported_in_the_page(text: str, tmp_path: Path, home: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
@@ -185,6 +191,58 @@ def test_a_damaged_file_is_reported_and_the_rest_is_shown(name: str, text: str, 
     folder = only(tmp_path / "run")
     assert any(name in line for line in folder["failures"])
     assert folder["columns"]["step"][-1] > 0
+
+
+HOSTILE = {  # a text of each file, and what takes its place
+    "timing": ("settings.json", '"timing": {', f'"timing": {{"x": {HUGE},'),
+    "deep": ("config.json", '"options": {', '"options": {"x": ' + '{"a": ' * 480 + "1" + "}" * 480 + ","),
+    "digits": ("config.json", '"options": {', f'"options": {{"x": {"1" * 5000},'),
+    "nan": ("settings.json", '"timing": {', '"timing": {"x": NaN,'),
+    "name": ("evaluation.json", '"names": [\n    0', '"names": [\n    "\\ud800"'),
+    "count": ("evaluation.json", '"rows": ', f'"rows": {HUGE}'),
+    "message": ("graph.json", '"messages": [4.0', f'"messages": [{HUGE}'),
+    "seed": ("history.csv", "dnasa,diminishing,0,", "dnasa,diminishing,nan,"),
+    "run": ("history.csv", "0,dnasa", f"{HUGE},dnasa"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_folder_breaks_the_page_of_the_others(name: str, home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home, tmp_path / "runs")
+    file, before, after = HOSTILE[name]
+    path = tmp_path / "runs" / "good" / file
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    shown = contents(tmp_path / "runs")
+    assert "</script>" in pages.render(shown)  # it is JSON
+    bad, good = shown["folders"]
+    assert bad == only(home / "bad") | {"failures": bad["failures"]}
+    assert good["name"] == "good"
+    assert any(str(path) in line or str(path.parent) in line for line in good["failures"]) or name in (
+        "seed",
+        "count",
+        "name",
+    )
+    for words in (["runs", tmp_path / "runs"], ["report", tmp_path / "runs" / "good"]):
+        assert run(*words).returncode in (0, 2)
+
+
+def test_folders_whose_names_look_the_same_are_told_apart(home: Path, tmp_path: Path) -> None:
+    for name in ("a b", "a  b"):
+        shutil.copytree(home / "good", tmp_path / name)
+    assert [folder["name"] for folder in contents(tmp_path)["folders"]] == ["a b", "a b (1)"]
+
+
+def test_rows_before_a_damaged_one_are_read_once(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.csv")
+    history.path.write_text(HEADER + row(0) + row(10) + "x" + row(20))
+    for _ in range(2):
+        with pytest.raises(InputError, match="row 3 is not an evaluation"):
+            history.update()
+        assert history.columns["step"] == [0, 10]
+    history.path.write_text(HEADER + row(0))
+    history.update()
+    assert history.count == 1
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def read(folder: Path) -> Evaluation | None:
     stored = read_json(path, "evaluation.json")
     try:
         _check(stored)
+        stored["names"] = [str(name).encode(errors="replace").decode() for name in stored["names"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path} is damaged ({error}): train the model again.") from error
     return stored

@@ -1,6 +1,6 @@
 // What there is to say about one run folder besides its curves.
 
-const KINDS = { gradient: "#4c78a8", exchange: "#e45756", rule: "#54a24b", evaluation: "#b279a2", waiting: "#f58518" };
+const KINDS = { __proto__: null, gradient: "#4c78a8", exchange: "#e45756", rule: "#54a24b", evaluation: "#b279a2", waiting: "#f58518" };
 
 const BEND = 0.12; // of a directed edge
 
@@ -142,7 +142,7 @@ function key(kinds) {
 // A lane for each process and thread.
 function trace(spans) {
   const lanes = [...new Set(spans.map(([, rank, thread]) => `${rank}.${thread}`))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-  const end = Math.max(...spans.map(([, , , begin, length]) => begin + length));
+  const end = spans.reduce((last, [, , , begin, length]) => Math.max(last, begin + length), 1e-9);
   const shapes = spans.map(([kind, rank, thread, begin, length]) => {
     const y = 22 * lanes.indexOf(`${rank}.${thread}`);
     const shape = drawn("rect", { x: (480 * begin) / end, y, width: Math.max(0.3, (480 * length) / end), height: 18, fill: KINDS[kind] ?? "#888888" });

@@ -11,15 +11,22 @@ const parts = { head: element("header"), overview: element("div"), details: elem
 // New rows are appended; a history that was rewritten replaces the one before.
 function take(contents) {
   state.contents = contents;
+  bare(contents.colours);
   for (const folder of contents.folders) {
+    [folder.settings, folder.timing, folder.columns].forEach(bare);
     state.folders.set(folder.name, folder);
     for (const line of folder.lines) lineOf(contents, folder, line, folder.first === 0);
-    const { run, ...columns } = folder.columns;
-    (run ?? []).forEach((number, row) => {
+    const { columns } = folder;
+    (columns.run ?? []).forEach((number, row) => {
       const into = state.lines.get(`${folder.name}/${number}`).columns;
       for (const name in columns) (into[name] ??= []).push(columns[name][row]);
     });
   }
+}
+
+// Names that a run folder gives, such as "constructor", must not find what every object inherits.
+function bare(object = {}) {
+  return Object.setPrototypeOf(object, null);
 }
 
 function lineOf(contents, folder, { run, name, seed }, anew) {
@@ -27,7 +34,7 @@ function lineOf(contents, folder, { run, name, seed }, anew) {
   const group = contents.folders.length === 1 ? name : `${folder.name}: ${name}`;
   const line = state.lines.get(id) ?? { folder: folder.name, run, seed, shown: true };
   Object.assign(line, { name, group, title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
-  if (anew || !line.columns) line.columns = {};
+  if (anew || !line.columns) line.columns = bare();
   state.lines.set(id, line);
 }
 
