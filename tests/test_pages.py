@@ -111,7 +111,7 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
     assert folder["settings"]["topology"] == "star"
     stored = json.loads((home / "good" / "evaluation.json").read_text())
     assert folder["tests"]["confusion"]["counts"] == stored["confusion"]
-    assert len(folder["tests"]["nodes"]) == 5
+    assert len(folder["tests"]["nodes"]["accuracy of its own model"]) == 5
     assert folder["timing"]["gradient_seconds"] > 0
     assert folder["failures"] == []
 
@@ -167,8 +167,51 @@ def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home: Path, tmp
     settings["lost"] = [{"step": 7, "nodes": [2]}]
     (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
     folder = only(tmp_path / "run")
-    assert folder["failures"] == ["Lost at step 7: nodes [2] and their data."]
+    assert folder["failures"] == ["Lost at step 7: nodes 2 and their data."]
     assert folder["lost"]
+
+
+def test_sites_have_their_names(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "bad", tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    names = ["bonn", "ulm", "köln", "</b>", "zürich"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"sites": names}))
+    with open(tmp_path / "run" / "log.txt", "a") as log:
+        log.write("2026-01-01 10:00:00 Lost nodes 2, 4, 7 and their data at step 7; 2 continue.\n")
+    folder = only(tmp_path / "run")
+    assert folder["sites"] == names
+    assert "Lost köln, zürich, node 7 and their data at step 7; 2 continue." in folder["failures"]
+    assert any(re.search(rf"diverged at step \d+ at ({'|'.join(names)})\.", line) for line in folder["failures"])
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text()) | {"lost": [{"step": 7, "nodes": [1]}]}
+    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
+    assert "Lost at step 7: ulm and their data." in only(tmp_path / "run")["failures"]
+    assert "Lost at step 7: ulm and their data; the others continued." in run("report", tmp_path / "run").stdout
+
+
+def test_rules_of_a_plugin_keep_title_and_colour_without_their_code(tmp_path: Path) -> None:
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
+        return x - node
+
+    dnasa.rules.register("mine", dnasa.rules.dsgd, title="Mine!", colour="#123456")
+    problem = dnasa.problems.Custom(gradient, start=np.zeros(2))
+    try:
+        dnasa.solve(problem, dnasa.topology.ring(3), ["dsgd", "mine"], eta=0.1, steps=5, folder=tmp_path / "run")
+    finally:
+        del dnasa.rules.RULES["mine"]
+    shown = contents(tmp_path / "run")
+    assert [line["name"] for line in shown["folders"][0]["lines"]] == ["D-SGD, eta = 0.1", "Mine!, eta = 0.1"]
+    assert shown["colours"]["Mine!, eta = 0.1"] == "#123456"
+    assert "Mine!" in run("report", tmp_path / "run").stdout
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert list(config["rules"]) == ["mine"]
+    for damage in (
+        [["Mine!", 3, None]],
+        {"mine": ["Mine!"]},
+        {"mine": [None, "x", "y"]},
+        {"mine": ["Mine!", "nope", None]},
+    ):
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"rules": damage}))
+        assert re.fullmatch("#[0-9a-f]{6}", list(contents(tmp_path / "run")["colours"].values())[-1])
 
 
 def test_several_runs_are_found_in_folders_of_folders(home: Path, tmp_path: Path) -> None:
@@ -246,11 +289,41 @@ def test_rows_before_a_damaged_one_are_read_once(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    for words in (["report", tmp_path, "--html"], ["watch", tmp_path]):
-        done = run(*words)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
+    done = run("report", tmp_path, "--html")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
     assert "There is no folder" in run("report", tmp_path / "none", "--html").stderr
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv/run", "x" * 300])
+def test_what_can_never_be_a_run_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n")
+    done = run("watch", tmp_path / name)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path) in done.stderr
+
+
+def test_watch_says_that_it_waits_and_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: pages.Server) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pages.Server, "serve_forever", interrupted)
+    done = run("watch", tmp_path / "later")
+    assert done.returncode == 0
+    assert f"Waiting for a run in {tmp_path / 'later'}." in done.stdout
+    assert not (tmp_path / "later").exists()
+
+
+def test_a_folder_is_waited_for_and_its_run_found(home: Path, tmp_path: Path) -> None:
+    folders = pages.Folders(tmp_path / "later" / "run", wait=True)
+    assert folders.contents()["folders"] == []
+    shutil.copytree(home / "good", tmp_path / "later" / "run")
+    folders.update()
+    assert folders.contents()["folders"] == [only(home / "good") | {"name": "run"}]
+    shutil.rmtree(tmp_path / "later")
+    folders.update()
+    assert folders.contents()["folders"] == []
 
 
 # ---------------------------------------------------------------- graphs

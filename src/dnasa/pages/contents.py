@@ -11,26 +11,27 @@ from dnasa.plots import LABELS, LINEAR, colours
 from dnasa.runs.folder import RunFolder
 from dnasa.studies.run_table import listed, source
 
+REMEDY = "give a run's folder, or one that holds runs."
 DEPTH = 3  # folders below the one that was given: studies have folders of folders
 
 
 class Folders:
-    """All runs in a folder, or the one that it holds."""
+    """All runs in a folder, or the one that it holds. With `wait`, they may begin later."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, wait: bool = False):
         self.path = path
         self.known: dict[Path, Folder] = {}
         self.update()
-        if not self.known:
-            raise InputError(f"There is no run in {path}: give a run's folder, or one that holds runs.")
+        if not self.known and not wait:
+            missing = "run in" if path.is_dir() else "folder"
+            raise InputError(f"There is no {missing} {path}: {REMEDY}")
 
     def update(self) -> None:
         """Find runs that are new, and read what was appended to the histories."""
-        if not self.path.is_dir():
-            raise InputError(f"There is no folder {self.path}: give a run's folder, or one that holds runs.")
+        _check_place(self.path)
+        known, self.known = self.known, {}
         for folder in _run_folders(self.path):
-            if folder not in self.known:
-                self.known[folder] = Folder(folder, self._name(folder))
+            self.known[folder] = known.get(folder) or Folder(folder, self._name(folder))
         for each in self.known.values():
             each.update()
 
@@ -65,7 +66,8 @@ class Folders:
                 names.setdefault(name, line["rule"])
         rules = list(names.values())
         keys = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
-        chosen = colours(keys)
+        looks = {name: look for folder in self.known.values() for name, look in folder.history.looks.items()}
+        chosen = colours(keys, looks)
         return {name: chosen[key] for name, key in zip(names, keys, strict=True)}
 
     def _logarithmic(self, metric: str) -> bool:
@@ -73,6 +75,16 @@ class Folders:
             return metric not in LINEAR
         values = (value for folder in self.known.values() for value in folder.history.columns.get(metric, ()))
         return all(value is None or value > 0 for value in values)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse what can never be a folder of runs."""
+    try:
+        found = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}. Choose another folder.") from error
+    if not found.is_dir():
+        raise InputError(f"{found} is not a folder: {REMEDY}")
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -90,9 +102,12 @@ class Folder:
         self.path, self.name = path, name
         self.history = History(path / "history.csv")
         self.damage: list[str] = []
+        self.run: RunFolder | None = None
 
     def update(self) -> None:
         self.damage = []
+        self.run = self._attempt(lambda: RunFolder(self.path, resume=True), None)
+        self.history.looks = self.run.looks if self.run else {}
         self._attempt(self.history.update, None)
 
     def _attempt(self, read: Callable[[], Any], otherwise: Any) -> Any:
@@ -107,8 +122,8 @@ class Folder:
     def contents(self, since: int) -> dict[str, Any]:
         history = self.history
         first = since if since <= history.count else 0  # a resumed run begins again at its checkpoint
-        run = self._attempt(lambda: RunFolder(self.path, resume=True), None)
-        config = run.config if run else {}
+        run = self.run
+        config, sites = (run.config, list(map(text, run.sites))) if run else ({}, [])
         stored = config.get("options")
         options = stored if isinstance(stored, dict) else {}
         state = run.state if run else "damaged"
@@ -125,15 +140,16 @@ class Folder:
             "first": first,
             "count": history.count,
             "columns": history.since(first),
+            "sites": sites,
             "graph": self._attempt(lambda: parts.graph(self.path), None),
             "tests": self._attempt(lambda: parts.tests(self.path), None),
-            "comparison": self._attempt(lambda: parts.comparison(self.path), []),
+            "comparison": self._attempt(lambda: parts.comparison(self.path, history.looks), []),
             "timing": settings.get("timing", {}),
             "trace": self._attempt(lambda: parts.trace(self.path), []),
             "events": log,
         }
-        diverged = self._attempt(lambda: parts.diverged(self.path, history), [])
-        lost = parts.lost(settings, log)
+        diverged = self._attempt(lambda: parts.diverged(self.path, history, sites), [])
+        lost = parts.lost(settings, log, sites)
         failures = [*parts.ended(state, self.path, log), *lost, *diverged, *self.damage]
         return out | {"lost": bool(lost), "failures": list(map(text, failures))}
 

@@ -2,10 +2,10 @@
 
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dnasa.core import COLUMNS, InputError
-from dnasa.plots import label
+from dnasa.plots import Looks, label
 from dnasa.runs.result import parse_rows
 
 AXES = ("step", "epochs", "seconds", "messages", "bytes")  # what a curve can be drawn against
@@ -20,6 +20,7 @@ class History:
 
     def __init__(self, path: Path):
         self.path = path
+        self.looks: Looks = {}
         self.clear()
 
     def clear(self) -> None:
@@ -70,7 +71,8 @@ class History:
         """As in plots; runs that would be named alike are numbered."""
         seed, eta = short(row.get("seed")), row.get("eta")
         taken = {(line["name"], line["seed"]) for line in self.lines.values()}
-        names = (text(label(row.get("rule"), row.get("schedule"), _float(eta), number)) for number in count(1))
+        variant = row.get("rule"), row.get("schedule"), _float(eta)
+        names = (text(label(*variant, number, self.looks)) for number in count(1))
         return next(name for name in names if (name, seed) not in taken)
 
     def since(self, row: int) -> dict[str, list[Any]]:
@@ -103,7 +105,7 @@ def short(value: Any) -> Any:
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Finite in a browser, whose whole numbers overflow too."""
     return type(value) in (int, float) and abs(value) < LARGEST
 

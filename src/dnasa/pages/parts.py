@@ -2,14 +2,15 @@
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
 from dnasa.pages.history import History, is_number, short, text
-from dnasa.plots import positions, title
+from dnasa.plots import Looks, positions, title
+from dnasa.runs.folder import node_name, node_names
 from dnasa.runs.graph import MOST_EDGES
 from dnasa.runs.result import parse_rows
 
@@ -88,7 +89,7 @@ def tests(path: Path) -> dict[str, Any] | None:
     if not (path / "evaluation.json").is_file():
         return None
     from dnasa.trained import evaluation
-    from dnasa.trained.report import metric, tables
+    from dnasa.trained.report import metric, of_each_node, tables
 
     found = evaluation.read(path)
     if found is None:
@@ -97,7 +98,8 @@ def tests(path: Path) -> dict[str, Any] | None:
     matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES
     return {
         "metric": metric(found),
-        "nodes": [short(float(value)) for value in evaluation.of_nodes(found)] if found["nodes"] else [],
+        "members": evaluation.members(found),
+        "nodes": {title: [short(float(value)) for value in column] for title, column in of_each_node(found).items()},
         "confusion": {"names": names, "counts": found["confusion"], "rows": short(found["rows"])} if matrix else None,
         "tables": [_table(title, frame) for title, frame in tables(found) if not _is_drawn(title, matrix)],
     }
@@ -113,7 +115,7 @@ def _table(title: str, frame: Any) -> dict[str, Any]:
     return {"title": title, "columns": list(map(text, frame)), "rows": rows}
 
 
-def comparison(path: Path) -> list[list[Any]]:
+def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
     file = path / "table.csv"
     if not file.is_file():
@@ -125,7 +127,8 @@ def comparison(path: Path) -> list[list[Any]]:
     ):
         raise _damaged(file)
     return [
-        [text(title(str(row["rule"]))), text(row["schedule"]), *(short(row[name]) for name in COMPARED)] for row in rows
+        [text(title(str(row["rule"]), looks)), text(row["schedule"]), *(short(row[name]) for name in COMPARED)]
+        for row in rows
     ]
 
 
@@ -161,21 +164,32 @@ def ended(state: str, path: Path, events: list[str]) -> list[str]:
     return [ENDED[state].format(path)] if state in ENDED else []
 
 
-def lost(stored: Mapping[str, Any], events: list[str]) -> list[str]:
+def lost(stored: Mapping[str, Any], events: list[str], sites: Sequence[str]) -> list[str]:
     """Nodes that left: from the settings at the end of a run, from its log before."""
     found = stored.get("lost") or []
-    lines = [f"Lost at step {loss.get('step')}: nodes {loss.get('nodes')} and their data." for loss in found]
-    return lines or [event[20:] for event in events if re.match(r".{19} Lost nodes ", event)]
+    lines = [
+        f"Lost at step {loss.get('step')}: {node_names(sites, loss.get('nodes'))} and their data." for loss in found
+    ]
+    return lines or [_named(event[20:], sites) for event in events if re.match(r".{19} Lost nodes ", event)]
 
 
-def diverged(path: Path, history: History) -> list[str]:
+def _named(event: str, sites: Sequence[str]) -> str:
+    """The line of a log, which has numbers."""
+    numbers = re.match(r"Lost nodes (\d+(?:, \d+)*) and ", event)
+    if not sites or not numbers:
+        return event
+    names = node_names(sites, list(map(int, numbers[1].split(", "))))
+    return f"Lost {names} and {event[numbers.end() :]}"
+
+
+def diverged(path: Path, history: History, sites: Sequence[str]) -> list[str]:
     """Runs that diverged, with step and node where `runs.csv` has them."""
     known = {row["run"]: row for row in _runs(path / "runs.csv")}
     lines = []
     for run, evaluated in history.diverged().items():
         step, node = (known.get(run, {}).get(name) for name in ("diverged", "diverged_node"))
         when = f"at step {step:.0f}" if is_number(step) else f"before step {evaluated}"
-        where = f" at node {node:.0f}" if is_number(node) else ""
+        where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
         line = history.lines[run]
         lines.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
     return lines

@@ -64,11 +64,26 @@ function table(columns, rows, select = null) {
       sign = -sign;
       show();
     };
-    return element("th", { class: rows.some((row) => typeof row[place] === "number") ? "number" : null }, element("button", { type: "button", onclick: sort }, name));
+    const kind = `${rows.some((row) => typeof row[place] === "number") ? "number" : ""} ${name.length > 24 ? "long" : ""}`;
+    return element("th", { class: kind }, element("button", { type: "button", onclick: sort }, name));
   });
   show();
-  return element("div", { class: "scroll", tabindex: 0 }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
+  return scrolled("", element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
 }
+
+// What is wider than the page fades out on the side where there is more, since phones show no scroll bar.
+function scrolled(kind, content) {
+  const box = element("div", { class: `scroll ${kind}`, tabindex: 0, onscroll: () => mark(box) }, content);
+  sized.observe(box);
+  return box;
+}
+
+function mark(box) {
+  box.classList.toggle("more-left", box.scrollLeft > 1);
+  box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+}
+
+const sized = new ResizeObserver((entries) => entries.forEach((entry) => mark(entry.target)));
 
 function tableRow(columns, row, select) {
   const cells = row.map((value, place) => {

@@ -12,6 +12,9 @@ const parts = { head: element("header"), overview: element("div"), details: elem
 function take(contents) {
   state.contents = contents;
   bare(contents.colours);
+  const names = new Set(contents.folders.map((folder) => folder.name));
+  for (const name of state.folders.keys()) if (!names.has(name)) state.folders.delete(name);
+  for (const [id, line] of state.lines) if (!names.has(line.folder)) state.lines.delete(id);
   for (const folder of contents.folders) {
     [folder.settings, folder.timing, folder.columns].forEach(bare);
     state.folders.set(folder.name, folder);
@@ -48,12 +51,20 @@ function show() {
   const { contents } = state;
   document.title = `${contents.title} – dnasa`;
   const folder = state.folders.get(state.chosen) ?? contents.folders[0];
+  if (!folder) return wait(contents);
   state.chosen = folder.name;
   parts.head.replaceChildren(element("h1", {}, contents.title), ...summary(contents, folder));
   charts.set(contents.metrics, contents.axes, Array.from(state.lines.values()));
   charts.node.hidden = state.lines.size === 0;
   keepPlaces(parts.overview, () => overview(contents));
   keepPlaces(parts.details, () => [choice(contents), ...details(folder)]);
+}
+
+function wait(contents) {
+  const line = element("p", { role: "status" }, badge("waiting"), " There is no run in this folder yet. It is shown here when it begins.");
+  parts.head.replaceChildren(element("h1", {}, contents.title), line);
+  [parts.overview, parts.details].forEach((part) => part.replaceChildren());
+  charts.node.hidden = true;
 }
 
 // Updates leave alone what a reader has opened or scrolled.
@@ -138,8 +149,9 @@ async function poll() {
     parts.error.textContent = `No update: ${error.message}. Is \`dnasa watch\` still running?`;
     parts.error.hidden = false;
   }
-  const running = [...state.folders.values()].some((folder) => folder.state === "running");
-  setTimeout(poll, running ? FAST : SLOW);
+  const folders = [...state.folders.values()];
+  const busy = !folders.length || folders.some((folder) => folder.state === "running");
+  setTimeout(poll, busy ? FAST : SLOW);
 }
 
 const { live, ...contents } = JSON.parse(document.getElementById("contents").textContent);
