@@ -6,7 +6,7 @@ from typing import Any
 
 from dnasa.core import InputError
 from dnasa.pages import parts
-from dnasa.pages.history import AXES, History, is_number, text
+from dnasa.pages.history import AXES, History, short, text
 from dnasa.plots import LABELS, LINEAR, colours
 from dnasa.runs.folder import RunFolder
 from dnasa.studies.run_table import listed, source
@@ -161,4 +161,4 @@ class Folder:
 def _steps(config: Mapping[str, Any]) -> int | None:
     run = config.get("run")
     steps = run.get("steps") if isinstance(run, dict) else None
-    return steps if type(steps) is int and is_number(steps) else None
+    return short(steps) if type(steps) is int else None

@@ -56,7 +56,8 @@ function cell(name, value) {
 function table(columns, rows, select = null) {
   const body = element("tbody");
   const order = rows.map((_, i) => i);
-  const show = () => body.replaceChildren(...order.map((i) => tableRow(columns, rows[i], select && (() => select(i)))));
+  const kinds = columns.map((_, place) => (rows.some((row) => typeof row[place] === "number") ? "number" : ""));
+  const show = () => body.replaceChildren(...order.map((i) => tableRow(columns, kinds, rows[i], select && (() => select(i)))));
   const heads = columns.map((name, place) => {
     let sign = 1;
     const sort = () => {
@@ -64,8 +65,7 @@ function table(columns, rows, select = null) {
       sign = -sign;
       show();
     };
-    const kind = `${rows.some((row) => typeof row[place] === "number") ? "number" : ""} ${name.length > 24 ? "long" : ""}`;
-    return element("th", { class: kind }, element("button", { type: "button", onclick: sort }, name));
+    return element("th", { class: `${kinds[place]} ${name.length > 24 ? "long" : ""}` }, element("button", { type: "button", onclick: sort }, name));
   });
   show();
   return scrolled("", element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
@@ -85,11 +85,11 @@ function mark(box) {
 
 const sized = new ResizeObserver((entries) => entries.forEach((entry) => mark(entry.target)));
 
-function tableRow(columns, row, select) {
+function tableRow(columns, kinds, row, select) {
   const cells = row.map((value, place) => {
     const content = value instanceof Node ? value : cell(columns[place], value);
     const first = place === 0 && select ? element("button", { type: "button", onclick: select }, content) : content;
-    return element("td", { class: typeof value === "number" ? "number" : null }, first);
+    return element("td", { class: kinds[place] }, first);
   });
   return element("tr", {}, ...cells);
 }
