@@ -284,9 +284,11 @@ def node_name(sites: Sequence[str], node: Any) -> str:
 
 
 def node_names(sites: Sequence[str], nodes: Any) -> str:
-    if sites and isinstance(nodes, list):
-        return ", ".join(node_name(sites, node) for node in nodes)
-    return f"nodes {', '.join(map(str, nodes)) if isinstance(nodes, list) else nodes}"
+    """Of a list, or of whatever a file has in its place."""
+    several = nodes if isinstance(nodes, list) else [nodes]
+    if sites:
+        return ", ".join(node_name(sites, node) for node in several)
+    return f"nodes {', '.join(map(str, several))}"
 
 
 def _is_history(data: bytes) -> bool:
