@@ -11,7 +11,7 @@ from dnasa.runs.result import parse_rows
 AXES = ("step", "epochs", "seconds", "messages", "bytes")  # what a curve can be drawn against
 DIGITS = 7  # of the numbers in a page
 WHOLE = 2**53  # whole numbers below it are exact in a browser
-LARGEST = 1e300  # sums of a few smaller numbers do not overflow
+LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 CHECKED = 256  # bytes before the end of what was read that must still be there
 
 
@@ -107,7 +107,7 @@ def short(value: Any) -> Any:
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Finite in a browser, whose whole numbers overflow too."""
-    return type(value) in (int, float) and abs(value) < LARGEST
+    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER
 
 
 def _float(value: Any) -> Any:
