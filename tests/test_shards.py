@@ -139,6 +139,9 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
     rows, parts = data.from_shards(tmp_path / "d", range(3), 3, "kind")
     assert [len(part) for part in parts] == [7, 32, 15]
     assert rows.test_counts == (1, 8, 4)
+    assert rows.sites == (("bonn", 7), ("oslo", 32), ("rome", 15))
+    for other, _ in in_processes(tmp_path / "d", [range(1), range(1, 3)], 3, target="kind"):
+        assert other.sites == rows.sites
     with pytest.raises(InputError, match=r"3 sites \(bonn, oslo, rome\), and there are 4 nodes: give --nodes 3"):
         data.from_shards(tmp_path / "d", range(4), 4, "kind")
 

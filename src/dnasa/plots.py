@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from dnasa import statistics
 from dnasa.core import COLUMNS, InputError
 from dnasa.extras import needed_by
 from dnasa.files import make_folder, write_durably
-from dnasa.rules.registry import CUSTOM, RULES
+from dnasa.rules.registry import CUSTOM, Look, look
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,20 +79,27 @@ def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4)
         return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def title(rule: str) -> str:
-    """The title a rule is registered with; rules without a name are "custom rule 1", "custom rule 2", ..."""
-    if rule in RULES:
-        return RULES[rule].title or rule
+Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
+NONE: Looks = {}
+
+
+def look_of(rule: str, stored: Looks = NONE) -> Look:
+    """As it is registered or stored; rules without a name are "custom rule 1", "custom rule 2", ..."""
     kind, _, number = rule.partition(" ")
-    return f"custom rule {number}".rstrip() if kind == CUSTOM else rule
+    unnamed = Look(f"custom rule {number}".rstrip() if kind == CUSTOM else rule)
+    return look(rule) or stored.get(rule, unnamed)
 
 
-def colours(rules: Iterable[str]) -> dict[str, str]:
-    """The colour of each rule: the registered one, or else one that no other of these rules has."""
+def title(rule: str, stored: Looks = NONE) -> str:
+    return look_of(rule, stored).title
+
+
+def colours(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
+    """The colour of each rule: the registered or stored one, or else one that no other of these rules has."""
     names = list(dict.fromkeys(rules))
     own: dict[str, str] = {}
     for name in names:
-        colour = _hex(RULES[name].colour) if name in RULES else None
+        colour = _hex(look_of(name, stored).colour)
         if colour is not None and colour not in own.values():
             own[name] = colour
     free = cycle([colour for colour in PALETTE if colour not in own.values()] or PALETTE)
@@ -235,10 +242,9 @@ def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
     return rows.assign(number=rows.groupby([*statistics.VARIANT, "seed"], dropna=False).run.rank("dense").astype(int))
 
 
-def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1) -> str:
+def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, stored: Looks = NONE) -> str:
     """What distinguishes a variant: the schedule only where it is not the rule's default."""
-    name = title(str(rule))
-    default = next(iter(RULES[rule].schedules)) if rule in RULES else None
+    name, _, default = look_of(str(rule), stored)
     if isinstance(schedule, str) and schedule not in (default, CUSTOM):
         name += f" ({schedule})"
     if isinstance(eta, float) and np.isfinite(eta):

@@ -115,7 +115,7 @@ def train(
         tested, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, callback=callback, **shared
     )
     inputs.set_output(context, result.rank)
-    print_lost_nodes(result.settings)
+    print_lost_nodes(result.settings, made.sites)
     title = f"{RULES[rule].title} on {experiment(context.params, describe(graph))}"
     console.print(history_table(result.history, title))
     if local_accuracy:
@@ -133,7 +133,7 @@ def train(
     if len(lost):
         own = "try a smaller --eta, or --rule dnasa, which needs none"
         remedy = own if RULES[rule].needs_eta else "check the data for values that are not finite"
-        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy))
+        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, made.sites))
 
 
 @app.command()
@@ -203,7 +203,7 @@ def compare(
     made, graph, shared = inputs.prepare(context, validate=True)
     comparison = run_comparison(made.problem, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
     inputs.set_output(context, comparison.rank)
-    print_lost_nodes(comparison.settings)
+    print_lost_nodes(comparison.settings, made.sites)
     title = experiment(context.params, describe(graph))
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():

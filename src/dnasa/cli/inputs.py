@@ -45,6 +45,8 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
         "progress": set_output(context, network.rank),
     }
     source = make_source(given, network.local_nodes, validate, network.allgather_text)
+    if folder is not None and source.sites:
+        folder.config["sites"] = source.sites
     if source.description:
         print_line(source.description)
     return source, graph, shared | {"evaluate": source.evaluate}

@@ -1,6 +1,6 @@
 """Results as tables and sentences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -125,10 +125,12 @@ def _range(numbers: Any) -> str:
     return f"{low} to {high}" if low < high else f"{high}"
 
 
-def print_lost_nodes(settings: Mapping[str, Any]) -> None:
+def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
+    from dnasa.runs.folder import node_names
+
     for loss in settings.get("lost", []):
-        nodes = ", ".join(map(str, loss["nodes"]))
-        print_line(f"Lost at step {loss['step']}: nodes {nodes} and their data; the others continued.")
+        nodes = node_names(sites, loss["nodes"])
+        print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
 
 
 def timing_line(result: "Result") -> str:
@@ -145,9 +147,11 @@ def timing_line(result: "Result") -> str:
     return f"Time of rank 0: {parts}; {sent}."
 
 
-def divergence(step: int, node: Any, remedy: str) -> str:
+def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> str:
     """`node` is missing where only an evaluation showed it."""
     import pandas as pd
 
-    where = "" if pd.isna(node) else f" at node {node}"
+    from dnasa.runs.folder import node_name
+
+    where = "" if pd.isna(node) else f" at {node_name(sites, int(node))}"
     return f"The run diverged at step {step}{where}: {remedy}."

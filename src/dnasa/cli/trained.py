@@ -23,10 +23,10 @@ from dnasa.cli.rendering import (
 )
 from dnasa.core import InputError, RunError
 from dnasa.files import make_folder
-from dnasa.rules import RULES
 
 if TYPE_CHECKING:
     from dnasa.core import Network
+    from dnasa.plots import Looks
     from dnasa.problems.sharded import Sharded
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
@@ -89,10 +89,10 @@ def report(
     console.print(settings_table(settings(folder, run.config, options), f"{source(options)}, {run.state}, in {folder}"))
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)))))
-    print_lost_nodes(result.settings)
+        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+    print_lost_nodes(result.settings, run.sites)
     print_line(timing_line(result))
-    for title, table in tables(measured) if measured else ():
+    for title, table in tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))
 
 
@@ -111,23 +111,25 @@ def _write_page(folder: Path, file: Path) -> None:
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way, or of several.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way or begins later, or of several.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: one that is free.", show_default=False)] = 0,
 ) -> None:
     """Serve the page of a run while it is under way, to browsers on this machine; Ctrl-C ends it."""
     from dnasa.pages import Server
 
     with Server(folder, port) as server:
-        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.")
+        waiting = "" if server.folders.known else f" Waiting for a run in {folder}."
+        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.{waiting}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 
 
-def _variant(values: dict[str, Any]) -> str:
-    """Rule, schedule and stepsize in words; a rule of one's own may not be registered here."""
-    rule = str(values.pop("rule", "run"))
-    title = RULES[rule].title if rule in RULES else rule
-    return ", ".join([title, *(f"{name} {value}" for name, value in values.items() if value == value)])
+def _variant(values: dict[str, Any], looks: "Looks") -> str:
+    """Rule, schedule and stepsize in words."""
+    from dnasa.plots import title
+
+    rule = title(str(values.pop("rule", "run")), looks)
+    return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
 def predict(

@@ -7,6 +7,13 @@ import numpy as np
 from dnasa.data.encoding import Encoding
 
 
+class Site(NamedTuple):
+    """Where a node's rows come from: `name` is that of its file or folder, `rows` how many of them are for training."""
+
+    name: str
+    rows: int
+
+
 class Dataset(NamedTuple):
     """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder.
 
@@ -15,7 +22,7 @@ class Dataset(NamedTuple):
     were made from the user's rows: inputs are standardised already. The labels of a regression are standardised targets
     `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`. `notes` are sentences about what was left out.
     Where every node tests on rows of its own, `test_counts` are their numbers at all nodes; the test rows here are those of
-    the nodes of this process, one after the other.
+    the nodes of this process, one after the other. Of shards, `sites` has every node's, those of other processes too.
     """
 
     name: str
@@ -28,6 +35,7 @@ class Dataset(NamedTuple):
     encoding: Encoding | None = None
     notes: tuple[str, ...] = ()
     test_counts: tuple[int, ...] = ()
+    sites: tuple[Site, ...] = ()
 
     @property
     def task(self) -> str:

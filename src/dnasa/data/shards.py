@@ -15,7 +15,7 @@ import numpy as np
 
 from dnasa.core import InputError
 from dnasa.data import own, reading
-from dnasa.data.dataset import Dataset
+from dnasa.data.dataset import Dataset, Site
 from dnasa.data.own import Split
 from dnasa.data.summaries import Summary, make_encoding
 
@@ -52,7 +52,7 @@ def from_shards(
     summaries = exchanged(
         [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)], allgather_text
     )
-    encoding = make_encoding(summaries, task, standardise)
+    encoding, of_nodes = make_encoding(summaries, task, standardise), _by_node(summaries, local_nodes, nodes)
     pieces = [split.training(encoding) for split in splits]
     tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
     inputs, labels, test_inputs, test_labels = (
@@ -67,14 +67,15 @@ def from_shards(
         source=str(folder),
         encoding=encoding,
         notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
-        test_counts=() if common else _test_counts(summaries, local_nodes, nodes),
+        test_counts=() if common else tuple(summary.tests for summary in of_nodes),
+        sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
     return data, _shards([len(labels) for _, labels in pieces], local_nodes, nodes)
 
 
 def _summary(path: Path, split: Split, task: str | None) -> Summary:
     with naming(path):
-        return split.summary(task)
+        return split.summary(task)._replace(site=path.name if path.is_dir() else path.name.partition(".")[0])
 
 
 def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
@@ -83,10 +84,11 @@ def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
 
 
-def _test_counts(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> tuple[int, ...]:
+def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
+    """Empty ones for the nodes of other processes, where nothing was exchanged with them."""
     every = range(nodes) if len(summaries) == nodes else local_nodes
-    counts = dict(zip(every, (summary.tests for summary in summaries), strict=True))
-    return tuple(counts.get(node, 0) for node in range(nodes))
+    known = dict(zip(every, summaries, strict=True))
+    return [known.get(node, Summary()) for node in range(nodes)]
 
 
 def _shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.ndarray]:

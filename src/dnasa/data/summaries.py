@@ -85,14 +85,18 @@ class Target(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows."""
+    """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows.
 
-    rows: int
-    shape: tuple[int, ...]
-    columns: tuple[Column, ...]
-    array: Moments | None
-    targets: tuple[Target, ...]
-    tests: int
+    `site` is the name of the node's file or folder.
+    """
+
+    rows: int = 0
+    shape: tuple[int, ...] = ()
+    columns: tuple[Column, ...] = ()
+    array: Moments | None = None
+    targets: tuple[Target, ...] = ()
+    tests: int = 0
+    site: str = ""
 
     def merged(self, other: "Summary") -> "Summary":
         if len(self.columns) != len(other.columns) or (not self.columns and self.shape != other.shape):
@@ -115,7 +119,7 @@ class Summary(NamedTuple):
     @classmethod
     def from_json(cls, d: Any) -> "Summary":
         """From what another process sent: tuples became lists."""
-        rows, shape, columns, array, targets, tests = d
+        rows, shape, columns, array, targets, tests, site = d
         return cls(
             rows,
             tuple(shape),
@@ -123,6 +127,7 @@ class Summary(NamedTuple):
             None if array is None else Moments(*array),
             tuple(Target(n, Moments(*m), None if v is None else tuple(v)) for n, m, v in targets),
             tests,
+            site,
         )
 
 

@@ -22,7 +22,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0):
-        self.folders, self.lock = Folders(folder), threading.Lock()
+        self.folders, self.lock = Folders(folder, wait=True), threading.Lock()
         self.token = secrets.token_urlsafe(16)
         try:
             super().__init__((LOOPBACK, port), Handler)

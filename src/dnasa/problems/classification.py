@@ -85,7 +85,7 @@ class Classification(Sharded):
 
     def _tests_of(self, node: int) -> tuple[Tensor, ...]:
         """The test rows that belong to a node alone."""
-        rows = self._own_test_rows(node) if self.test_counts else np.empty(0)
+        rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
         return (self.test_inputs[rows], self.test_labels[rows]) if len(rows) else ()
 
     def node_fingerprint(self, node: int) -> str:

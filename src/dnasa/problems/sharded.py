@@ -117,12 +117,12 @@ class Sharded(Problem):
     def _test_rows(self, nodes: Sequence[int]) -> Tensor:
         """The test rows are divided among the nodes as well, so that real processes divide the work."""
         if self.test_counts:
-            return torch.as_tensor(np.concatenate([self._own_test_rows(node) for node in nodes])).to(self.device)
+            return torch.as_tensor(np.concatenate([self.own_test_rows(node) for node in nodes])).to(self.device)
         positions = [self.remaining.index(node) for node in nodes]
         rows = torch.arange(self.test_total)
         return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
 
-    def _own_test_rows(self, node: int) -> np.ndarray:
+    def own_test_rows(self, node: int) -> np.ndarray:
         """Where each node tests on rows of its own; none of a node in another process."""
         if not len(self.shards[node]):
             return np.empty(0, np.int64)

@@ -163,7 +163,7 @@ class Supervised(Sharded):
 
     def _tests_of(self, node: int) -> str:
         """The checksums of the test rows that belong to a node alone."""
-        rows = self._own_test_rows(node) if self.test_counts else np.empty(0)
+        rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
         return f" {self.test_inputs.checksum(rows)} {self.test_labels.checksum(rows)}" if len(rows) else ""
 
     def node_fingerprint(self, node: int) -> str:

@@ -59,6 +59,14 @@ class Method(NamedTuple):
     takes_prox: bool = False
 
 
+class Look(NamedTuple):
+    """How tables and plots show a rule; its default schedule is not mentioned."""
+
+    title: str
+    colour: str | None = None
+    schedule: str | None = None
+
+
 ETA: dict[str, Schedules] = {
     "diminishing": Stated(lambda n, T, eta: (schedules.root_decay(eta, n),), "eta sqrt(n/(t+1))"),
     "fixed": Stated(lambda n, T, eta: (schedules.root_fixed(eta, n, T),), "eta sqrt(n/T)"),
@@ -158,6 +166,12 @@ def register(
 
 
 BUILT_IN = frozenset(RULES)
+
+
+def look(name: str) -> Look | None:
+    """Of a rule that is registered in this process."""
+    method = RULES.get(name)
+    return method and Look(method.title or name, method.colour, next(iter(method.schedules)))
 
 
 class Variant(NamedTuple):

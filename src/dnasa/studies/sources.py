@@ -31,6 +31,11 @@ class Source(NamedTuple):
     model: str = ""
     rows: "Dataset | None" = None
 
+    @property
+    def sites(self) -> list[str]:
+        """The names of the nodes, where their data has some."""
+        return [site.name for site in self.rows.sites] if self.rows else []
+
 
 def make_source(
     given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
