@@ -813,7 +813,9 @@ def test_parameters_changed_or_replaced_behind_its_back_are_noticed() -> None:
     opt.load_state_dict(opt.state_dict())
     opt.step()
     assert float(net[0].weight.detach().abs().max()) < 2
-    net[0].weight.data = net[0].weight.data.clone()
+    net[0].weight.data = net[0].weight.data.clone()  # the same numbers elsewhere in memory
+    opt.step()
+    net[0].weight.data = net[0].weight.data.double()
     with pytest.raises(InputError, match="moved or replaced"):
         opt.step()
 
