@@ -62,9 +62,13 @@ class Flat:
         return sum(p._version for p in self.trained)
 
     def clear_gradients(self) -> None:
+        """`model.to(device)` changes the tensor `p.grad` itself, so that is not the one that is kept here.
+
+        The layer of a parameter that is not contiguous would be slower with a gradient that is.
+        """
         self.gradient.zero_()
         for p, view in zip(self.trained, self.gradients, strict=True):
-            p.grad = view
+            p.grad = view.detach() if p.is_contiguous() else None
         for p in self.frozen:
             p.grad = None
 
