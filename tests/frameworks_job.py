@@ -122,7 +122,7 @@ def refuse_sharded_parameters(network: Network, batch: Any) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    net = nn.Linear(5, 3)
+    net = nn.Sequential(nn.Linear(5, 3), nn.Tanh())
     optimizer = dnasa.optim.Decentralized(net, network)
     fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
     net(batch[0]).sum().backward()

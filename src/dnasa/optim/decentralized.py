@@ -148,7 +148,7 @@ class Decentralized(torch.optim.Optimizer):
         row = self.flat
         start_at_the_same_point(self.network, [row, *self.untrained_tensors])
         self.parameters.show(row)
-        self.first_pass = FirstPass(self.parameters.trained, self.untrained_tensors, self.network, self.unmixed)
+        self.first_pass = FirstPass(self.parameters.trained, self.untrained_tensors, self.network)
 
     def _check_agreement(self) -> None:
         for name, value in self._settings().items():
@@ -415,8 +415,8 @@ class Decentralized(torch.optim.Optimizer):
             agree(self.network, {"the step": self.t})
         if self.first_pass is not None:
             self.first_pass.check_wrapping()
-            if self.t == 0:
-                self.first_pass.compare(self.network)
+            if self.t == 0 and self.model is None:
+                self.first_pass.compare(self.network, tell=self.unmixed)
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)

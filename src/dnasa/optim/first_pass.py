@@ -22,11 +22,11 @@ from dnasa.optim.parameters import SHARDED, checksum
 class FirstPass:
     """The outermost module whose forward pass uses a trained parameter is the model, or what a framework made of it."""
 
-    def __init__(self, trained: Iterable[Tensor], equal: Iterable[Tensor], network: Network, unmixed: bool):
+    def __init__(self, trained: Iterable[Tensor], equal: Iterable[Tensor], network: Network):
         self.trained = {id(p) for p in trained}
         self.equal = self.trained | {id(a) for a in equal}
         self.model: nn.Module | None = None
-        self.unmixed, self.sharded, self.checksum = unmixed and network.rank == 0, False, 0
+        self.sharded, self.checksum = False, 0
         rank = dist.get_rank() if dist.is_initialized() else -1
         texts = [text.split() for text in network.allgather_text(f"{network.rank} {rank}")]
         self.ranks = {int(other) for node, other in texts if int(node) == network.rank}  # several for a site
@@ -42,10 +42,10 @@ class FirstPass:
     def _before_forward(self, module: nn.Module) -> None:
         if not torch.is_grad_enabled():  # an evaluation may use the model without its wrapping
             return
-        self.sharded = self.sharded or is_sharded(module)
+        self.sharded = self.sharded or is_sharded(module)  # which may have replaced the parameters
         if any(id(p) in self.trained for p in module.parameters()):
             self.hook.remove()
-            self.model = module
+            self.model, self.sharded = module, is_sharded(module)
             tensors = (a for a in (*module.parameters(), *module.buffers()) if id(a) not in self.equal)
             self.checksum = checksum(a for a in tensors if not is_lazy(a) and not a.is_sparse)
 
@@ -65,8 +65,8 @@ class FirstPass:
                 "DistributedDataParallel(model, process_group=site)."
             )
 
-    def compare(self, network: Network) -> None:
-        """Users are told of tensors that the optimizer was not given: those that differ now, and those that will."""
+    def compare(self, network: Network, tell: bool) -> None:
+        """Users are told of tensors that the optimizer was not given: those that differ now, and statistics that will."""
         checksums = network.allgather_text(str(self.checksum) if self.model else "None")
         known = [(rank, text) for rank, text in enumerate(checksums) if text != "None"]
         for rank, text in known:
@@ -77,7 +77,7 @@ class FirstPass:
                     stacklevel=4,
                 )
                 break
-        if self.unmixed and self.model and statistics(self.model):
+        if tell and network.rank == 0 and self.model and statistics(self.model):
             warnings.warn(
                 "Each node keeps its own batch norm statistics, since the optimizer was given parameters only: "
                 "Decentralized(model, network) mixes them, too.",
