@@ -68,13 +68,13 @@ def accelerate() -> None:
         assert optimizer.t == STEPS
         batches = list(DataLoader(common, batch_size=ROWS))[network.rank :: 2]
         compare(network, rule, net, plain(network, rule, batches)[0])
-    evaluate_the_mean(accelerator, network, wrapped, optimizer)
-    resume(accelerator, network, wrapped, optimizer, batches[0])
+    evaluate_the_mean(accelerator, wrapped, optimizer)
+    resume(network, wrapped, optimizer, batches[0])
     refuse_averaged_gradients(accelerator, network, batches[0])
     refuse_sharded_parameters(network, batches[0])
 
 
-def evaluate_the_mean(accelerator: Any, network: Network, wrapped: nn.Module, optimizer: Decentralized) -> None:
+def evaluate_the_mean(accelerator: Any, wrapped: nn.Module, optimizer: Decentralized) -> None:
     """As in docs/own-model.md."""
     wrapped.eval()
     with optimizer.averaged(), torch.inference_mode():
@@ -84,7 +84,7 @@ def evaluate_the_mean(accelerator: Any, network: Network, wrapped: nn.Module, op
     print("evaluated the mean", flush=True)
 
 
-def resume(accelerator: Any, network: Network, wrapped: nn.Module, optimizer: Decentralized, batch: Any) -> None:
+def resume(network: Network, wrapped: Any, optimizer: Decentralized, batch: Any) -> None:
     """As in docs/own-model.md: every node has a file of its own."""
 
     def step() -> None:

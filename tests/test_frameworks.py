@@ -41,7 +41,8 @@ class Tied(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.embedding, self.norm = nn.Embedding(7, 4), nn.BatchNorm1d(4)
-        self.convolution = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.convolution = nn.Conv2d(2, 3, 2)
+        self.convolution.weight.data = self.convolution.weight.to(memory_format=torch.channels_last)
         self.head = nn.Linear(4, 7)
         self.head.weight = self.embedding.weight
 
@@ -77,7 +78,7 @@ def through_torch(net: Any, other: Any, folder: Path) -> None:
 
 def through_safetensors(net: Any, other: Any, folder: Path) -> None:
     save_model(net, str(folder / "x.safetensors"))
-    assert load_model(other, folder / "x.safetensors") == (set(), [])
+    assert not any(load_model(other, folder / "x.safetensors"))
 
 
 def through_accelerate(net: Any, other: Any, folder: Path) -> None:
@@ -182,7 +183,7 @@ def test_lightning_validates_the_mean_logs_the_stepsize_and_resumes(rule: str, t
     tokens = torch.randint(7, (32,), generator=torch.Generator().manual_seed(0))
     data = TensorDataset(tokens, (tokens + 1) % 7)
 
-    class Module(lightning.LightningModule):  # type: ignore[misc]
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.net = Tied()

@@ -118,7 +118,8 @@ class Decentralized(torch.optim.Optimizer):
         self.parameters = Flat(self.param_groups)
         self.follows, self.unmixed = buffers is None and model is not None, buffers is None and model is None
         given = list(buffers or ())
-        self.buffers = MixedBuffers(partial(statistics, model) if self.follows else lambda: given, self.network)
+        find = partial(statistics, model) if model is not None and self.follows else lambda: given
+        self.buffers = MixedBuffers(find, self.network)
         layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.parameters.trained))
         self.made = make_rule(rule, eta, schedule, steps, network.nodes, layout)
         self.rule, self.t = self.made.rule, 0
