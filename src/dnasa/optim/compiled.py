@@ -32,7 +32,15 @@ class Made(NamedTuple):
         return self.make is not None and self.rule.form is not None
 
 
+UNKNOWN_LENGTH = (
+    "steps is how often step() will be called, a positive whole number, not {}: leave it out where you do not know "
+    "(in Hugging Face's Trainer it is trainer.state.max_steps; args.max_steps is -1 when num_train_epochs counts)."
+)
+
+
 def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Made:
+    if steps is not None and whole("steps", steps, low=-(2**62)) < 1:
+        raise InputError(UNKNOWN_LENGTH.format(steps))
     if isinstance(rule, Rule):
         if eta is not None or schedule is not None:
             raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
@@ -47,7 +55,7 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
         raise InputError(
             f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule."
         )
-    schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
+    schedules = registry.schedules_of(variant, nodes, steps or 1)
     make = partial(_make, method, layout)
     known = steps if registry.needs_steps(variant.schedule) else None
     ends = known if variant.schedule in registry.ENDING else None
