@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dnasa.cli.rendering import console, print_fitting, settings_table
+from dnasa.cli.rendering import console, print_fitting, print_line, settings_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,8 @@ def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
     differences = datasets.differences(rows, shards)
     if differences is not None:
         print_fitting(differences, "How the inputs of the nodes differ, in standard deviations")
+    for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
+        print_line(f"Warning: {sentence}")
     return rows, table
 
 

@@ -47,6 +47,8 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
     source = make_source(given, network.local_nodes, validate, network.allgather_text)
     if source.description:
         print_line(source.description)
+    for sentence in source.warnings:
+        print_line(f"Warning: {sentence}")
     return source, graph, shared | {"evaluate": source.evaluate}
 
 

@@ -1,6 +1,7 @@
 """Text columns that hold no categories are refused by name: dates, numbers that were not read as such, identifiers."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,11 @@ FEW = 20  # values that may all be different
 TIME = r"([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
 DATE = re.compile(rf"(\d{{4}}([-/.])\d{{1,2}}\2\d{{1,2}}|\d{{1,2}}([-/.])\d{{1,2}}\3\d{{4}}){TIME}")
 DECORATED = re.compile(r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)")  # 12%, 1,012.5
+
+
+def leave_out(name: str) -> str:
+    """The remedy for a column that cannot be used."""
+    return f"leave it out with --drop-columns {shlex.quote(name)}"
 
 
 def check_text(name: str, column: "pd.Series") -> None:

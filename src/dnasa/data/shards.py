@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import own, reading
+from dnasa.data import agreement, own, reading
 from dnasa.data.dataset import Dataset, Site
 from dnasa.data.own import Split
 from dnasa.data.summaries import Summary, make_encoding
@@ -49,9 +49,8 @@ def from_shards(
         with naming(path):
             rows, own_test = own.read(path, target, separator, header)
             splits.append(Split(rows, own_test if tests is None else tests, f" of {path.name}"))
-    summaries = exchanged(
-        [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)], allgather_text
-    )
+    own_summaries = [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)]
+    summaries = agreement.aligned(exchanged(own_summaries, allgather_text))
     encoding, of_nodes = make_encoding(summaries, task, standardise), _by_node(summaries, local_nodes, nodes)
     pieces = [split.training(encoding) for split in splits]
     tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
@@ -68,6 +67,7 @@ def from_shards(
         encoding=encoding,
         notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
+        warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
     return data, _shards([len(labels) for _, labels in pieces], local_nodes, nodes)

@@ -38,6 +38,10 @@ class Moments(NamedTuple):
         mean = float(values.mean(dtype=np.float64))
         return cls(values.size, mean, float(values.var(dtype=np.float64)) * values.size)
 
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(self.squares / self.n)) if self.n else 0.0
+
     def merged(self, other: "Moments") -> "Moments":
         count, difference = self.n + other.n, other.mean - self.mean
         if not count:
@@ -61,11 +65,6 @@ class Column(NamedTuple):
             full = other if empty[0] is self else self
             gaps = sum((column.counts.get(MISSING, 0) for column in (self, other)), 0)
             return full._replace(gaps=True, counts=full.counts | {MISSING: gaps})
-        if self.kind != other.kind or self.name != other.name:
-            raise InputError(
-                f"Column '{self.name}' ({self.kind}) of one node is column '{other.name}' ({other.kind}) of another: give all "
-                "nodes the same columns."
-            )
         counts = {
             name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in {**self.counts, **other.counts}
         }
@@ -99,12 +98,7 @@ class Summary(NamedTuple):
     site: str = ""
 
     def merged(self, other: "Summary") -> "Summary":
-        if len(self.columns) != len(other.columns) or (not self.columns and self.shape != other.shape):
-            raise InputError(
-                f"One node's rows have shape {self.shape} and another's {other.shape}: give all nodes the same columns."
-            )
-        if len(self.targets) != len(other.targets):
-            raise InputError("Nodes have different numbers of targets: give all nodes the same columns.")
+        """Of rows with the same columns in the same order (`agreement.aligned`)."""
         pairs, targets = zip(self.columns, other.columns, strict=True), zip(self.targets, other.targets, strict=True)
         array = self.array.merged(other.array) if self.array and other.array else None
         return Summary(
@@ -243,9 +237,7 @@ def make_encoding(summaries: Sequence[Summary], task: str | None = None, standar
     moments = total.targets[0].moments
     if constant(moments):
         raise InputError("All targets are the same: there is nothing to learn.")
-    return encoding._replace(
-        target_mean=np.array([moments.mean]), target_scale=np.array([np.sqrt(moments.squares / moments.n)])
-    )
+    return encoding._replace(target_mean=np.array([moments.mean]), target_scale=np.array([moments.deviation]))
 
 
 def _task(targets: Sequence[Target], task: str | None) -> str:
@@ -287,7 +279,7 @@ def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | 
     if not each:
         return None, None
     mean = np.array([moments.mean for moments in each])
-    scale = np.array([1.0 if constant(moments) else np.sqrt(moments.squares / moments.n) for moments in each])
+    scale = np.array([1.0 if constant(moments) else moments.deviation for moments in each])
     return (mean, scale) if features else (mean[0], scale[0])
 
 

@@ -1,6 +1,6 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,22 +14,27 @@ from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
 
 if TYPE_CHECKING:
-    from dnasa.data import Dataset
+    from dnasa.data.dataset import Dataset, Site
     from dnasa.data.partitions import Shards
     from dnasa.problems import Problem
 
 CURVE_POINTS = 50
+UNEVEN = 10  # times as many rows at a site as at another
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
 class Source(NamedTuple):
-    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too."""
+    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too.
+
+    `warnings` are sentences about what the user should look at.
+    """
 
     problem: "Problem"
     evaluate: int | list[int] | None
     description: str = ""
     model: str = ""
     rows: "Dataset | None" = None
+    warnings: tuple[str, ...] = ()
 
 
 def make_source(
@@ -64,7 +69,19 @@ def make_source(
     lines.insert(1, f"Layers: {models.layers(task.make())}.")
     if given.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
-    return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows)
+    warnings = (*rows.warnings, *uneven(rows.sites, given.weights_by))
+    return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows, warnings)
+
+
+def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
+    """What to know where one site has many times the rows of another."""
+    small, large = (pick(sites, key=lambda site: site.rows, default=None) for pick in (min, max))
+    if weights_by is not None or small is None or large is None or large.rows <= UNEVEN * small.rows:
+        return []
+    return [
+        f"{small.name} trains on {small.rows:,} rows and {large.name} on {large.rows:,}, and each site counts the same: with "
+        "--weights-by rows, each row does."
+    ]
 
 
 def synthetic(given: SimpleNamespace) -> "Problem":
