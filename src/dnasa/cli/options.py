@@ -24,6 +24,13 @@ Target = Annotated[
         "has the labels."
     ),
 ]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns of your own table that are inputs, as a,b,c. Default: all but the target.")
+]
+DropColumns = Annotated[str | None, typer.Option(help="Columns of your own table to leave out, as a,b,c.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column that names the rows: it is no input, and comes back with predictions.")
+]
 Separator = Annotated[
     str | None,
     typer.Option(help="Separator of your own table: one character, tab or whitespace. Default: found out."),

@@ -29,6 +29,9 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
                 f"The target of {first.site} is '{','.join(names)}' and that of {summary.site} '{','.join(others)}': give "
                 "--target by name."
             )
+    for word in first.absent:
+        if all(word in summary.absent for summary in summaries):
+            raise InputError(f"No site has a column '{word}': correct --drop-columns or --id-column.")
     _check_names(summaries)
     order = [column.name for column in first.columns]
     tables = [{column.name: column for column in summary.columns} for summary in summaries]

@@ -37,7 +37,7 @@ def check_text(name: str, column: "pd.Series") -> None:
     for form, remedy in REMEDIES.items():
         found = [bool(form.fullmatch(word.strip())) for word in words]
         if counts[found].sum() >= MOST * total:
-            raise InputError(f"Column '{name}' holds {remedy.format(words[found][0][:30])}.")
+            raise InputError(f"Column '{name}' holds {remedy.format(words[found][0][:30])}, or {leave_out(name)}.")
     numeric = pd.to_numeric(words.to_series(), errors="coerce").notna().to_numpy()
     numbers = int(counts[numeric].sum())
     if MOST * total <= numbers < total:
@@ -49,7 +49,7 @@ def check_text(name: str, column: "pd.Series") -> None:
 
 
 REMEDIES = {
-    DATE: "dates, such as '{}': remove it, or turn it into numbers, such as days since the first",
+    DATE: "dates, such as '{}': turn them into numbers, such as days since the first",
     DECORATED: "numbers such as '{}': write them with digits and a decimal point only",
 }
 
@@ -60,13 +60,13 @@ def check_categories(name: str, counts: Mapping[str, int]) -> None:
     rows = sum(counts[word] for word in known)
     if nearly_all_different(len(known), rows):
         raise InputError(
-            f"Column '{name}' has {len(known):,} different texts in {rows:,} rows, such as '{known[-1]:.30}': remove it if "
-            "it is an identifier, or turn it into numbers or categories."
+            f"Column '{name}' has {len(known):,} different texts in {rows:,} rows, such as '{known[-1]:.30}': "
+            f"{leave_out(name)}, or keep it for the predictions with --id-column {shlex.quote(name)}."
         )
     if len(known) > MOST_CATEGORIES:
         raise InputError(
-            f"Column '{name}' holds {len(known):,} different texts, such as '{known[-1]:.30}': remove the column, or turn it "
-            f"into numbers or at most {MOST_CATEGORIES} categories."
+            f"Column '{name}' holds {len(known):,} different texts, such as '{known[-1]:.30}': {leave_out(name)}, or turn "
+            f"it into numbers or at most {MOST_CATEGORIES} categories."
         )
 
 

@@ -45,7 +45,8 @@ class Encoding(NamedTuple):
 
     `shape` is that of one row of inputs, and `features` are the columns of a table, empty for images, texts and arrays of
     more than two axes. `classes` are the names of the classes, of their own type. Where there is no mean, nothing is
-    standardised. In a regression, `target = output * target_scale + target_mean`.
+    standardised. In a regression, `target = output * target_scale + target_mean`. The `id_column` of a table names its rows and
+    is no input.
     """
 
     task: str
@@ -57,6 +58,7 @@ class Encoding(NamedTuple):
     scale: np.ndarray | None = None
     target_mean: np.ndarray | None = None
     target_scale: np.ndarray | None = None
+    id_column: str | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -214,6 +216,7 @@ class Encoding(NamedTuple):
                 tuple(map(str, d["target"])),
                 tuple(d["classes"]),
                 **arrays,
+                id_column=None if d.get("id_column") is None else str(d["id_column"]),
             )
             made._check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:

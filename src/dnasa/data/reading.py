@@ -13,7 +13,7 @@ import numpy as np
 
 from dnasa.core import InputError
 from dnasa.data import files
-from dnasa.data.rows import Rows, of_arrays, of_frame
+from dnasa.data.rows import Rows, of_arrays, of_frame, position
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
@@ -177,9 +177,16 @@ class TextTable(NamedTuple):
 
 
 def read_text_frame(
-    path: Path, separator: str | None = None, header: bool | None = None, target: Any = None
+    path: Path,
+    separator: str | None = None,
+    header: bool | None = None,
+    target: Any = None,
+    id_column: str | None = None,
 ) -> TextTable:
-    """Values with a separator between them; the header is found out unless `header` says whether there is one."""
+    """Values with a separator between them; the header is found out unless `header` says whether there is one.
+
+    The `id_column` is read as text, so that 007 stays 007.
+    """
     lines = sample(path)
     sign = _separator(separator) if separator is not None else find_separator(path, lines)
     parsed = [cells(line, sign) for line in lines]
@@ -189,7 +196,9 @@ def read_text_frame(
     duplicates = [name for name in names if name and names.count(name) > 1]
     if duplicates:
         raise InputError(f"{path.name} has two columns named '{duplicates[0]}': rename one of them.")
-    frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign)))
+    place = position(names or [str(place) for place in range(len(parsed[0]) if parsed else 0)], id_column or "")
+    as_text = None if place is None else {names[place] if header else place: str}
+    frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign), as_text))
     _check_frame(frame, path, names)
     frame.index = _lines(path, len(frame), header)
     understood = {
@@ -225,7 +234,7 @@ def _decimal(rows: list[list[str]], sign: str) -> str:
     return "," if commas and not any(re.fullmatch(r"-?\d+\.\d+", cell) for cell in body) else "."
 
 
-def _read_csv(path: Path, sign: str, header: bool, decimal: str) -> "pd.DataFrame":
+def _read_csv(path: Path, sign: str, header: bool, decimal: str, dtype: Any = None) -> "pd.DataFrame":
     import pandas as pd
 
     try:
@@ -237,6 +246,7 @@ def _read_csv(path: Path, sign: str, header: bool, decimal: str) -> "pd.DataFram
                 sep=r"\s+" if sign == " " else sign,
                 header=0 if header else None,
                 decimal=decimal,
+                dtype=dtype,
                 na_values=["?"],
                 skipinitialspace=True,
                 compression="gzip" if zipped else None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data.categories import check_categories, check_text, nearly_all_different
+from dnasa.data.categories import check_categories, check_text, leave_out, nearly_all_different
 from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers, place
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Target(NamedTuple):
 class Summary(NamedTuple):
     """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows.
 
-    `site` is the name of the node's file or folder.
+    `absent` are columns that were to be left out and are not there, `site` is the name of the node's file or folder.
     """
 
     rows: int = 0
@@ -95,6 +95,7 @@ class Summary(NamedTuple):
     array: Moments | None = None
     targets: tuple[Target, ...] = ()
     tests: int = 0
+    absent: tuple[str, ...] = ()
     site: str = ""
 
     def merged(self, other: "Summary") -> "Summary":
@@ -113,7 +114,7 @@ class Summary(NamedTuple):
     @classmethod
     def from_json(cls, d: Any) -> "Summary":
         """From what another process sent: tuples became lists."""
-        rows, shape, columns, array, targets, tests, site = d
+        rows, shape, columns, array, targets, tests, absent, site = d
         return cls(
             rows,
             tuple(shape),
@@ -121,6 +122,7 @@ class Summary(NamedTuple):
             None if array is None else Moments(*array),
             tuple(Target(n, Moments(*m), None if v is None else tuple(v)) for n, m, v in targets),
             tests,
+            tuple(absent),
             site,
         )
 
@@ -141,7 +143,9 @@ def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
         column, tested = rows.targets[name], test.targets[name]
         _check_labels(str(name), column, tested)
         targets.append(_target(str(name), column.iloc[train], tested.iloc[test_picked], task))
-    return Summary(len(train), tuple(rows.inputs.shape[1:]), columns, array, tuple(targets), len(test_picked))
+    return Summary(
+        len(train), tuple(rows.inputs.shape[1:]), columns, array, tuple(targets), len(test_picked), rows.absent
+    )
 
 
 def kind_of(name: str, column: "pd.Series") -> str:
@@ -150,7 +154,7 @@ def kind_of(name: str, column: "pd.Series") -> str:
     if kind in "fiub":
         return "number"
     if kind in "Mmc":
-        raise InputError(f"Column '{name}' holds {column.dtype} values: remove it, or turn them into numbers.")
+        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers, or {leave_out(name)}.")
     return "text" if column.notna().any() else "number"
 
 
@@ -265,7 +269,7 @@ def _feature(column: Column) -> Feature:
         names = set(column.counts) | ({MISSING} if column.gaps else set())
         return Feature(column.name, "text", categories=tuple(sorted(names)))
     if not column.moments.n:
-        raise InputError(f"Column '{column.name}' has no values in the training rows: remove it.")
+        raise InputError(f"Column '{column.name}' has no values in the training rows: {leave_out(column.name)}.")
     return Feature(column.name, "number", column.moments.mean if column.gaps else None)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CURVE_POINTS = 50
 UNEVEN = 10  # times as many rows at a site as at another
+OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
+OF_FILES = (*OF_TABLES, "no_standardise")  # without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
@@ -124,11 +126,11 @@ def loaded(given: SimpleNamespace) -> "Dataset":
     from dnasa import data
 
     if given.data in data.DATASETS:
-        for name in ("target", "separator", "no_header", "task", "no_standardise"):
+        for name in OF_FILES:
             if getattr(given, name):
                 raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
     text, context = text_options(given.model)
-    for name in ("target", "separator", "no_header", "task") if text else ():
+    for name in OF_TABLES if text else ():
         if getattr(given, name):
             option = name.replace("_", "-")
             raise InputError(
@@ -154,6 +156,9 @@ def reading_options(given: SimpleNamespace) -> dict[str, Any]:
         "header": False if given.no_header else None,
         "task": given.task,
         "standardise": not given.no_standardise,
+        "columns": given.columns,
+        "drop_columns": given.drop_columns,
+        "id_column": given.id_column,
     }
 
 
