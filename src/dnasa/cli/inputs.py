@@ -71,7 +71,7 @@ def check_source(context: typer.Context) -> None:
         raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
     if given.problem is None:
         return
-    unused = {name: context.params[name] for name in (*OF_FILES, "shard_dir", "model", "weights_by")}
+    unused = {name: context.params[name] for name in (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight")}
     unused |= {"partition": given.partition != "iid", "loss_scale": given.loss_scale != "1"}
     for name, value in (unused | {"device": given.device != "cpu"}).items():
         if value:

@@ -84,6 +84,10 @@ WeightsBy = Annotated[
     str | None,
     typer.Option(help="rows: nodes count in proportion to their rows. Default: all alike."),
 ]
+ClassWeight = Annotated[
+    str | None,
+    typer.Option(help="balanced: in the training loss, each class counts the same, however few rows it has."),
+]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[
     str,

@@ -23,7 +23,7 @@ class Dataset(NamedTuple):
     `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`. `notes` are sentences about what was left out,
     `warnings` about sites whose columns do not look like the others'. Where every node tests on rows of its own,
     `test_counts` are their numbers at all nodes; the test rows here are those of the nodes of this process, one after the
-    other. Of shards, `sites` has those of all nodes, in other processes too.
+    other. Of shards, `sites` and `class_counts`, the training rows of each class, are of all nodes, in other processes too.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Dataset(NamedTuple):
     test_counts: tuple[int, ...] = ()
     sites: tuple[Site, ...] = ()
     warnings: tuple[str, ...] = ()
+    class_counts: tuple[int, ...] = ()
 
     @property
     def task(self) -> str:

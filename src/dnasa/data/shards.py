@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def from_shards(
         encoding=encoding,
         notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
+        class_counts=reduce(Summary.merged, summaries).targets[0].counts,
         warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )

@@ -4,6 +4,7 @@ A node summarises its own rows, and summaries are merged: means and sums of squa
 (1979). So nodes whose rows may not move agree on one encoding, the same as if the rows were in one place.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,15 +73,23 @@ class Column(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Of a target column: its different values, or None where they are real numbers."""
+    """Of a target column: its different values and how many training rows have each; None where they are real numbers."""
 
     name: str
     moments: Moments
     values: tuple[Any, ...] | None
+    counts: tuple[int, ...] = ()
 
     def merged(self, other: "Target") -> "Target":
-        values = None if self.values is None or other.values is None else (*self.values, *other.values)
-        return Target(self.name, self.moments.merged(other.moments), None if values is None else ordered(values))
+        moments = self.moments.merged(other.moments)
+        if self.values is None or other.values is None:
+            return Target(self.name, moments, None)
+        every = (*self.values, *other.values)
+        words, counts = any(isinstance(value, str) for value in every), Counter[Any]()
+        for value, count in zip(every, (*self.counts, *other.counts), strict=True):
+            counts[str(value) if words else value] += count
+        values = tuple(sorted(counts))  # text if some are
+        return Target(self.name, moments, values, tuple(counts[value] for value in values))
 
 
 class Summary(NamedTuple):
@@ -120,7 +129,7 @@ class Summary(NamedTuple):
             tuple(shape),
             tuple(Column(name, kind, gaps, Moments(*moments), counts) for name, kind, gaps, moments, counts in columns),
             None if array is None else Moments(*array),
-            tuple(Target(n, Moments(*m), None if v is None else tuple(v)) for n, m, v in targets),
+            tuple(Target(n, Moments(*m), None if v is None else tuple(v), tuple(c)) for n, m, v, c in targets),
             tests,
             tuple(absent),
             site,
@@ -181,20 +190,26 @@ def _check_labels(name: str, *columns: "pd.Series") -> None:
 
 def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | None) -> Target:
     if kind_of(name, column) == "text":
-        words = np.unique(np.concatenate([as_words(column), as_words(tested)]).astype(str)).tolist()
+        words, counts = _counted(as_words(column).astype(str), as_words(tested).astype(str))
         if task == "regression":
             raise InputError(f"Column '{name}' holds text, such as '{words[0]:.30}': a regression needs numbers.")
         if len(words) > MOST_CLASSES:
             raise InputError(
                 f"Column '{name}' has {len(words):,} different texts, too many for classes: is it the target?"
             )
-        return Target(name, Moments(len(column)), tuple(words))
+        return Target(name, Moments(len(column)), tuple(words.tolist()), counts)
     values = numbers(name, column)
-    different = np.unique(np.concatenate([values, numbers(name, tested)]))
+    different, counts = _counted(values, numbers(name, tested))
     if task == "regression" or (task is None and are_real(different)):
         return Target(name, Moments.of(values), None)
     booleans = column.dtype.kind == "b"
-    return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()))
+    return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()), counts)
+
+
+def _counted(trained: np.ndarray, tested: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """All different values, and how often each is in the training rows."""
+    values, places = np.unique(np.concatenate([trained, tested]), return_inverse=True)
+    return values, tuple(np.bincount(places[: len(trained)], minlength=len(values)).tolist())
 
 
 def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
@@ -209,12 +224,6 @@ def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
 
 def _plain(value: float, boolean: bool) -> Any:
     return bool(value) if boolean else int(value) if value.is_integer() else value
-
-
-def ordered(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Each once, in order; text if some are."""
-    mixed = any(isinstance(value, str) for value in values)
-    return tuple(sorted({str(value) for value in values} if mixed else set(values)))
 
 
 # ---------------------------------------------------------------- the encoding

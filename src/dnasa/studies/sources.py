@@ -65,7 +65,12 @@ def make_source(
     rows, shards, validation = divided(given, local_nodes, validate, allgather_text)
     model = given.model or models.default(rows)
     evaluate = curve_steps(given, rows, options["batch"]) if validate else None
-    options |= {"model": model, "validation": validation, "train_metrics": evaluate is None}
+    options |= {
+        "class_weight": given.class_weight,
+        "model": model,
+        "validation": validation,
+        "train_metrics": evaluate is None,
+    }
     task = tasks.on_shards(rows, shards, **options)
     lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
     lines.insert(1, f"Layers: {models.layers(task.make())}.")

@@ -71,6 +71,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "nodes": (WHOLE, 8),
     "weights": (TEXT, None),
     "weights_by": (Kind("'rows'", lambda value: value == "rows"), None),
+    "class_weight": (Kind("'balanced'", lambda value: value == "balanced"), None),
     "steps": (WHOLE, 1000),
     "batch": (WHOLE, None),
     "seed": (Kind("a whole number from 0 on", lambda value: _is_whole(value, 0)), 0),
@@ -90,7 +91,14 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "dtype": (TEXT, None),
     "checkpoint_every": (WHOLE, None),
 }
-OF_DATA = ("partitions", "model", "loss_scale", "weights_by", *OF_FILES)  # without effect on synthetic problems
+OF_DATA = (
+    "partitions",
+    "model",
+    "loss_scale",
+    "weights_by",
+    "class_weight",
+    *OF_FILES,
+)  # without effect on synthetic problems
 OF_STUDY: dict[str, tuple[Kind, Any]] = {
     "name": (
         Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),
