@@ -1,6 +1,5 @@
 """Which columns are inputs, and the one that names the rows: --columns, --drop-columns and --id-column."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -100,6 +99,7 @@ def test_the_id_column_comes_back_with_the_predictions(tmp_path: Path, run: Run)
     stored = json.loads((tmp_path / "train" / "config.json").read_text())["options"]
     assert (stored["drop_columns"], stored["id_column"]) == ("note", "patient")
     assert json.loads((tmp_path / "train" / "model.json").read_text())["encoding"]["id_column"] == "patient"
+    assert "2 inputs standardised" in run("train", "--config", tmp_path / "train" / "config.json")[1]
     new = table(7, 5)[["dose", "patient", "age"]]
     new.to_csv(tmp_path / "new.csv", index=False)
     new.to_parquet(tmp_path / "new.parquet")
@@ -120,12 +120,3 @@ def test_the_id_column_comes_back_with_the_predictions(tmp_path: Path, run: Run)
     assert predicted("bare.csv").columns[0] == "prediction"
     assert predicted("bare.csv", "--id-column", "bed").bed.tolist() == list(range(7))
     assert run("predict", tmp_path / "train", tmp_path / "bare.csv", "--id-column", "x")[0] == 2
-
-
-def test_a_run_with_chosen_columns_is_resumed_and_repeated(tmp_path: Path, run: Run) -> None:
-    table().to_csv(tmp_path / "t.csv", index=False)
-    words = ["--data", tmp_path / "t.csv", "--target", "kind", "--columns", "age,dose", "--steps", 3]
-    assert run("train", *words, "--out", tmp_path / "a")[0] == 0
-    assert run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")[0] == 0
-    first, second = (pd.read_csv(io.StringIO((tmp_path / f / "history.csv").read_text())).test_loss for f in "ab")
-    np.testing.assert_array_equal(first, second)

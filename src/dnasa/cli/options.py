@@ -14,7 +14,7 @@ DataName = Annotated[
     typer.Option(
         "--data",
         help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or a file or folder of your own: .csv, .tsv, "
-        ".txt, .npz, .npy, .parquet, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
+        ".txt, .npz, .npy, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
     ),
 ]
 Target = Annotated[

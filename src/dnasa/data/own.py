@@ -95,7 +95,9 @@ def read(path: Path, target: Any, separator: str | None, header: bool | None) ->
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
         return reading.read(path, target, separator, header)
-    tables = sorted(p for p in path.iterdir() if p.is_file() and reading.kind(p) in reading.KINDS)
+    tables = sorted(
+        p for p in path.iterdir() if p.is_file() and reading.kind(p) in reading.KINDS and p.name[:2] != "~$"
+    )
     if not tables:
         return images.read_images(path)
     tests = [p for p in tables if p.name.startswith(("test.", "test_inputs.", "X_test.", "x_test."))]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.encoding import as_frame
+from dnasa.data.encoding import as_frame, changed, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +69,7 @@ def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows
     """A table; its columns are named by text."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    frame = changed(frame, typed)
     names = target_names(frame, target, what)
     features = tuple(name for name in frame.columns if name not in names)
     if not features:
@@ -107,7 +108,7 @@ def target_frame(labels: Any) -> "pd.DataFrame":
     if array.ndim > 2 or (array.ndim == 2 and not array.shape[1]):
         raise InputError(f"Labels must be one per row; these have shape {array.shape}.")
     if array.ndim == 1 or array.shape[1] == 1:
-        return pd.DataFrame({"label": array.reshape(-1)})
+        return as_frame(pd.DataFrame({"label": array.reshape(-1)}))
     return pd.DataFrame(array, columns=[f"label {place}" for place in range(array.shape[1])])
 
 

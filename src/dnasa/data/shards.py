@@ -151,7 +151,7 @@ def _sites(folder: Path, entries: list[Path], nodes: int) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith(".") and (path.is_dir() or reading.kind(path) in reading.KINDS)
+    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.kind(path) in reading.KINDS)
 
 
 def _is_test(path: Path) -> bool:

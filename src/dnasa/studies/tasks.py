@@ -63,8 +63,8 @@ def on_shards(
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
     if rows.task == "multilabel":
         options |= {"train_metrics": train_metrics, "metrics": {"test_label_accuracy": label_accuracy}}
-        loss = nn.functional.binary_cross_entropy_with_logits
-        return Supervised(models.make(name, rows), loss, rows, shards, **options)
+        several = nn.functional.binary_cross_entropy_with_logits
+        return Supervised(models.make(name, rows), several, rows, shards, **options)
     if not models.batched(name, rows):
         if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
             rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
