@@ -14,7 +14,7 @@ DataName = Annotated[
     typer.Option(
         "--data",
         help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or a file or folder of your own: .csv, .tsv, "
-        ".txt, .npz, .npy, .parquet, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
+        ".txt, .npz, .npy, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
     ),
 ]
 Target = Annotated[
@@ -23,6 +23,13 @@ Target = Annotated[
         help="Target column of your own table, by name or by position from 0; several labels as a,b,c; or the .npy file that "
         "has the labels."
     ),
+]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns of your own table that are inputs, as a,b,c. Default: all but the target.")
+]
+DropColumns = Annotated[str | None, typer.Option(help="Columns of your own table to leave out, as a,b,c.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column that names the rows: it is no input, and comes back with predictions.")
 ]
 Separator = Annotated[
     str | None,
@@ -76,6 +83,10 @@ Weights = Annotated[
 WeightsBy = Annotated[
     str | None,
     typer.Option(help="rows: nodes count in proportion to their rows. Default: all alike."),
+]
+ClassWeight = Annotated[
+    str | None,
+    typer.Option(help="balanced: in the training loss, each class counts the same, however few rows it has."),
 ]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[

@@ -137,6 +137,12 @@ def predict(
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that names the rows, for the first column of the predictions. Default: as in training."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
     trust: options.Trust = False,
 ) -> None:
@@ -147,7 +153,7 @@ def predict(
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
-        table = predictions.of_file(model, file, separator, False if no_header else None)
+        table = predictions.of_file(model, file, separator, False if no_header else None, id_column)
     text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)

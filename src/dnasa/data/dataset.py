@@ -20,9 +20,10 @@ class Dataset(NamedTuple):
     Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
     in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. `encoding` says how inputs and labels
     were made from the user's rows: inputs are standardised already. The labels of a regression are standardised targets
-    `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`. `notes` are sentences about what was left out.
-    Where every node tests on rows of its own, `test_counts` are their numbers at all nodes; the test rows here are those of
-    the nodes of this process, one after the other. Of shards, `sites` has every node's, those of other processes too.
+    `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`. `notes` are sentences about what was left out,
+    `warnings` about sites whose columns do not look like the others'. Where every node tests on rows of its own,
+    `test_counts` are their numbers at all nodes; the test rows here are those of the nodes of this process, one after the
+    other. Of shards, `sites` and `class_counts`, the training rows of each class, are of all nodes, in other processes too.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Dataset(NamedTuple):
     notes: tuple[str, ...] = ()
     test_counts: tuple[int, ...] = ()
     sites: tuple[Site, ...] = ()
+    warnings: tuple[str, ...] = ()
+    class_counts: tuple[int, ...] = ()
 
     @property
     def task(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,8 @@ class Classification(Sharded):
     holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules use
     (the paper's framework has 1/n); reported losses are not scaled. All models of all nodes and runs are computed together.
     Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data. `validation[i]`
-    are further rows of `inputs` that node i validates on, `test_counts` those of `Dataset`.
+    are further rows of `inputs` that node i validates on, `test_counts` those of `Dataset`. `class_weight`, one number for each
+    class, multiplies the training loss of its rows; test and validation metrics have no weights.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Classification(Sharded):
         train_metrics: bool = True,
         validation: Sequence[np.ndarray] = (),
         test_counts: Sequence[int] = (),
+        class_weight: Array | None = None,
     ):
         super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, test_counts)
         self.inputs, self.labels = self._tensors(inputs, labels)
@@ -53,6 +56,7 @@ class Classification(Sharded):
         self.replayed = CudaGraphs(self._gradient_of)
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
         self._check_labels()
+        self.class_weight = None if class_weight is None else torch.as_tensor(class_weight).to(self.device, self.dtype)
 
     def _tensors(self, inputs: Array, labels: Array) -> tuple[Tensor, Tensor]:
         x, y = (
@@ -71,7 +75,8 @@ class Classification(Sharded):
         """Of the test data and the network: the nodes' rows may be in other processes."""
         kinds = [type(part).__name__ for part in self.models.module.modules()]
         tests = self.test_counts or (self.test_inputs, self.test_labels)
-        common = checksum(*tests, self.layout, kinds)
+        weights = () if self.class_weight is None else (self.class_weight,)
+        common = checksum(*tests, self.layout, kinds, *weights)
         return f"classification, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     @cached_property
@@ -127,7 +132,13 @@ class Classification(Sharded):
 
     def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
         labels = self.labels[rows].repeat_interleave(len(flat) // len(rows), 0)
-        return self.models.gradient(flat, self.inputs[rows], labels, self.loss_scale / self.batch)
+        return self.models.gradient(
+            flat, self.inputs[rows], labels, self._weighted(self.loss_scale / self.batch, labels)
+        )
+
+    def _weighted(self, weight: Any, labels: Tensor) -> Any:
+        """How much the loss of a row counts, a number for all or one for each."""
+        return weight if self.class_weight is None else weight * self.class_weight[labels]
 
     def _models_in_budget(self, rows: int) -> int:
         """How many models with so many rows each fit into the budget."""
@@ -157,7 +168,8 @@ class Classification(Sharded):
         each = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(self.device, self.dtype)
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
-            x, y, weight = self.inputs[rows[part]], self.labels[rows[part]], each[part]
+            x, y = self.inputs[rows[part]], self.labels[rows[part]]
+            weight = self._weighted(each[part], y)
             losses: list[Tensor] = []
             gradient += self.models.gradient(flat, _for_each(flat, x), _for_each(flat, y), weight, losses)
             loss += (losses[0] * weight).sum(1)

@@ -33,6 +33,19 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
 
 
+class WeightedCrossEntropy(nn.Module):
+    """The mean over all rows of a row's cross-entropy times the weight of its class."""
+
+    weight: Tensor
+
+    def __init__(self, weight: np.ndarray):
+        super().__init__()
+        self.register_buffer("weight", torch.as_tensor(weight))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, self.weight, reduction="none").mean()
+
+
 class Supervised(Sharded):
     """min (1/n) sum_i mean over node i's rows of `loss(model(inputs), targets)`, the mean over a batch.
 
@@ -47,6 +60,7 @@ class Supervised(Sharded):
     with its own and the metrics are averaged ("local"). `autocast="bfloat16"` computes in mixed precision. `loss_scale`
     multiplies the training loss that the rules use; reported losses are not scaled. Without `train_metrics`, an evaluation
     needs no pass over the training data. `validation[i]` are further rows of `data.inputs` that node i validates on.
+    `test_loss` is what tests and validation measure, by default `loss`.
 
     Batches, augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and
     runs are computed together.
@@ -68,6 +82,7 @@ class Supervised(Sharded):
         autocast: str | None = None,
         train_metrics: bool = True,
         validation: Sequence[np.ndarray] = (),
+        test_loss: Loss | None = None,
     ):
         counts = data.test_counts if isinstance(data, Dataset) else ()
         super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, counts)
@@ -88,7 +103,7 @@ class Supervised(Sharded):
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
         point = self.start(0)
-        self.measures = {"test_loss": loss} | self._check_model(point) | _checked_names(metrics or {})
+        self.measures = {"test_loss": test_loss or loss} | self._check_model(point) | _checked_names(metrics or {})
         self._check_measures(point)
         self.replayed = CudaGraphs(self._many_on_gpu)
         self.capturable = True

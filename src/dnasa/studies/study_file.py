@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from dnasa.core import InputError
 from dnasa.files import read_bytes
 from dnasa.studies.comparison import RULES_COMPARED
-from dnasa.studies.sources import PROBLEMS
+from dnasa.studies.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
 FIGURES = ("stepsizes", "curves")
@@ -71,6 +71,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "nodes": (WHOLE, 8),
     "weights": (TEXT, None),
     "weights_by": (Kind("'rows'", lambda value: value == "rows"), None),
+    "class_weight": (Kind("'balanced'", lambda value: value == "balanced"), None),
     "steps": (WHOLE, 1000),
     "batch": (WHOLE, None),
     "seed": (Kind("a whole number from 0 on", lambda value: _is_whole(value, 0)), 0),
@@ -79,6 +80,9 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "evaluate": (WHOLE, None),
     "model": (TEXT, None),
     "target": (TEXT, None),
+    "columns": (TEXT, None),
+    "drop_columns": (TEXT, None),
+    "id_column": (TEXT, None),
     "separator": (TEXT, None),
     "no_header": (FLAG, None),
     "task": (TEXT, None),
@@ -87,8 +91,14 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "dtype": (TEXT, None),
     "checkpoint_every": (WHOLE, None),
 }
-OF_FILES = ("target", "separator", "no_header", "task", "no_standardise")  # without effect on known datasets
-OF_DATA = ("partitions", "model", "loss_scale", "weights_by", *OF_FILES)  # without effect on synthetic problems
+OF_DATA = (
+    "partitions",
+    "model",
+    "loss_scale",
+    "weights_by",
+    "class_weight",
+    *OF_FILES,
+)  # without effect on synthetic problems
 OF_STUDY: dict[str, tuple[Kind, Any]] = {
     "name": (
         Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),
