@@ -143,7 +143,7 @@ class Rule(NamedTuple):
     - `restart(state)` is applied when nodes left or joined; by default the rule starts anew at x.
     - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
     - `needs` says what the rule needs of W.
-    - `form` declares a known form that the engine has a fast path for (`rules/forms.py`).
+    - `form` declares a known form that the engine has a fast path for; set by `rules.forms.declare`.
     """
 
     init: Callable[[Array], State]

@@ -45,7 +45,10 @@ NO_LEARNING_RATE = (
 )
 
 
-BEYOND = "step() is called more often than steps={} says: the rule's steps are 0 now, and the model no longer changes."
+BEYOND = (
+    "step() is called more often than steps={} says: the stepsize is 0 now, so nothing more is learned and the nodes only "
+    "exchange their models. Give the number of calls as steps=."
+)
 
 
 class Group(dict[str, Any]):
