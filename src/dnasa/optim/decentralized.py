@@ -216,8 +216,9 @@ class Decentralized(torch.optim.Optimizer):
         return loss
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        self.stepper.step(gradients, self.t)
-        self.buffers.send(self.stepper.submit, self.flat.dtype, self.t + 1)
+        with self.recovery.exchange():
+            self.stepper.step(gradients, self.t)
+            self.buffers.send(self.stepper.submit, self.flat.dtype, self.t + 1)
         self.t += 1
         self._show_point()
 
@@ -323,8 +324,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def means(self) -> list[Tensor]:
         """Over all nodes: of the answers, then of the buffers."""
-        sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
-        return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+        with self.recovery.exchange():
+            sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
+            return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
     @torch.no_grad()
     def consensus(self) -> float:
@@ -334,8 +336,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def distance(self) -> float:
         """What `consensus` returns, for nodes that all compute it at the same time."""
-        answer = self.rule.answer(self.waited_snapshot().state)
-        return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
+        with self.recovery.exchange():
+            answer = self.rule.answer(self.waited_snapshot().state)
+            return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
     # ------------------------------------------------------------ processes that leave and join
 
@@ -375,10 +378,11 @@ class Decentralized(torch.optim.Optimizer):
 
     def _begin(self, has_closure: bool) -> None:
         """At the first step, so that model and optimizer may be loaded in any order before it."""
-        if self.network.nodes > 1:
-            agree(self.network, {"the step": self.t})
-        if self.untrained is not None and self.t == 0:
-            self.untrained.compare(self.network)
+        with self.recovery.exchange():
+            if self.network.nodes > 1:
+                agree(self.network, {"the step": self.t})
+            if self.untrained is not None and self.t == 0:
+                self.untrained.compare(self.network)
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
@@ -478,8 +482,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def _vote(self, active: bool, unusable: bool) -> tuple[bool, bool]:
         """Whether any node has a batch, and whether any node cannot use its gradient."""
-        self.waited_snapshot()
-        has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
+        with self.recovery.exchange():
+            self.waited_snapshot()
+            has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
         return has_batch > 0, skip > 0
 
 
