@@ -382,9 +382,10 @@ class Counted(NamedTuple):
 
 
 def forms(dim: int) -> dict[str, Rule]:
+    made: dict[str, Callable[[int], Rule]] = RULES
     layout = (("x", (dim,)),)
     adanasa = rules.adanasa(*schedules.adanasa(4, 20), layout=layout)
-    return {name: make(4) for name, make in RULES.items()} | {"adanasa": adanasa}
+    return {name: make(4) for name, make in made.items()} | {"adanasa": adanasa}
 
 
 CHANGES: dict[str, Callable[[Rule], Rule]] = {

@@ -299,7 +299,7 @@ def polynomial(n: int, T: int, eta: float) -> tuple[Any, ...]:
     return (lambda t: eta * (1 - min(t, T) / T) ** 2,)
 
 
-OF_STEPS = {
+OF_STEPS: dict[str, Callable[..., Any]] = {
     "used when called": polynomial,
     "used when made": lambda n, T, eta: (schedules.constant(eta / T**0.5),),
     "as a size": lambda n, T, eta: (np.linspace(eta, 0, T).__getitem__,),

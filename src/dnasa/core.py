@@ -4,7 +4,8 @@ Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers eac
 node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -71,6 +72,23 @@ class ProcessLost(RunError):
 
 class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
+
+
+@contextmanager
+def naming(what: Callable[[], str]) -> Iterator[None]:
+    """Around functions of the user's: what they raise becomes one line that names them, with the exception as its cause."""
+    try:
+        yield
+    except (InputError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
+        raise InputError(f"{what()} raised {text}.") from error
+
+
+def named(nodes: Sequence[int]) -> str:
+    """These consecutive nodes, in words."""
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
 
 
 # ---------------------------------------------------------------- rules
