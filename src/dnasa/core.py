@@ -122,6 +122,11 @@ class Needs(NamedTuple):
     directed: bool = False
     doubly_stochastic: bool = False
 
+    @property
+    def allows_push_sum(self) -> bool:
+        """Whether the rule can be used on a directed graph once `push_sum` wraps it."""
+        return not self.doubly_stochastic and self.smallest_eigenvalue <= -1
+
 
 def nothing(state: State, t: int) -> Messages:
     """No early messages."""
