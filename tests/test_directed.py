@@ -138,7 +138,7 @@ def test_every_rule_runs_on_a_directed_graph_or_its_refusal_has_a_remedy_that_wo
         batched=True,
         full_gradient=lambda x, i: x - i / 2,
     )
-    method, options = RULES[name], {"eta": 0.1} if RULES[name].needs_eta else {}
+    method, options = RULES[name], dict[str, Any](eta=0.1) if RULES[name].needs_eta else {}
 
     def check(rule: str | Rule, **options: Any) -> None:
         found = dnasa.solve(problem, graph, rule, steps=400, evaluate=400, **options).history.grad_norm

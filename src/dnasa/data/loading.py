@@ -12,7 +12,7 @@ from dnasa.data.text import CONTEXT, from_text
 
 
 def load(
-    name: str,
+    name: str | Path,
     target: Any = None,
     context: int = CONTEXT,
     separator: str | None = None,
@@ -27,7 +27,7 @@ def load(
     found out unless they are given; `task` is classification, regression or multilabel, by default what the target looks
     like. A .txt file is a table if it looks like one, unless `text` says what it is; the `context` is that of texts.
     """
-    if name in DATASETS:
+    if isinstance(name, str) and name in DATASETS:
         return load_known(name, context)
     path = Path(name)
     if path.is_file() and (is_text(path, separator) if text is None else text):

@@ -26,7 +26,7 @@ def alone(text: str) -> list[str]:
 
 
 def from_shards(
-    folder: Path,
+    folder: str | Path,
     local_nodes: range,
     nodes: int,
     target: Any = None,
@@ -42,6 +42,7 @@ def from_shards(
     folders of the sites are the nodes, in the order of their names. Rows of `test.csv` are for testing, or each node's own
     test file, or every fifth of its rows. With several processes, `allgather_text` is that of their network.
     """
+    folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
     splits = []
     tests = None if common is None else own.read(common, own.test_target(common, target), separator, header)[0]
