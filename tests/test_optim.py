@@ -28,6 +28,7 @@ from dnasa.networks import simulated
 from dnasa.optim import Decentralized
 from dnasa.optim.compiled import InPlace, fused, make_rule
 from dnasa.problems import Classification, LeastSquares
+from dnasa.rules import schedules
 from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
@@ -264,6 +265,25 @@ def test_more_steps_than_were_announced_get_a_warning() -> None:
     assert torch.equal(flat(net), last)
 
 
+def test_after_the_announced_steps_the_warning_says_what_still_happens() -> None:
+    def work(network: Network) -> tuple[torch.Tensor, torch.Tensor]:
+        net = model()
+        opt = Decentralized(net.parameters(), network, "dsgd", eta=0.5, schedule="cosine", steps=3)
+        for t in range(3):
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+        before = flat(net)
+        opt.step()
+        return before, flat(net)
+
+    with pytest.warns(UserWarning, match="nothing more is learned and the nodes only exchange their models"):
+        results = run_threads(RING, work)
+    before, after = (torch.stack(each) for each in zip(*results, strict=True))
+    assert not torch.equal(before, after)  # exchanges go on
+    torch.testing.assert_close(before.mean(0), after.mean(0))  # and nothing else
+
+
 def test_a_learning_rate_is_refused_with_a_clear_line() -> None:
     with pytest.raises(InputError, match="has no learning rate"):
         Decentralized(model().parameters(), alone(), lr=1e-3)  # type: ignore[arg-type]
@@ -302,6 +322,55 @@ def test_nodes_that_expect_different_numbers_of_steps_are_told_so() -> None:
     def work(network: Network) -> None:
         with pytest.raises(InputError, match="the rule"):
             Decentralized(model().parameters(), network, steps=10 + network.rank)
+
+    run_threads(RING, work)
+
+
+def polynomial(n: int, T: int, eta: float) -> tuple[Any, ...]:
+    return (lambda t: eta * (1 - min(t, T) / T) ** 2,)
+
+
+OF_STEPS: dict[str, Callable[..., Any]] = {
+    "used when called": polynomial,
+    "used when made": lambda n, T, eta: (schedules.constant(eta / T**0.5),),
+    "as a size": lambda n, T, eta: (np.linspace(eta, 0, T).__getitem__,),
+    "in a condition": lambda n, T, eta: (lambda t: eta if 2 * t < T else eta / 10,),
+    "in a root": lambda n, T, eta: (schedules.constant(eta / math.sqrt(T)),),
+}
+
+
+@pytest.fixture
+def own_schedule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setitem(rules.RULES, "mine", rules.RULES["dsgd"])
+    return lambda made: rules.register("mine", rules.dsgd, schedules={"own": made})
+
+
+@pytest.mark.parametrize("how", OF_STEPS)
+def test_a_registered_schedule_that_uses_the_number_of_steps_asks_for_it(
+    how: str, own_schedule: Callable[..., None]
+) -> None:
+    own_schedule(OF_STEPS[how])
+    with pytest.raises(InputError, match="'own' depends on the number of steps: give steps="):
+        Decentralized(model().parameters(), alone(), "mine", eta=0.1)
+    (eta,) = make_rule("mine", 0.1, None, 20, 4, ()).schedules
+    assert eta(3) == OF_STEPS[how](4, 20, 0.1)[0](3)
+
+
+def test_a_registered_schedule_without_the_number_of_steps_needs_none(own_schedule: Callable[..., None]) -> None:
+    own_schedule(lambda n, T, eta: (lambda t: eta / (t + n),))
+    assert make_rule("mine", 0.1, None, None, 4, ()).schedules[0](1) == 0.1 / 5
+    with pytest.raises(InputError, match="steps must be a positive whole number"):
+        make_rule("mine", 0.1, None, 0, 4, ())
+
+
+def test_processes_whose_registered_schedules_have_different_steps_are_told_so(
+    own_schedule: Callable[..., None],
+) -> None:
+    own_schedule(polynomial)
+
+    def work(network: Network) -> None:
+        with pytest.raises(InputError, match="the rule"):
+            Decentralized(model().parameters(), network, "mine", eta=0.1, steps=10 + network.rank)
 
     run_threads(RING, work)
 
@@ -826,6 +895,16 @@ def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -
     quick = fused(made, g)
     torch.testing.assert_close(quick.early(state, 7), made.rule.early(state, 7))
     torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
+
+
+def test_only_a_rule_that_steps_as_its_form_says_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(eta: Any, alpha: Any) -> Rule:
+        rule = rules.dnasa(eta, alpha)
+        return rule._replace(early=lambda s, t: tuple(m / (t + 1) for m in rule.early(s, t)))
+
+    monkeypatch.setitem(rules.RULES, "halved", rules.RULES["dnasa"]._replace(make=halved))
+    assert make_rule("dnasa", None, None, None, 4, ()).compiles
+    assert not make_rule("halved", None, None, None, 4, ()).compiles
 
 
 def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

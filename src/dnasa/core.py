@@ -4,7 +4,8 @@ Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers eac
 node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -73,6 +74,23 @@ class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
 
 
+@contextmanager
+def naming(what: Callable[[], str]) -> Iterator[None]:
+    """Around functions of the user's: what they raise becomes one line that names them, with the exception as its cause."""
+    try:
+        yield
+    except (InputError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
+        raise InputError(f"{what()} raised {text}.") from error
+
+
+def named(nodes: Sequence[int]) -> str:
+    """These consecutive nodes, in words."""
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
+
+
 # ---------------------------------------------------------------- rules
 
 
@@ -103,6 +121,11 @@ class Needs(NamedTuple):
     smallest_eigenvalue: float = -1.0
     directed: bool = False
     doubly_stochastic: bool = False
+
+    @property
+    def allows_push_sum(self) -> bool:
+        """Whether the rule can be used on a directed graph once `push_sum` wraps it."""
+        return not self.doubly_stochastic and self.smallest_eigenvalue <= -1
 
 
 def nothing(state: State, t: int) -> Messages:
@@ -143,7 +166,7 @@ class Rule(NamedTuple):
     - `restart(state)` is applied when nodes left or joined; by default the rule starts anew at x.
     - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
     - `needs` says what the rule needs of W.
-    - `form` declares a known form that the engine has a fast path for (`rules/forms.py`).
+    - `form` declares a known form that the engine has a fast path for; set by `rules.forms.declare`.
     """
 
     init: Callable[[Array], State]

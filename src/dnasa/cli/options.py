@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from dnasa.rules import RULES
-from dnasa.rules.registry import ETA, PARAMETER_FREE, formula_of
+from dnasa.rules.registry import ETA, PARAMETER_FREE
 
-MEANING = "; ".join(f"{name} {formula_of(made)}" for name, made in (ETA | PARAMETER_FREE).items())
+MEANING = "; ".join(f"{name} {made.formula}" for name, made in (ETA | PARAMETER_FREE).items())
 DataName = Annotated[
     str,
     typer.Option(

@@ -13,7 +13,7 @@ from dnasa.data.text import CONTEXT, from_text
 
 
 def load(
-    name: str,
+    name: str | Path,
     target: Any = None,
     context: int = CONTEXT,
     separator: str | None = None,
@@ -32,7 +32,7 @@ def load(
     like. A .txt file is a table if it looks like one, unless `text` says what it is; the `context` is that of texts. Inputs are
     all other columns, or `columns`, without `drop_columns` and the `id_column`, which comes back with predictions.
     """
-    if name in DATASETS:
+    if isinstance(name, str) and name in DATASETS:
         return load_known(name, context)
     path = Path(name)
     if path.is_file() and (is_text(path, separator) if text is None else text):

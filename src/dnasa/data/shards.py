@@ -28,7 +28,7 @@ def alone(text: str) -> list[str]:
 
 
 def from_shards(
-    folder: Path,
+    folder: str | Path,
     local_nodes: range,
     nodes: int,
     target: Any = None,
@@ -48,6 +48,7 @@ def from_shards(
     test file, or every fifth of its rows. With several processes, `allgather_text` is that of their network. Columns
     are chosen as in `load`; of those to leave out, some sites may have none.
     """
+    folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
     splits, chosen = [], Chosen(columns, drop_columns, id_column)
     tests = None if common is None else own.read(common, own.test_target(common, target), separator, header)[0]

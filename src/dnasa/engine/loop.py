@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, Schedule, Sent, Snapshot
+from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, named
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state
+from dnasa.problems import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
@@ -116,6 +117,7 @@ def solve(
         known = ["steps", "eta", "schedule", "seed", "start", *DEFAULTS]
         raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(known)}.")
     chosen: Options = {**DEFAULTS, **options}
+    problem = completed(problem)
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, chosen)
     return Run(problem, plan, chosen).run()
 
@@ -140,11 +142,23 @@ class Run:
             Session(self._folder(), options["checkpoint_every"], settings, plan.steps, self.network) as session,
             progress as bar,
             np.errstate(all="ignore"),
+            self._telling_others(),
         ):
             answers = self._train(session, bar)
             result = self._result(answers, session)
         session.end("diverged" if self.recorder.all_diverged else "done", self.t)
         return result
+
+    @contextmanager
+    def _telling_others(self) -> Iterator[None]:
+        """An error of this process, which the user may catch, must not leave the others waiting."""
+        try:
+            yield
+        except RunError:
+            raise
+        except Exception as error:
+            self.network.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
+            raise
 
     def _folder(self) -> RunFolder | None:
         folder = self.options["folder"]
@@ -214,7 +228,14 @@ class Run:
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:
-        g = self.problem.gradient(point, self.network.local_nodes, self.plan.seeds, t)
+        nodes = self.network.local_nodes
+        try:
+            g = self.problem.gradient(point, nodes, self.plan.seeds, t)
+        except (InputError, RunError):
+            raise
+        except Exception as error:
+            error.add_note(f"In the gradient of {named(nodes)} at step {t}.")
+            raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
         return g if self.scale is None else g * self.scale
@@ -295,7 +316,7 @@ def naming_step(t: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"At step {t}: {error}") from error
+        raise InputError(f"At step {t}: {error}") from error.__cause__ or error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

@@ -275,6 +275,9 @@ def _points(
 ) -> list[Array]:
     """Where each seed begins: `(d,)`, or `(n, d)` for a start of one's own per node."""
     own = [problem.start(s) for s in seeds]
+    if getattr(own[0], "ndim", None) != 1:
+        what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__
+        raise InputError(f"The problem's start must return a one-dimensional NumPy array or torch tensor, not {what}.")
     points = own if start is None else [_as_start(start, own[0])] * len(seeds)
     if points[0].shape not in {own[0].shape, (topology.nodes, *own[0].shape)}:
         raise InputError(

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, Protocol
 from dnasa.core import InputError, RunError
 
 INTERVAL = 0.5  # seconds between two reports
-RECENT = 16  # calls that a report names; neighbours are never that many calls apart
+RECENT = 32  # calls that a report names; neighbours are never that many calls apart
+SILENT = 4  # own reports without one of another process, after which it is called silent
 END = "the end of its script"
 REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
-    "batches, or train inside dnasa.optim.Join."
+    "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
 )
 
 
@@ -74,6 +75,10 @@ class Monitor:
 
     def note(self, network: str, call: str) -> None:
         """This process now does the next call of that network; all processes must do the same one."""
+        self._count(network, call)
+        self._raise_problem()
+
+    def _count(self, network: str, call: str) -> None:
         with self.lock:
             number = self.counts[network] = self.counts.get(network, 0) + 1
             self.calls[f"{network} {number}"] = call
@@ -88,7 +93,7 @@ class Monitor:
     def end(self) -> None:
         """The script has ended: a further call of another process will not be answered."""
         for network in self.counts:
-            self.note(network, END)
+            self._count(network, END)
         self.ended = True
         self._beat()
 
@@ -98,8 +103,7 @@ class Monitor:
 
     def check(self, began: float, timeout: float) -> list[int]:
         """While waiting since then: raise the problem there is, or give the processes that were silent for the timeout."""
-        if self.problem is not None:
-            raise type(self.problem)(*self.problem.args)
+        self._raise_problem()
         now = time.monotonic()
         if now - began <= timeout:
             return []
@@ -107,9 +111,17 @@ class Monitor:
         late = [rank for rank in others if now - max(began, self.heard[rank]) > timeout]
         if not late and not self.warned:
             self.warned = True
-            doing = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others)
-            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; the others are running: {doing}.", stacklevel=2)
+            silent = [rank for rank in others if self.quiet[rank] >= SILENT]
+            running = [rank for rank in others if rank not in silent]
+            parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]
+            doing = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in running)
+            parts += [f"the others are running: {doing}"] if running else []
+            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; {'; '.join(parts)}.", stacklevel=2)
         return late
+
+    def _raise_problem(self) -> None:
+        if self.problem is not None:
+            raise type(self.problem)(*self.problem.args)
 
     def silent(self, rank: int, timeout: float) -> bool:
         """Whether a process has not reported for the timeout, counted in own reports: this process may have been stopped."""
@@ -141,15 +153,14 @@ class Monitor:
                 return
             for rank, report in enumerate(map(Report.parse, texts)):
                 self.quiet[rank] += 1
-                if rank == self.rank or report is None:
-                    continue
-                if report != self.reports[rank]:
+                if rank != self.rank and report is not None and report != self.reports[rank]:
                     self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), report, 0
-                self.problem = self.problem or self._difference(calls, rank, report)
+            others = {rank: report for rank, report in enumerate(self.reports) if report}
+            failed = [RunError(report.failure) for report in others.values() if report.failure]
+            different = [self._difference(calls, *other) for other in others.items()]  # perhaps as a result
+            self.problem = self.problem or next(filter(None, [*failed, *different]), None)
 
     def _difference(self, calls: dict[str, str], rank: int, report: Report) -> Exception | None:
-        if report.failure:
-            return RunError(report.failure)
         for key in calls.keys() & report.calls.keys():
             if calls[key] != report.calls[key]:
                 (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report.calls[key])])

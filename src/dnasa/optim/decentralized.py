@@ -45,7 +45,10 @@ NO_LEARNING_RATE = (
     "(rules that need a stepsize take eta and schedule)."
 )
 
-BEYOND = "step() is called more often than steps={} says: the rule's steps are 0 now, and the model no longer changes."
+BEYOND = (
+    "step() is called more often than steps={} says: the stepsize is 0 now, so nothing more is learned and the nodes only "
+    "exchange their models. Give the number of calls as steps=."
+)
 
 
 class Group(dict[str, Any]):
@@ -237,8 +240,9 @@ class Decentralized(torch.optim.Optimizer):
         return loss
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        self.stepper.step(gradients, self.t)
-        self.buffers.send(self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
+        with self.recovery.exchange():
+            self.stepper.step(gradients, self.t)
+            self.buffers.send(self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
         self._show_point()
 
@@ -350,8 +354,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def means(self) -> list[Tensor]:
         """Over all nodes: of the answers, then of the buffers."""
-        sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
-        return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+        with self.recovery.exchange():
+            sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
+            return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -362,8 +367,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def distance(self) -> float:
         """What `consensus` returns, for nodes that all compute it at the same time."""
-        answer = self.rule.answer(self.waited_snapshot().state)
-        return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
+        with self.recovery.exchange():
+            answer = self.rule.answer(self.waited_snapshot().state)
+            return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
     # ------------------------------------------------------------ processes that leave and join
 
@@ -412,11 +418,12 @@ class Decentralized(torch.optim.Optimizer):
 
     def _begin(self, has_closure: bool) -> None:
         """At the first step, so that model and optimizer may be loaded in any order before it."""
-        if self.network.nodes > 1:
-            agree(self.network, {"the step": self.t})
         if self.first_pass is not None:
             self.first_pass.check_wrapping()
-            if self.t == 0 and self.model is None:
+        with self.recovery.exchange():
+            if self.network.nodes > 1:
+                agree(self.network, {"the step": self.t})
+            if self.first_pass is not None and self.t == 0 and self.model is None:
                 self.first_pass.compare(self.network, tell=self.unmixed)
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
@@ -515,8 +522,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def _vote(self, active: bool, unusable: bool) -> tuple[bool, bool]:
         """Whether any node has a batch, and whether any node cannot use its gradient."""
-        self.waited_snapshot()
-        has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
+        with self.recovery.exchange():
+            self.waited_snapshot()
+            has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
         return has_batch > 0, skip > 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule, naming
 from dnasa.prox import checked
 from dnasa.rules.registry import Group, Variant
 from dnasa.runs import metrics
@@ -248,6 +248,10 @@ def _answer(rule: Rule, state: Any) -> Array:
 
 def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
     try:
-        return np.array([[float(metric(point)) for point in variant] for variant in mean])
+        with naming(lambda: f"The metric '{name}'"):
+            values = [[metric(point) for point in variant] for variant in mean]
+        return np.array([[float(value) for value in of_variant] for of_variant in values])
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"The metric '{name}' must return one number for a point of shape (d,): {error}.") from error

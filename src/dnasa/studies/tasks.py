@@ -1,6 +1,7 @@
 """A dataset with a network, divided among the nodes: what studies and the command line train."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ ClassWeight = str | Mapping[Any, float] | None
 
 
 def classification(
-    data: str | Dataset,
+    data: str | Path | Dataset,
     nodes: int,
     how: str = "iid",
     batch: int = BATCH,
@@ -30,7 +31,7 @@ def classification(
     train_metrics: bool = True,
 ) -> Sharded:
     """As the paper runs it: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
-    rows = load(data, target) if isinstance(data, str) else data
+    rows = data if isinstance(data, Dataset) else load(data, target)
     shards = partition(how, rows.labels, nodes)
     return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
 
