@@ -3,16 +3,20 @@
 import errno
 import json
 import os
+import secrets
 import stat
 import sys
+import tempfile
 import traceback
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
 from dnasa.core import InputError
+
+LARGEST = 2**30  # bytes of a file that is read as a whole
 
 
 def make_folder(path: str | Path) -> Path:
@@ -20,19 +24,18 @@ def make_folder(path: str | Path) -> Path:
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise InputError(f"Cannot write to {folder}: {error.strerror}. Choose another folder.") from error
     return folder
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """The file is written completely or not at all, and survives a power failure."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+def write_durably(path: Path, data: bytes, draft: Path | None = None) -> None:
+    """The file is written completely or not at all, and survives a power failure. `draft` is written first, then renamed."""
+    draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    file = open(draft, "xb")  # noqa: SIM115 (it fails, and nothing is removed, where there is such a file)
     try:
-        with open(draft, "wb") as file:
+        with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -48,21 +51,46 @@ def write_durably(path: Path, data: bytes) -> None:
             os.close(directory)
 
 
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file that the user named: an existing file is replaced; a pipe or a device, as /dev/stdout, gets the bytes."""
+    make_folder(path.parent)
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            file.write(data)
+    else:
+        write_durably(Path(os.path.realpath(path)), data)
+
+
 def to_json(thing: Any) -> bytes:
     return (json.dumps(thing, indent=2, default=lambda number: number.item()) + "\n").encode()
 
 
-def read_bytes(path: Path) -> bytes:
-    """The contents of a regular file; reading a pipe or a device could block."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
-    return path.read_bytes()
+def open_regular(path: Path, append: bool = False, follow: bool = False) -> BinaryIO:
+    """An open regular file. Pipes and devices, which could block or never end, are refused; links too unless `follow`."""
+    if not follow and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
+    for guard in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(() if follow else ("O_NOFOLLOW",))):
+        flags |= getattr(os, guard, 0)
+    number = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return os.fdopen(number, "ab" if append else "rb")
 
 
-def read_json(path: Path, what: str) -> dict[str, Any]:
+def read_bytes(path: Path, follow: bool = False, largest: float = LARGEST) -> bytes:
+    """The contents of a regular file of at most `largest` bytes; links are followed only with `follow`."""
+    with open_regular(path, follow=follow) as file:
+        if os.fstat(file.fileno()).st_size > largest:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return file.read()
+
+
+def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     """The JSON object in a file; an error names the file and what is wrong with it."""
     try:
-        thing = json.loads(read_bytes(path).decode())
+        thing = json.loads(read_bytes(path, follow).decode())
     except OSError as error:
         raise InputError(f"{what}: cannot read {path} ({error.strerror}).") from error
     except RecursionError as error:

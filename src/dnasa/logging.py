@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,6 +12,7 @@ from dnasa.core import COLUMNS, InputError
 
 if TYPE_CHECKING:
     from dnasa.runs.history import Evaluation
+    from dnasa.runs.own_files import OwnFiles
 
 __all__ = ["Log", "Writer", "mlflow", "tensorboard", "wandb"]
 
@@ -62,13 +64,19 @@ class Log:
         self.close()
 
 
-def tensorboard(folder: str | Path) -> Log:
-    """Event files for `tensorboard --logdir FOLDER`, a subfolder for each run."""
+def tensorboard(folder: str | Path, own: "OwnFiles | None" = None) -> Log:
+    """Event files for `tensorboard --logdir FOLDER`, a subfolder for each run; `own` are the files of the folder it is in."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise _missing("TensorBoard", "tensorboard") from None
-    return Log(lambda run: _TensorBoard(SummaryWriter(str(Path(folder) / re.sub(r"[^\w.=,-]+", "-", run)))))
+
+    def start(run: str) -> Writer:
+        path = Path(folder) / re.sub(r"[^\w.=,-]+", "-", run)
+        with own.recording(f"{path.parent.name}/{path.name}") if own else nullcontext():
+            return _TensorBoard(SummaryWriter(str(path)))
+
+    return Log(start)
 
 
 def wandb(project: str, **options: Any) -> Log:

@@ -13,7 +13,7 @@ import numpy as np
 from dnasa import statistics
 from dnasa.core import COLUMNS, InputError
 from dnasa.extras import needed_by
-from dnasa.files import make_folder, write_durably
+from dnasa.files import write_output
 from dnasa.rules.registry import CUSTOM, Look, look
 
 if TYPE_CHECKING:
@@ -328,9 +328,8 @@ def save_figure(figure: "Figure", path: str | Path) -> Path:
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
     if target.suffix.lstrip(".") not in known:
         raise InputError(f"Cannot draw a '{target.suffix}' file. Choose from: .{', .'.join(sorted(known))}.")
-    make_folder(target.parent)
     try:
-        write_durably(target, rendered(figure, target.suffix.lstrip(".")))
+        write_output(target, rendered(figure, target.suffix.lstrip(".")))
     except OSError as error:
         raise InputError(f"Cannot write {target}: {error.strerror}. Choose another file.") from error
     return target

@@ -1,7 +1,7 @@
 """The command line: `dnasa train | compare | resume | runs | report | watch | predict | export | ...`."""
 
 from dnasa.cli.commands import app
-from dnasa.cli.exits import fail, run_app, running
+from dnasa.cli.exits import fail, run_app, running, tolerant_output
 from dnasa.cli.rendering import console
 
 __all__ = ["app", "console", "fail", "main", "running"]
@@ -9,4 +9,5 @@ __all__ = ["app", "console", "fail", "main", "running"]
 
 def main() -> None:
     """A user's mistake ends in one line and exit code 2, a run that failed in one line and exit code 1."""
-    run_app(app)
+    with tolerant_output():
+        run_app(app)

@@ -26,6 +26,7 @@ from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
 from dnasa.rules import RULES
+from dnasa.runs.own_files import OwnFiles
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -110,7 +111,7 @@ def train(
     if tensorboard and out is None:
         raise InputError("--tensorboard writes into the folder of the run: give --out.")
     thresholds = inputs.thresholds(stop or ())
-    callback = logging.tensorboard(out / "tensorboard") if tensorboard and out else None
+    callback = logging.tensorboard(out / "tensorboard", OwnFiles(out)) if tensorboard and out else None
     made, graph, shared = inputs.prepare(context)
     tested: Any = made.problem
     if local_accuracy and not hasattr(tested, "accuracies"):
@@ -251,7 +252,8 @@ def reproduce(
     from dnasa import studies
 
     module = studies.figure(figure)
-    make_folder(out)
+    own = OwnFiles(make_folder(out))
+    own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
     known = inspect.signature(module.run).parameters
     if device is not None and "device" not in known:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")

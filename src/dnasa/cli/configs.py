@@ -160,7 +160,7 @@ def resume(context: typer.Context, folder: Path, config: Mapping[str, Any]) -> N
 
 def repeat(context: typer.Context, path: Path) -> None:
     """Run a config; options given on the command line replace those of the file."""
-    command, options = read_options(context, read_json(path, "There is no such config"), path)
+    command, options = read_options(context, read_json(path, "There is no such config", follow=True), path)
     if command != context.info_name:
         raise InputError(f"{path} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
     given = {name: stored(name, value) for name, value in explicit(context).items() if name not in ("config", "trust")}

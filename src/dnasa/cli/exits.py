@@ -1,8 +1,11 @@
 """How the program ends: exit codes, and one line that says why."""
 
+import os
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, NoReturn
 
 import typer
@@ -36,6 +39,40 @@ def fail(code: int, message: str) -> NoReturn:
 def _one_line(message: str) -> str:
     """Without line breaks and characters that cannot be encoded, which names in files may contain."""
     return " ".join(message.split()).encode(errors="replace").decode()
+
+
+class Output:
+    """A standard stream whose reader may leave, as in `dnasa train | head -3`: the rest is dropped, and the run goes on."""
+
+    def __init__(self, stream: Any):
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        return self._attempt(self.stream.write, text) or len(text)
+
+    def flush(self) -> None:
+        self._attempt(self.stream.flush)
+
+    def _attempt(self, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return call(*args)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.stream.fileno())
+            os.close(nowhere)
+
+
+@contextmanager
+def tolerant_output() -> Iterator[None]:
+    with redirect_stdout(Output(sys.stdout)) as out, redirect_stderr(Output(sys.stderr)) as errors:
+        try:
+            yield
+        finally:
+            out.flush()
+            errors.flush()
 
 
 def run_app(app: typer.Typer) -> None:

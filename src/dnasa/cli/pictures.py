@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.cli.rendering import print_line
-from dnasa.core import InputError, RunError, choose
+from dnasa.core import InputError, choose
 from dnasa.extras import can_draw
-from dnasa.files import write_durably
+from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.runs.result import Result
@@ -51,8 +51,7 @@ def drawn(kinds: Sequence[str]) -> Sequence[str]:
 def save_history(folder: Path, result: "Result") -> None:
     from dnasa.plots import rendered
 
-    for kind in drawn(["png"]):
-        write(folder / f"history.{kind}", rendered(result.plot(), kind))
+    OwnFiles(folder).save({f"history.{kind}": rendered(result.plot(), kind) for kind in drawn(["png"])})
     figure = " and history.png" if can_draw() else ""
     print_line(f"Saved {folder}/history.csv, x.safetensors, config.json{figure}.")
 
@@ -61,20 +60,12 @@ def save_comparison(folder: Path, comparison: "Comparison", kinds: Sequence[str]
     """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
+    files = {}
     for kind in drawn(kinds):
-        write(folder / f"curves.{kind}", rendered(comparison.draw_curves(), kind))
-        write(folder / f"stepsizes.{kind}", rendered(comparison.draw_stepsizes(), kind))
-    write(folder / "curves.csv", comparison.curves().to_csv(index=False).encode())
-    write(folder / "stepsizes.csv", comparison.stepsizes().to_csv(index=False).encode())
+        files[f"curves.{kind}"] = rendered(comparison.draw_curves(), kind)
+        files[f"stepsizes.{kind}"] = rendered(comparison.draw_stepsizes(), kind)
+    files["curves.csv"] = comparison.curves().to_csv(index=False).encode()
+    files["stepsizes.csv"] = comparison.stepsizes().to_csv(index=False).encode()
     if latex:
-        write(folder / "table.tex", comparison.latex(title, folder.resolve().name).encode())
-    write(folder / "table.csv", comparison.summary().to_csv(index=False).encode())
-
-
-def write(path: Path, content: bytes) -> None:
-    try:
-        write_durably(path, content)
-    except OSError as error:
-        raise RunError(
-            f"Cannot write {path}: {error.strerror}. Free some space, then continue with `dnasa resume` or `dnasa study`."
-        ) from error
+        files["table.tex"] = comparison.latex(title, folder.resolve().name).encode()
+    OwnFiles(folder).save(files | {"table.csv": comparison.summary().to_csv(index=False).encode()})

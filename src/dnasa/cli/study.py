@@ -9,10 +9,11 @@ import typer
 from dnasa import networks
 from dnasa.cli import configs, inputs, options, plugins
 from dnasa.cli.exits import fail
-from dnasa.cli.pictures import drawn, formats, write
+from dnasa.cli.pictures import drawn, formats
 from dnasa.cli.rendering import frame_table, print_line, print_wide
 from dnasa.core import InputError
 from dnasa.files import make_folder
+from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.studies.study_report import StudyReport
@@ -59,6 +60,11 @@ def study(
     plugins.check_trusted({file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, trust)
     runner.check(chosen)
     folder = make_folder(out or Path("studies") / chosen.name)
+    own = OwnFiles(folder)
+    if not own.begun and any(folder.iterdir()):
+        raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
+    own.check_free([*(f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")), "table.csv", "table.tex"])
+    own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
     save(report, folder, kinds, latex)
@@ -89,11 +95,10 @@ def save(report: "StudyReport", folder: Path, kinds: Sequence[str], latex: bool)
     from dnasa.plots import rendered
 
     figure, kinds = report.study.figure, drawn(kinds)
-    for kind in kinds:
-        write(folder / f"{figure}.{kind}", rendered(report.draw(), kind))
-    write(folder / f"{figure}.csv", report.drawn().to_csv(index=False).encode())
-    write(folder / "table.csv", report.numbers().to_csv(index=False).encode())
+    files = {f"{figure}.{kind}": rendered(report.draw(), kind) for kind in kinds}
+    files[f"{figure}.csv"] = report.drawn().to_csv(index=False).encode()
+    files["table.csv"] = report.numbers().to_csv(index=False).encode()
     if latex:
-        write(folder / "table.tex", report.latex().encode())
-    names = [*(f"{figure}.{kind}" for kind in (*kinds, "csv")), "table.csv", *["table.tex"] * latex]
-    print_line(f"Saved {', '.join(names)} and all runs in {folder}.")
+        files["table.tex"] = report.latex().encode()
+    OwnFiles(folder).save(files)
+    print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

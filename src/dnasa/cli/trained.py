@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from dnasa.cli import configs, options
-from dnasa.cli.pictures import write
 from dnasa.cli.rendering import (
     console,
     frame_table,
@@ -22,7 +21,8 @@ from dnasa.cli.rendering import (
     timing_line,
 )
 from dnasa.core import InputError, RunError
-from dnasa.files import make_folder
+from dnasa.files import write_output
+from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.core import Network
@@ -73,7 +73,7 @@ def report(
 ) -> None:
     """The settings of a run, its metrics, lost nodes, time by kind of work, and the tests of the trained model."""
     if html:
-        return _write_page(folder, out or folder / "report.html")
+        return _write_page(folder, out)
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
     from dnasa.pages.parts import settings
@@ -101,13 +101,23 @@ def _options(run: "RunFolder") -> dict[str, Any]:
     return configs.without_unused(stored) if isinstance(stored, dict) else {}
 
 
-def _write_page(folder: Path, file: Path) -> None:
+def _write_page(folder: Path, file: Path | None) -> None:
     from dnasa.pages import Folders, render
 
-    page = render(Folders(folder).contents())
-    make_folder(file.parent)
-    write(file, page.encode())
+    page = render(Folders(folder).contents()).encode()
+    if file is None:
+        file = folder / "report.html"
+        OwnFiles(folder).save({file.name: page})
+    else:
+        _write_output(file, page)
     print_line(f"Saved {file}, to be opened in a browser.")
+
+
+def _write_output(file: Path, content: bytes) -> None:
+    try:
+        write_output(file, content)
+    except OSError as error:
+        raise InputError(f"Cannot write {file}: {error.strerror}. Choose another file.") from error
 
 
 def watch(
@@ -149,6 +159,8 @@ def predict(
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
+    if out is not None and out.exists() and file.exists() and out.samefile(file):
+        raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, trust)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -158,8 +170,7 @@ def predict(
     if out is None:
         sys.stdout.write(text)
     else:
-        make_folder(out.parent)
-        write(out, text.encode())
+        _write_output(out, text.encode())
         print_line(f"Saved {len(table):,} predictions in {out}.")
 
 
@@ -173,6 +184,5 @@ def export(
     from dnasa.trained.onnx import export as write_onnx
 
     model = load(folder, trust)
-    make_folder(onnx.parent)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

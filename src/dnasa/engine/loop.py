@@ -295,7 +295,8 @@ class Run:
         if self.options["trace"] is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
             if self.network.rank == 0:
-                write_trace(self.options["trace"], parts)
+                own = session.folder.own if session.folder is not None else None
+                write_trace(Path(self.options["trace"]), parts, own)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
         if session.folder is not None and self.network.rank == 0:

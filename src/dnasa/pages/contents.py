@@ -90,9 +90,17 @@ def _check_place(path: Path) -> None:
 def _run_folders(path: Path) -> list[Path]:
     """The run folder itself with the stepsizes that were added to it, or those below. Links are not followed."""
     if (path / "config.json").is_file():
-        return [path, *sorted(part for part in path.glob("extension-*") if (part / "config.json").is_file())]
-    found = [file.parent for depth in range(1, DEPTH + 1) for file in path.glob("*/" * depth + "config.json")]
-    return sorted(folder for folder in found if not folder.name.startswith("alone-"))
+        found = [path, *(part for part in path.glob("extension-*") if (part / "config.json").is_file())]
+    else:
+        found = [file.parent for depth in range(1, DEPTH + 1) for file in path.glob("*/" * depth + "config.json")]
+    own = (folder for folder in found if not folder.name.startswith("alone-") and not _is_linked(folder, path))
+    return sorted(own)
+
+
+def _is_linked(folder: Path, root: Path) -> bool:
+    return any(
+        (root / part).is_symlink() for part in (folder.relative_to(root), *folder.relative_to(root).parents[:-1])
+    )
 
 
 class Folder:

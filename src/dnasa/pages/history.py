@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dnasa.core import COLUMNS, InputError
+from dnasa.files import LARGEST, open_regular
 from dnasa.plots import Looks, label
 from dnasa.runs.result import parse_rows
 
@@ -44,12 +45,12 @@ class History:
 
     def _new_rows(self) -> bytes:
         """The header, and the complete rows after those that were read before."""
-        with open(self.path, "rb") as file:
+        with open_regular(self.path) as file:
             file.seek(self.offset - len(self.end))
             if file.read(len(self.end)) != self.end:
                 self.clear()
                 file.seek(0)
-            data = file.read()
+            data = file.read(LARGEST)
         data = data[: data.rfind(b"\n") + 1]
         self.offset, self.end = self.offset + len(data), (self.end + data)[-CHECKED:]
         known = self.header

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, RunError
-from dnasa.files import read_bytes, write_durably
+from dnasa.files import read_bytes
+from dnasa.runs.own_files import OwnFiles
 
 FORMAT = 2  # of checkpoints and of run folders
 RETAINED = 3
@@ -36,18 +37,19 @@ class Checkpoint(NamedTuple):
     notes: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write it, then remove all but the newest few."""
+def save(folder: Path, checkpoint: Checkpoint, own: OwnFiles | None = None) -> Path:
+    """Write it, then remove all but the newest few. `own` are the files of the run."""
     from safetensors.numpy import save as serialised
 
     arrays = {name: np.ascontiguousarray(a) for name, a in checkpoint.arrays.items()}
     data = serialised(arrays, metadata={"notes": json.dumps({"format": FORMAT} | checkpoint.notes)})
-    path = folder / f"step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors"
+    own = own or OwnFiles(folder.parent)
     try:
-        folder.mkdir(exist_ok=True)
-        write_durably(path, data)
-        for old in found(folder)[RETAINED:]:
-            old.unlink()
+        path = own.write(f"{folder.name}/step-{checkpoint.step:012d}-{zlib.crc32(data):08x}.safetensors", data)
+        listed = own.names()
+        names = [name for p in found(folder) if (name := f"{folder.name}/{p.name}") in listed]
+        for old in names[RETAINED:]:
+            own.remove(old)
     except OSError as error:
         raise not_written(folder, checkpoint.step, error) from error
     return path
@@ -63,7 +65,9 @@ def not_written(folder: Path, step: int, error: OSError) -> RunError:
 
 def found(folder: Path) -> list[Path]:
     """All checkpoints, the newest first."""
-    return sorted((p for p in folder.glob("step-*") if NAME.fullmatch(p.name)), reverse=True) if folder.is_dir() else []
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted((p for p in folder.glob("step-*") if NAME.fullmatch(p.name)), reverse=True)
 
 
 def step_of(path: Path) -> int:
@@ -76,7 +80,7 @@ def load(path: Path) -> Checkpoint:
     from safetensors.numpy import load as parsed
 
     try:
-        data = read_bytes(path)
+        data = read_bytes(path, largest=math.inf)
     except OSError as error:
         raise Damaged(f"Cannot read {path}: {error.strerror}.") from error
     if zlib.crc32(data) != int(NAME.fullmatch(path.name)[2], 16):  # type: ignore[index]

@@ -4,22 +4,22 @@ import csv
 import json
 import os
 import platform
-import shutil
 import sys
 import time
 import zlib
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from dnasa.core import InputError, RunError
-from dnasa.files import make_folder, read_json, to_json, write_durably
+from dnasa.files import make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
+from dnasa.runs.own_files import LIST, LOCK, RUNNING, OwnFiles
 from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
@@ -49,76 +49,90 @@ class RunFolder:
     it runs: a reader never touches `.lock`, so it cannot make a start fail.
     """
 
-    FILES = (
-        *("config.json", "history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt", "status.json"),
+    FIRST = ("config.json", "graph.json", "history.csv", "log.txt", "status.json")  # written from the start
+    LATER = (
+        *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
-        *(
-            "graph.json",
-            "trace.json",
-            "report.html",
-            "history.png",
-            "curves.csv",
-            "stepsizes.csv",
-            "table.csv",
-            "table.tex",
-        ),
+        *("curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
     )
-    PARTS = ("extension-*", "alone-*", "tensorboard")  # folders of further runs, and of the events of this one
+    FOLDERS = ("checkpoints", "tensorboard")
+    PARTS = ("extension-*", "alone-*")  # folders of further runs
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
     ):
         self.path, self.resume, self.force = Path(path), resume, force
         self.config = {"format": FORMAT} | (config or {})
-        self.locks: list[IO[str] | None] = []
+        self.own = OwnFiles(path)
+        self.locks: list[BinaryIO | None] = []
         self.steps: int | None = None
         self.history_bytes = self.history_checksum = 0
         if resume:
             self.config = self.read_config()
 
     def check(self) -> None:
-        """An existing run is replaced only with `force`; one that is done, or of another version, is not continued."""
+        """A run is continued, or replaced with `force`, if it is ours; a new one needs an empty folder.
+
+        A run that is done, or of another version, is not continued. What the user has put into the folder must not have the
+        name of a file of the run.
+        """
         if self.resume:
             check_format(self.path / "config.json", self.config.get("format", 1))
         if self.resume and self.state == "done":
             raise InputError(f"The run in {self.path} is done: there is nothing to continue.")
         make_folder(self.path)
+        listed = self.own.names()
+        if not listed & {"config.json", "x.safetensors"}:
+            self._check_empty()
         occupied = any((self.path / name).exists() for name in ("config.json", "history.csv", "x.safetensors"))
         if occupied and not self.resume and not self.force:
             raise InputError(
                 f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
                 "replace it with --force."
             )
-        for name in ("history.csv", "log.txt") if self.resume else ():
-            if (self.path / name).is_symlink():
-                raise InputError(f"{self.path / name} is a symbolic link: replace it with the file to resume the run.")
+        if self.resume:
+            self.own.check()
+        self._check_names({name.partition("/")[0] for name in listed})
+
+    def _check_empty(self) -> None:
+        if self.resume:
+            raise InputError(
+                f"{self.path} has no list of the run's files ({LIST}), as those of older versions: it is read, but not "
+                "continued or replaced. Start again in another folder."
+            )
+        held = next(self.path.iterdir(), None)
+        if held is not None:
+            raise InputError(
+                f"{self.path} holds files that are not of a run, such as {held.name}: choose an empty or a new folder."
+            )
+
+    def _check_names(self, own: set[str]) -> None:
+        files = [self.path / name for name in (*self.FIRST, *self.LATER)]
+        folders = [self.path / name for name in self.FOLDERS]
+        parts = [path for pattern in self.PARTS for path in self.path.glob(pattern)]
+        real = {path for path in (*files, *folders) if path.is_dir() and not path.is_symlink()}
+        others = {path for path in (*files, *folders, *parts) if os.path.lexists(path) and path.name not in own}
+        for path in sorted((others - real) | real.intersection(files)):
+            raise InputError(f"{path} was not written by the run in that folder: move it, or choose another folder.")
 
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""
         self.check()
         try:
-            lock = locks.acquire(self.path / ".lock")
+            self.own.begin(self.FIRST)
+            lock = locks.acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
-            self.locks = [lock, locks.acquire(self.path / ".running", wait=True)]
-            self._remove_leftovers()
+            self.locks = [lock, locks.acquire(self.path / RUNNING, wait=True)]
+            if not self.resume:
+                self.check()  # again: another run may have begun and ended since
+                self.own.clear(self.FIRST)
+        except InputError:
+            self.close()
+            raise
         except OSError as error:
             raise InputError(f"Cannot use {self.path}: {error}. Choose another folder.") from error
-
-    def _remove_leftovers(self) -> None:
-        """Drafts of a killed process; for a new run also the run that was here."""
-        folder = self.path / "checkpoints"
-        for draft in (*self.path.glob(".*.safetensors.*"), *folder.glob(".*")):
-            draft.unlink(missing_ok=True)
-        if self.resume:
-            return
-        for name in self.FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for part in (folder, *(part for pattern in self.PARTS for part in self.path.glob(pattern))):
-            if part.is_symlink():  # what it points to is not part of this folder
-                part.unlink()
-            shutil.rmtree(part, ignore_errors=True)
 
     def close(self) -> None:
         for lock in self.locks:
@@ -146,14 +160,13 @@ class RunFolder:
 
     def _write(self, name: str, data: bytes) -> None:
         try:
-            write_durably(self.path / name, data)
+            self.own.write(name, data)
         except OSError as error:
             raise self._cannot_write(name, error) from error
 
     def _append(self, name: str, data: bytes) -> None:
         try:
-            with open(self.path / name, "ab") as file:
-                file.write(data)
+            self.own.append(name, data)
         except OSError as error:
             raise self._cannot_write(name, error) from error
 
@@ -176,8 +189,7 @@ class RunFolder:
 
     def repair_history(self, rows: "pd.DataFrame", t: int) -> None:
         """After the writing process was lost: keep its complete rows before step t and add those it did not write."""
-        path = self.path / "history.csv"
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = self._history().splitlines(keepends=True)
         complete = [line for line in lines if line.endswith(b"\n")]
         steps = [row["step"] for row in parse_rows(b"".join(complete).decode())]
         data = b"".join(complete[:1] + [line for line, step in zip(complete[1:], steps, strict=True) if step < t])
@@ -192,21 +204,22 @@ class RunFolder:
         notes = notes | {"history": [self.history_bytes, self.history_checksum]}
         folder = self.path / "checkpoints"
         try:
-            with open(self.path / "history.csv", "ab") as file:
-                os.fsync(file.fileno())  # a checkpoint must never be newer than its history
+            self.own.sync("history.csv")  # a checkpoint must never be newer than its history
         except OSError as error:
             raise checkpoints.not_written(folder, step, error) from error
-        checkpoints.save(folder, Checkpoint(step, arrays, notes))
+        checkpoints.save(folder, Checkpoint(step, arrays, notes), self.own)
         self.log(f"Checkpoint of step {step}.")
 
     def newest(self) -> Path | None:
         """The file of the newest checkpoint that is intact and whose history is; newer ones are renamed `rejected-`."""
         folder = self.path / "checkpoints"
         chosen = checkpoints.newest(folder, self._report, self._check_history)
+        listed = self.own.names()
         for path in checkpoints.found(folder):
             if path == chosen:
                 break
-            path.rename(path.with_name(f"rejected-{path.name}"))
+            if f"checkpoints/{path.name}" in listed:
+                self.own.rename(f"checkpoints/{path.name}", f"checkpoints/rejected-{path.name}")
         return chosen
 
     def _report(self, line: str) -> None:
@@ -217,23 +230,23 @@ class RunFolder:
         if self.steps is not None and checkpoint.step > self.steps:
             raise Damaged(f"The checkpoint of step {checkpoint.step} is beyond the end of the run, step {self.steps}.")
         length, checksum = checkpoint.notes["history"]
-        try:
-            with open(self.path / "history.csv", "rb") as file:
-                data = file.read(length)
-        except OSError:
-            data = b""
+        data = self._history()[:length]
         if length and (len(data) != length or zlib.crc32(data) != checksum or not _is_history(data)):
             raise Damaged(f"{self.path / 'history.csv'} is not as it was at step {checkpoint.step}.")
 
     def truncate_history(self, checkpoint: Checkpoint | None) -> str:
         """history.csv up to the checkpoint; the rows after it are removed, since these steps are made again."""
         self.history_bytes, self.history_checksum = checkpoint.notes["history"] if checkpoint else (0, 0)
+        history = self._history()[: self.history_bytes]
+        self._write("history.csv", history)
+        return history.decode()
+
+    def _history(self) -> bytes:
+        """Nothing where it cannot be read."""
         try:
-            with open(self.path / "history.csv", "ab") as file:
-                file.truncate(self.history_bytes)
-            return (self.path / "history.csv").read_text(encoding="utf-8")
-        except OSError as error:
-            raise self._cannot_write("history.csv", error) from error
+            return read_bytes(self.path / "history.csv")
+        except OSError:
+            return b""
 
     # ------------------------------------------------------------ read
 
@@ -256,7 +269,7 @@ class RunFolder:
     @property
     def state(self) -> str:
         """running, done, interrupted, failed, diverged; killed if it says running but no process runs; else unknown."""
-        if locks.is_held(self.path / ".running"):
+        if locks.is_held(self.path / RUNNING):
             return "running"
         try:
             state = read_json(self.path / "status.json", "").get("state")

@@ -5,7 +5,9 @@
 
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
+
+from dnasa.files import open_regular
 
 
 def _optional(module: str) -> Any:
@@ -18,9 +20,9 @@ def _optional(module: str) -> Any:
 fcntl, msvcrt = _optional("fcntl"), _optional("msvcrt")
 
 
-def acquire(path: Path, wait: bool = False) -> IO[str] | None:
+def acquire(path: Path, wait: bool = False) -> BinaryIO | None:
     """An open file that holds the lock until it is closed; None if another process holds it and `wait` is not set."""
-    file = open(path, "a")  # noqa: SIM115 (its lifetime is the lock's)
+    file = open_regular(path, append=True)
     if not _lock(file, shared=False, wait=wait):
         file.close()
         return None
@@ -29,13 +31,15 @@ def acquire(path: Path, wait: bool = False) -> IO[str] | None:
 
 def is_held(path: Path) -> bool:
     """Whether a process holds the lock. Holds a shared lock for a moment, so `acquire` must wait on such a file."""
-    if not path.is_file():
+    try:
+        file = open_regular(path)
+    except OSError:
         return False
-    with open(path) as file:
+    with file:
         return not _lock(file, shared=True, wait=False)
 
 
-def _lock(file: IO[str], shared: bool, wait: bool) -> bool:
+def _lock(file: BinaryIO, shared: bool, wait: bool) -> bool:
     try:
         if fcntl is not None:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
-from dnasa.core import Array, InputError, RunError
-from dnasa.files import make_folder, read_bytes, read_json, to_json, write_durably
+from dnasa.core import Array, InputError
+from dnasa.files import make_folder, read_bytes, read_json, to_json
+from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,10 +77,12 @@ class Result:
         return f"Runs: {len(self.runs)}, {', '.join(settings)}"
 
     def save(self, path: str | Path) -> Path:
-        """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder."""
+        """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder.
+
+        Files of an earlier call, which `files.json` lists, are replaced; a file of the user's with such a name is an error.
+        """
         from safetensors.numpy import save as serialised
 
-        folder = make_folder(path)
         arrays = {"x": self.x} | ({} if self.statistics is None else {"statistics": self.statistics})
         files = {
             "history.csv": self.history.to_csv(index=False).encode(),
@@ -86,21 +90,14 @@ class Result:
             "x.safetensors": serialised({name: np.ascontiguousarray(to_numpy(a)) for name, a in arrays.items()}),
             "settings.json": to_json(self.settings),
         }
-        try:
-            for name, data in files.items():
-                write_durably(folder / name, data)
-        except OSError as error:
-            raise RunError(
-                f"Cannot write to {folder}: {error.strerror}. Free some space or choose another folder."
-            ) from error
-        return folder
+        return OwnFiles(make_folder(path)).save(files)
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
         """Read back what `save` wrote; `x` comes as a NumPy array."""
         import pandas as pd
         from safetensors import SafetensorError
-        from safetensors.numpy import load_file
+        from safetensors.numpy import load as parsed
 
         folder = Path(path)
         for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json"):
@@ -108,7 +105,7 @@ class Result:
                 raise InputError(f"{folder} holds no saved result: {name} is missing.")
         try:
             runs = _read_runs(folder / "runs.csv")
-            arrays = load_file(folder / "x.safetensors")
+            arrays = parsed(read_bytes(folder / "x.safetensors", largest=math.inf))
             x, statistics = arrays["x"], arrays.get("statistics")
             settings = read_json(folder / "settings.json", "settings.json")
             history = pd.DataFrame(parse_rows(read_bytes(folder / "history.csv").decode()))
@@ -122,7 +119,7 @@ class Result:
 def _read_runs(path: Path) -> "pd.DataFrame":
     import pandas as pd
 
-    runs = pd.read_csv(path, index_col="run")
+    runs = pd.read_csv(io.BytesIO(read_bytes(path)), index_col="run")
     with np.errstate(invalid="ignore"):  # a number that is none of a step is an error below
         for name in ("diverged", "diverged_node"):
             runs[name] = runs[name].astype("Int64") if name in runs else pd.array([pd.NA] * len(runs), dtype="Int64")

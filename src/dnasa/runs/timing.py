@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dnasa.core import InputError
+from dnasa.files import write_output
+from dnasa.runs.own_files import OwnFiles
 
 TRACED_STEPS = 300
 
@@ -52,8 +54,8 @@ class Timeline:
         return out
 
 
-def write_trace(path: str | Path, parts: list[str]) -> None:
-    """One file for all processes, each a row of its own."""
+def write_trace(path: Path, parts: list[str], own: OwnFiles | None) -> None:
+    """One file for all processes, each a row of its own; in the folder of the run it is one of its files."""
     events = [event for part in parts for event in json.loads(part)]
     first = min((event["ts"] for event in events), default=0.0)
     for event in events:
@@ -61,7 +63,10 @@ def write_trace(path: str | Path, parts: list[str]) -> None:
     ranks = sorted({event["pid"] for event in events})
     names = [{"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in ranks]
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps({"traceEvents": names + events}))
+        data = json.dumps({"traceEvents": names + events}).encode()
+        if own is not None and path.parent.resolve() == own.path.resolve():
+            own.write(path.name, data)
+        else:
+            write_output(path, data)
     except OSError as error:
         raise InputError(f"Cannot write the trace to {path}: {error.strerror}. Choose another file.") from error

@@ -20,6 +20,7 @@ from dnasa.plots import label
 from dnasa.rules.registry import Variant, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
+from dnasa.runs.own_files import LIST
 from dnasa.runs.result import Result
 from dnasa.statistics import VARIANT, curves, differences, final, over_seeds
 from dnasa.studies import drawing, tuning
@@ -306,10 +307,12 @@ class Runs:
     def _part(self, name: str) -> RunFolder | None:
         if self.folder is None or not name:
             return self.folder
-        path = self.folder.path / name
+        path = self.folder.own.inside(f"{name}/{LIST}").parent
         begun = "begun" if self.folder.resume and (path / "config.json").exists() else ""
         if self.network is not None and not self.network.simulated:
             begun = self.network.allgather_text(begun)[0]  # the first process may have begun it meanwhile
+        if self.network is None or self.network.rank == 0:
+            self.folder.own.claim([f"{name}/{LIST}"])
         return RunFolder(path, {"part of": self.folder.path.name}, resume=bool(begun))
 
     def alone(self, choice: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnasa.files import make_folder
-from dnasa.plots import save_figure
+from dnasa.plots import rendered
+from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,9 +25,9 @@ class Report:
     findings: list[str] = field(default_factory=list)
 
     def save(self, path: str | Path) -> list[Path]:
-        """One CSV per table, one PNG per figure, and the findings as text."""
-        folder = make_folder(path)
-        for name, table in (self.tables | self.data).items():
-            table.to_csv(folder / f"{name}.csv", index=False)
-        (folder / f"{self.name}-findings.txt").write_text("\n".join(self.findings) + "\n", encoding="utf-8")
-        return [save_figure(figure, folder / f"{name}.png") for name, figure in self.figures.items()]
+        """One CSV per table, one PNG per figure, and the findings as text; those of an earlier report are replaced."""
+        tables = {f"{name}.csv": table.to_csv(index=False) for name, table in (self.tables | self.data).items()}
+        tables[f"{self.name}-findings.txt"] = "\n".join(self.findings) + "\n"
+        pictures = {f"{name}.png": rendered(figure, "png") for name, figure in self.figures.items()}
+        folder = OwnFiles(make_folder(path)).save({name: text.encode() for name, text in tables.items()} | pictures)
+        return [folder / name for name in pictures]

@@ -30,7 +30,7 @@ def table(folder: Path) -> "pd.DataFrame":
 
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}: give the folder that holds your runs.")
-    rows = [_row(path.parent) for path in sorted(folder.glob("*/config.json"))]
+    rows = [_row(path.parent) for path in sorted(folder.glob("*/config.json")) if not path.parent.is_symlink()]
     if not rows:
         raise InputError(f"There is no run in {folder}: `dnasa train --out {folder}/first` makes one.")
     return pd.DataFrame(rows).dropna(axis=1, how="all")

@@ -1,12 +1,14 @@
 """Rows of a study in a CSV file: a study that was stopped continues with what is missing."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from dnasa.core import InputError
-from dnasa.files import make_folder, write_durably
+from dnasa.files import make_folder, read_bytes
+from dnasa.runs.own_files import OwnFiles
 
 NUMBERS = {"eta", "steps", "step", "seed", "value", "bytes", "accuracy", "validation", "test"}
 
@@ -15,9 +17,10 @@ class Saved:
     """A table that is written after every addition."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]):
-        make_folder(path.parent)
-        self.path = path
+        OwnFiles(path.parent.parent).inside(f"{path.parent.name}/{path.name}")
+        self.own, self.path = OwnFiles(make_folder(path.parent)), path
         self.table = _read(path, columns) if path.exists() else pd.DataFrame(columns=list(columns))
+        self.own.claim([path.name])
 
     def find(self, **values: Any) -> pd.DataFrame:
         """The rows with these values."""
@@ -28,12 +31,12 @@ class Saved:
 
     def add(self, rows: pd.DataFrame) -> None:
         self.table = pd.concat([self.table, rows], ignore_index=True) if len(self.table) else rows
-        write_durably(self.path, self.table.to_csv(index=False).encode())
+        self.own.write(self.path.name, self.table.to_csv(index=False).encode())
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     try:
-        table = pd.read_csv(path)
+        table = pd.read_csv(io.BytesIO(read_bytes(path)))
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"Cannot read the saved results in {path} ({reason}): delete the file.") from error

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
 from dnasa.core import InputError, Interrupted, choose
-from dnasa.files import write_durably
 from dnasa.plots import label
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
 from dnasa.statistics import final
 from dnasa.studies.comparison import Comparison, X, compare
@@ -119,7 +119,7 @@ def run(
 
 def cell_folder(cell: Cell, out: Path) -> RunFolder:
     """Its folder in `out`, to be continued if it has been begun with the same settings."""
-    path, settings = out / cell.folder, stored(cell)
+    path, settings = OwnFiles(out).inside(f"{cell.folder}/config.json").parent, stored(cell)
     if not (path / "config.json").exists():
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
@@ -163,5 +163,5 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
     except Interrupted as error:
         what = str(error).partition(";")[0]
         raise Interrupted(f"{what} of {cell.title}; the same command continues there.") from error
-    write_durably(folder.path / SUMMARY, comparison.summary().to_csv(index=False).encode())
+    folder.own.write(SUMMARY, comparison.summary().to_csv(index=False).encode())
     return comparison

@@ -162,7 +162,7 @@ def find(name: str) -> Path:
 def read(path: Path, only: Sequence[str] = (), quick: bool = False) -> Study:
     """The study in a file, checked as far as possible without its data."""
     try:
-        given = tomllib.loads(read_bytes(path).decode())
+        given = tomllib.loads(read_bytes(path, follow=True).decode())
     except OSError as error:
         raise InputError(f"There is no study in {path} ({error.strerror}): give a .toml file.") from error
     except (ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ executes the copy and no other file, and only if the caller trusts it.
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Encoding
-from dnasa.files import make_folder, read_bytes, read_json, to_json, write_durably
+from dnasa.files import make_folder, read_bytes, read_json, to_json
 from dnasa.runs.folder import versions
+from dnasa.runs.own_files import OwnFiles
 from dnasa.studies import models, own_model
 from dnasa.trained.model import TrainedModel
 
@@ -29,7 +31,7 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
     """Write the model; `name` is that of its network, as `--model` takes it. `about` is added to `model.json`."""
     from safetensors.torch import save as serialised
 
-    path = make_folder(folder)
+    own = OwnFiles(make_folder(folder))
     description = {
         "format": FORMAT,
         "model": name,
@@ -43,9 +45,9 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
         file, function = own_model.parts(name)
         code = own_model.source(name)
         description |= {"model": f"{COPY}:{function}", "file": str(file.resolve()), "sha256": checksum(code)}
-        write_durably(path / COPY, code)
-    write_durably(path / "model.safetensors", serialised(_tensors(model.network)))
-    write_durably(path / "model.json", to_json(description))
+        own.write(COPY, code)
+    own.write("model.safetensors", serialised(_tensors(model.network)))
+    own.write("model.json", to_json(description))
 
 
 def load(folder: str | Path, trust: bool = False) -> TrainedModel:
@@ -99,7 +101,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load as parse
 
     try:
-        return parse(read_bytes(path))
+        return parse(read_bytes(path, largest=math.inf))
     except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"Cannot read {path}: {str(error).splitlines()[0]}. Train the model again.") from error
 

@@ -11,9 +11,10 @@ from dnasa.arrays import to_numpy
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset
 from dnasa.extras import can_draw
-from dnasa.files import to_json, write_durably
+from dnasa.files import to_json
 from dnasa.plots import rendered
 from dnasa.problems.sharded import Sharded
+from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.trained import evaluation, report
 from dnasa.trained.files import save
@@ -53,11 +54,12 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
         at_sites = of_all(evaluation.at_sites(model, _parts(problem, rows), "test" if rows.test_counts else "training"))
     if result.rank == 0:
         if tested:
+            own = OwnFiles(folder)
             measured |= at_sites | ({"members": list(problem.remaining)} if lost else {})
-            write_durably(folder / "evaluation.json", to_json(measured))
+            own.write("evaluation.json", to_json(measured))
             if can_draw():
                 figure = report.draw(measured, [site.name for site in rows.sites])
-                write_durably(folder / "evaluation.png", rendered(figure, "png"))
+                own.write("evaluation.png", rendered(figure, "png"))
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
     return tested

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dnasa.core import InputError, RunError
 from dnasa.extras import needed_by
+from dnasa.files import write_output
 from dnasa.trained.model import TrainedModel
 
 CHECKED = 64  # rows that both compute
@@ -51,7 +52,7 @@ def export(model: TrainedModel, path: Path) -> float:
     if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise RunError(f"The exported model differs from ours by {difference:.3g}: it was not written.")
     try:
-        path.write_bytes(content)
+        write_output(path, content)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
     return difference

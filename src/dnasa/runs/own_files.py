@@ -1,0 +1,210 @@
+"""The files of a folder that dnasa wrote, which it alone changes and removes.
+
+`files.json` lists them, each before it is created, so that no file is left unlisted whenever a process is killed. Whatever is
+not on the list is the user's. Nothing in the folder is followed through a symbolic link. Several processes may write at the
+same time, such as a run and `dnasa report --html`, so the list is changed under a lock.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+
+from dnasa.core import InputError, RunError
+from dnasa.files import open_regular, read_bytes, read_json, to_json, write_durably
+from dnasa.runs import locks
+
+LIST, DRAFT, LIST_LOCK = "files.json", ".draft", ".files.lock"
+LOCK, RUNNING = ".lock", ".running"
+ALWAYS = frozenset({LIST, DRAFT, LIST_LOCK, LOCK, RUNNING})
+ABOUT = "The files that dnasa wrote into this folder. It never changes or removes any other."
+
+
+class OwnFiles:
+    """Reads and writes in a folder; files are named by their path in it, such as `checkpoints/x`."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.known: set[str] = set()  # names that are on the list
+        self.removed: set[str] = set()  # names that the next change of the list takes off
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder has a list."""
+        return os.path.lexists(self.path / LIST)
+
+    def names(self) -> set[str]:
+        """Those on the list; none in a folder without one."""
+        if not self.begun:
+            return set()
+        path = self.path / LIST
+        listed = read_json(path, "There is no list of the run's files").get("files")
+        if not isinstance(listed, list) or not all(map(_is_inside, listed)) or not set(listed) >= ALWAYS:
+            raise InputError(f"{path} is not a list of files that dnasa wrote: choose another folder.")
+        return set(listed)
+
+    def inside(self, name: str) -> Path:
+        """The path of a file; an error if a folder on the way is a symbolic link."""
+        path = self.path
+        for part in PurePosixPath(name).parts[:-1]:
+            path /= part
+            if path.is_symlink():
+                raise InputError(f"{path} is a symbolic link: replace it with the folder, or choose another folder.")
+        return self.path / name
+
+    def check(self) -> None:
+        """That every file on the list is a regular file or missing."""
+        for name in self.names():
+            path = self.inside(name)
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                kind = "a symbolic link" if path.is_symlink() else "not a regular file"
+                raise InputError(f"{path} is {kind}: replace it with the file of the run, or choose another folder.")
+
+    # ------------------------------------------------------------ write
+
+    def begin(self, names: Collection[str] = ()) -> None:
+        """Make a list with the names of files that are about to be written, unless there is one."""
+        if self.begun:
+            return
+        others = [name for name in sorted(ALWAYS) if os.path.lexists(self.path / name)]
+        if others and not self.begun:  # another process may just have begun
+            raise self._not_ours(others[0])
+        with suppress(FileExistsError), open(self.path / LIST, "xb") as file:
+            file.write(_listing(names))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def claim(self, names: Collection[str]) -> None:
+        """Put names on the list; an error if there is such a file already."""
+        if not self.known.issuperset(names):
+            self.begin()
+            with self._locked():
+                self._claim(names)
+
+    def _claim(self, names: Collection[str]) -> None:
+        self.check_free(names)
+        self._store((self.names() - self.removed) | set(names))
+
+    def check_free(self, names: Iterable[str]) -> None:
+        """That none of these is a file of the user's."""
+        for name in set(names) - self.names():
+            if os.path.lexists(self.inside(name)):
+                raise self._not_ours(name)
+
+    def _not_ours(self, name: str) -> InputError:
+        return InputError(f"{self.path / name} was not written by dnasa: move it, or choose another folder.")
+
+    def _store(self, names: set[str]) -> None:
+        if names != self.names():
+            self._write(self.path / LIST, _listing(names))
+        self.known, self.removed = names, set()
+
+    def _write(self, path: Path, data: bytes) -> None:
+        (self.path / DRAFT).unlink(missing_ok=True)  # of a killed process
+        write_durably(path, data, self.path / DRAFT)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = locks.acquire(self.path / LIST_LOCK, wait=True)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.close()
+
+    def write(self, name: str, data: bytes) -> Path:
+        """Write a file, completely or not at all."""
+        path = self.inside(name)
+        self.begin()
+        with self._locked():
+            self._claim([name])
+            if path.parent != self.path:
+                path.parent.mkdir(exist_ok=True)
+            self._write(path, data)
+        return path
+
+    def save(self, files: Mapping[str, bytes]) -> Path:
+        """Write several files; returns the folder."""
+        try:
+            for name, data in files.items():
+                self.write(name, data)
+        except OSError as error:
+            raise RunError(
+                f"Cannot write to {self.path}: {error.strerror}. Free some space, or choose another folder."
+            ) from error
+        return self.path
+
+    @contextmanager
+    def recording(self, folder: str) -> Iterator[None]:
+        """List the files that others write into a folder in this one."""
+        place = self.inside(f"{folder}/{LIST}").parent
+        before = set(place.glob("*"))
+        yield
+        made = {path.relative_to(self.path).as_posix() for path in set(place.glob("*")) - before}
+        with self._locked():
+            self._store((self.names() - self.removed) | made)
+
+    def append(self, name: str, data: bytes) -> None:
+        self.claim([name])
+        path = self.inside(name)
+        with open_regular(path, append=True) as file:
+            if os.fstat(file.fileno()).st_nlink == 1:
+                file.write(data)
+                return
+        self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
+
+    def sync(self, name: str) -> None:
+        """What was appended survives a power failure."""
+        self.claim([name])
+        with open_regular(self.inside(name), append=True) as file:
+            os.fsync(file.fileno())
+
+    def rename(self, name: str, new: str) -> None:
+        self.claim([new])
+        os.replace(self.inside(name), self.inside(new))
+        self.removed.add(name)
+
+    # ------------------------------------------------------------ remove
+
+    def remove(self, name: str) -> None:
+        self.inside(name).unlink(missing_ok=True)
+        self.removed.add(name)
+
+    def clear(self, names: Collection[str] = ()) -> None:
+        """Remove all files on the list but those in use, and the folders that are empty then; list `names` instead."""
+        with self._locked():
+            for name in sorted(self.names() - ALWAYS):
+                self._clear(name)
+            self._store({*ALWAYS, *names})
+
+    def _clear(self, name: str) -> None:
+        """A folder that was replaced by a symbolic link is not entered: the link goes."""
+        *folders, _ = PurePosixPath(name).parents
+        for folder in reversed(folders):
+            if (self.path / folder).is_symlink():
+                return (self.path / folder).unlink()
+        path = self.path / name
+        if path.name == LIST and path.is_file() and not path.is_symlink():  # of a run within this one
+            part = OwnFiles(path.parent)
+            part.clear()
+            if {entry.name for entry in os.scandir(part.path)} <= ALWAYS:
+                for own in ALWAYS:
+                    (part.path / own).unlink(missing_ok=True)
+        else:
+            with suppress(NotADirectoryError):
+                path.unlink(missing_ok=True)
+        for folder in folders:
+            with suppress(OSError):  # it is not empty
+                (self.path / folder).rmdir()
+
+
+def _listing(names: Collection[str]) -> bytes:
+    return to_json({"about": ABOUT, "files": sorted(ALWAYS.union(names))})
+
+
+def _is_inside(name: object) -> bool:
+    """Whether it is a plain path within the folder."""
+    if not isinstance(name, str) or set(name) & set("\\:\0") or not name.isprintable():
+        return False
+    parts = PurePosixPath(name).parts
+    return "/".join(parts) == name != "" and ".." not in parts and all(len(os.fsencode(part)) < 256 for part in parts)
