@@ -58,6 +58,10 @@ class Encoding(NamedTuple):
     target_mean: np.ndarray | None = None
     target_scale: np.ndarray | None = None
 
+    def __repr__(self) -> str:
+        columns = f"{len(self.features)} columns" if self.features else f"rows of shape {self.shape}"
+        return f"Encoding for {self.task}: {columns} to {int(np.prod(self.shape)):,} inputs, {self.outputs} outputs"
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the model's inputs, of a table."""
