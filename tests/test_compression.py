@@ -243,9 +243,9 @@ def test_a_codec_that_cannot_be_made_by_name_is_refused(make: Any, text: str, wo
     [
         (
             lambda p, like, t: p[..., :-1],
-            r"decodes a ndarray of shape \(1, 300\) and float64 to a .*\(1, 299\) and float64",
+            r"decodes a ndarray of shape \(2, 300\) and float64 to a .*\(2, 299\) and float64",
         ),
-        (lambda p, like, t: p.astype(np.float32), r"to a ndarray of shape \(1, 300\) and float32"),
+        (lambda p, like, t: p.astype(np.float32), r"to a ndarray of shape \(2, 300\) and float32"),
         (lambda p, like, t: torch.from_numpy(p), "to a Tensor of shape"),
         (lambda p, like, t: None, "to a NoneType: decode must return what encode was given"),
         (lambda p, like, t: -p, "farther from the message than zeros"),

@@ -110,14 +110,15 @@ def without_memory(codec: Codec) -> Channel:
 
 def _check(codec: Codec, message: Array) -> None:
     """Refuse a codec that does not decode rows of the message's kind to the same kind, nearer to them than zeros are."""
-    row = like(np.resize(np.sin(np.arange(1, 1000, dtype=np.float32)), (1, message.shape[-1])), message)
-    arrived = codec.decode(codec.encode(row, 0), row, 0)
-    if type(arrived) is not type(row) or (arrived.shape, arrived.dtype) != (row.shape, row.dtype):
+    count, width = message.shape[-2:]
+    rows = like(np.resize(np.sin(np.arange(1, 1000, dtype=np.float32)), (min(count, 2), width)), message)
+    arrived = codec.decode(codec.encode(rows, 0), rows, 0)
+    if type(arrived) is not type(rows) or (arrived.shape, arrived.dtype) != (rows.shape, rows.dtype):
         raise InputError(
-            f"Codec '{codec.name}' decodes a {_kind(row)} to a {_kind(arrived)}: decode must return what encode was given, "
+            f"Codec '{codec.name}' decodes a {_kind(rows)} to a {_kind(arrived)}: decode must return what encode was given, "
             "in shape, dtype and library."
         )
-    if not norm(row - arrived) <= norm(row) * (1 + 1e-3):
+    if not (norm(rows - arrived) <= norm(rows) * (1 + 1e-3)).all():
         raise InputError(
             f"Codec '{codec.name}' decodes to numbers that are farther from the message than zeros are, so errors would grow: "
             "correct decode, or scale what it returns down."
