@@ -1,6 +1,7 @@
 """What the documentation shows works as shown."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import pytest
 from launching import PATIENCE, launch, run_script
 from nbclient import NotebookClient
 
+from dnasa import topology
 from dnasa.core import Needs, leaves
+from dnasa.problems import models
 from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
@@ -163,6 +166,24 @@ def test_every_figure_is_shown_with_its_command() -> None:
     shown = dict(re.findall(r"\(figures/([\w-]+\.png)\)\]\([^)]+\)\n\n\*[^`]*.*?`([^`]+)`\*$", text, re.M))
     assert sorted(shown) == sorted(path.name for path in ROOT.glob("docs/figures/*.png"))
     assert all(command.startswith(("dnasa ", "python ", "OMP_NUM_THREADS=1 torchrun ")) for command in shown.values())
+
+
+def test_numbers_on_pages_are_those_of_the_code() -> None:
+    data, features, performance = (
+        (ROOT / f"docs/{page}.md").read_text() for page in "data features performance".split()
+    )
+    lenet = sum(p.numel() for p in models.lenet().parameters())
+    assert f"the paper's LeNet, {lenet:,} parameters" in data
+    assert f'"LeNet": {lenet:_},' in (ROOT / "benchmarks/update.py").read_text()
+    assert f"{len(topology.graphs.BUILT_IN)} families" in features
+    for row in json.loads((ROOT / "benchmarks/results.json").read_text())["rows"]:
+        (line,) = re.findall(rf"^\| {re.escape(row['what'])} \|(.*)$", performance, re.M)
+        assert float(line.split("|")[3]) == pytest.approx(row["ratio"], abs=0.006)
+
+
+def test_measured_numbers_are_on_the_pages_that_measure_them_and_not_on_the_list_of_features() -> None:
+    text = (ROOT / "docs/features.md").read_text()
+    assert not re.findall(r"[\d.]+ (?:s|ms|minutes|MB|GB|times|%)(?!\w)", text)
 
 
 def test_the_page_on_installing_has_every_extra() -> None:
