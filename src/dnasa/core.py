@@ -4,7 +4,7 @@ Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers eac
 node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -181,6 +181,11 @@ class Rule(NamedTuple):
     needs: Needs = Needs()
     form: Any = None
 
+    def __repr__(self) -> str:
+        name = getattr(self.send, "__qualname__", "").partition(".")[0]
+        own = [field for field, default in self._field_defaults.items() if getattr(self, field) is not default]
+        return f"Rule {name}" + f" with {', '.join(own)}" * bool(own)
+
     @property
     def hides(self) -> bool:
         """Whether its exchanges can run while the next gradient is computed."""
@@ -251,6 +256,9 @@ class Channel(NamedTuple):
     size: Callable[[Array], float] | None = None
     fixed_graph: bool = False
 
+    def __repr__(self) -> str:
+        return f"Channel {self.settings}"
+
 
 @dataclass(frozen=True)
 class Network:
@@ -290,6 +298,14 @@ class Network:
     next_call: Callable[[], str] = lambda: "step"
     note: Callable[[str], None] = lambda call: None
     fail: Callable[[str], None] = lambda reason: None
+
+    def __repr__(self) -> str:
+        parts = [
+            str(self.topology or f"{self.nodes:,} nodes"),
+            f"{len(self.local_nodes)} of them here" * (not self.simulated),
+        ]
+        parts += [f"{self.rounds} rounds" * (self.rounds > 1), str(self.channel or "")]
+        return f"Network {', '.join(filter(None, parts))}"
 
     def __post_init__(self) -> None:
         for name in ("local_nodes", "node_ids"):
@@ -351,6 +367,14 @@ def choose(kind: str, name: str, known: Any) -> Any:
     if name not in known:
         raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.")
     return known[name]
+
+
+def check_new_name(kind: str, name: Any, built_in: Collection[str]) -> None:
+    """Refuse a name under which nothing can be registered."""
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise InputError(f"A {kind}'s name consists of letters, digits, - and _; '{name}' does not.")
+    if name in built_in:
+        raise InputError(f"'{name}' is a built-in {kind}: choose another name.")
 
 
 def positive(name: str, value: Any) -> None:

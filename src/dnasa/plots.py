@@ -283,7 +283,8 @@ def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
             style |= {"node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: both directions can be seen
     nx.draw_networkx_edges(graph, places, ax=axis, **style)
     nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
-    axis.set_title(f"{topology.name}, n = {n}, rho = {topology.rho:.3f}", fontsize=10)
+    shown = (topology.name, topology.parameters, f"n = {n}", f"rho = {topology.rho:.3f}")
+    axis.set_title(", ".join(filter(None, shown)), fontsize=10)
     axis.set_aspect("equal")
     axis.axis("off")
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dnasa.cli import configs, inputs, options, pictures, trained
+from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.exits import fail
 from dnasa.cli.rendering import (
     console,
@@ -273,9 +273,10 @@ def reproduce(
 
 @app.command("topology")
 def show_topology(
-    name: Annotated[str, typer.Argument(help="Name of the graph, e.g. ring.")],
+    name: Annotated[str, typer.Argument(help="Name of the graph, e.g. ring, or one of a plugin.")],
     nodes: options.Nodes = 8,
     weights: options.Weights = None,
+    plugin: options.Plugin = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
 ) -> None:
     """Show a graph: nodes, edges, degrees, rho, its weights when small, and a drawing."""
@@ -283,11 +284,14 @@ def show_topology(
 
     from dnasa.topology import make
 
+    plugins.load(plugin or ())
     graph = make(name, nodes, weights)
     console.print(settings_table(graph_rows(graph), name))
-    if graph.nodes <= 16:
+    for t, each in enumerate(getattr(graph, "each", [graph]) if graph.nodes <= 16 else ()):
+        if each is not graph:
+            print_line(f"W of step {t}:")
         with np.printoptions(precision=3, suppress=True, linewidth=160):
-            console.print(graph.sparse.toarray(), highlight=False)
+            print_line(str(each.sparse.toarray()))
     if plot:
         from dnasa.plots import draw_topology, panels, save_figure
 

@@ -48,9 +48,22 @@ NoStandardise = Annotated[
         "--no-standardise", help="Leave the inputs of your own data as they are, with any mean and deviation."
     ),
 ]
+
+
+def full_name(partition: str) -> str:
+    """For titles and configs: with the number that is used."""
+    from dnasa.data.partitions import full_name
+
+    return full_name(partition)
+
+
 PartitionName = Annotated[
     str,
-    typer.Option("--partition", help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1)."),
+    typer.Option(
+        "--partition",
+        callback=full_name,
+        help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",
+    ),
 ]
 ModelName = Annotated[
     str | None,
@@ -70,8 +83,9 @@ Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
 TopologyName = Annotated[
     str,
     typer.Option(
-        help="The graph: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, "
-        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt)."
+        help="The graph: ring, ladder, complete, random (p = 0.8), star, path, grid, torus, hypercube, exponential, one_peer, "
+        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt); or one of a "
+        "plugin."
     ),
 ]
 Weights = Annotated[
@@ -99,7 +113,8 @@ RuleNames = Annotated[
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Python file that registers rules of your own (dnasa.rules.register); may be given several times."
+        help="Python file that registers rules, graphs or compressors of your own (register of dnasa.rules, dnasa.topology, "
+        "dnasa.channels); may be given several times."
     ),
 ]
 Eta = Annotated[
@@ -177,8 +192,8 @@ MessageDtype = Annotated[
 Compress = Annotated[
     str | None,
     typer.Option(
-        help="Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit or sign; "
-        "`sign,gamma=0.2` replaces the default gamma."
+        help="Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit, sign, "
+        "or one of a plugin; `sign,gamma=0.2` replaces the default gamma."
     ),
 ]
 Overlap = Annotated[

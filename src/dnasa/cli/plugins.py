@@ -1,4 +1,7 @@
-"""Rules of the user's own: files given with `--plugin`, and installed packages with an entry point in `dnasa.rules`."""
+"""Rules, graphs and compressors of the user's own.
+
+They come from files given with `--plugin`, and from installed packages with an entry point in `dnasa.rules`.
+"""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +18,7 @@ GROUP = "dnasa.rules"
 
 
 def load(files: Sequence[Path]) -> None:
-    """Import every plugin once, in this process; each must register a rule or a topology."""
+    """Import every plugin once, in this process; each must register a rule, a graph or a compressor."""
     load_installed()
     for file in files:
         load_file(file.resolve())
@@ -30,7 +33,7 @@ def load_installed() -> None:
 @cache
 def load_file(path: Path) -> None:
     if not path.is_file():
-        raise InputError(f"There is no plugin file {path}: give the path of a Python file that registers rules.")
+        raise InputError(f"There is no plugin file {path}: give the path of a Python file.")
     _register(str(path), lambda: execute(path, f"dnasa_plugin_{path.stem}", read_bytes(path)))
 
 
@@ -53,12 +56,15 @@ def _load_entry(entry: metadata.EntryPoint) -> None:
 
 
 def _register(name: str, plugin: Callable[[], object]) -> None:
+    from dnasa.channels.compressed import REGISTERED
     from dnasa.topology import TOPOLOGIES
 
-    before = dict(RULES), dict(TOPOLOGIES)
+    before = dict(RULES), dict(TOPOLOGIES), dict(REGISTERED)
     try:
         plugin()
     except (Exception, SystemExit) as error:
         raise InputError(f"The plugin {name} {failure(name, error).rstrip('.')}.") from error
-    if before == (RULES, TOPOLOGIES):
-        raise InputError(f"The plugin {name} registers no rule: it must call dnasa.rules.register(name, maker).")
+    if before == (RULES, TOPOLOGIES, REGISTERED):
+        raise InputError(
+            f"The plugin {name} registers nothing: it must call register of dnasa.rules, dnasa.topology or dnasa.channels."
+        )

@@ -64,6 +64,10 @@ class Encoding(NamedTuple):
     target_scale: np.ndarray | None = None
     id_column: str | None = None
 
+    def __repr__(self) -> str:
+        columns = f"{len(self.features)} columns" if self.features else f"rows of shape {self.shape}"
+        return f"Encoding for {self.task}: {columns} to {int(np.prod(self.shape)):,} inputs, {self.outputs} outputs"
+
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the model's inputs, of a table."""

@@ -88,7 +88,7 @@ DEFAULTS: Options = {
 
 def solve(
     problem: "Problem",
-    topology: "Topology | Changing",
+    topology: "Topology | Changing | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant] = "dnasa",
     *,
     steps: int,
@@ -100,9 +100,10 @@ def solve(
 ) -> Result:
     """Minimise the weighted average of the nodes' losses.
 
-    `rule` is a name, a name with its schedule ("dsgd:constant"), a `Rule` of your own, or several of them. Several rules,
-    stepsizes (`eta`, numbers or functions of t), schedules or seeds run side by side as one array. `start` overrides the
-    problem's starting point: `(d,)`, or `(n, d)` for one per node. The other options are listed in `dnasa.engine.Options`.
+    `topology` is a graph, or the name of one where the problem has a number of nodes. `rule` is a name, a name with its
+    schedule ("dsgd:constant"), a `Rule` of your own, or several of them. Several rules, stepsizes (`eta`, numbers or
+    functions of t), schedules or seeds run side by side as one array. `start` overrides the problem's starting point: `(d,)`,
+    or `(n, d)` for one per node. The other options are listed in `dnasa.engine.Options`.
 
     What a number `eta` means depends on the schedule; with n nodes and T steps, the stepsize at step t = 0, 1, ... is
 

@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
 def make_plan(
     problem: "Problem",
-    topology: "Topology | Changing",
+    topology: "Topology | Changing | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant],
     steps: int,
     eta: Any,
@@ -46,8 +46,10 @@ def make_plan(
     start: Array | None,
     options: "Options",
 ) -> Plan:
-    from dnasa.topology import Changing, Topology, check_weights
+    from dnasa.topology import Changing, Topology, check_weights, make
 
+    if isinstance(topology, str) and problem.nodes is not None:
+        topology = make(topology, problem.nodes)
     if not isinstance(topology, (Topology, Changing)):
         raise InputError(
             f"The topology must be one of dnasa.topology, such as topology.ring(8), topology.from_networkx(graph) or "

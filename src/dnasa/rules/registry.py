@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, choose, positive
+from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, check_new_name, choose, positive
 from dnasa.rules import schedules
 from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
@@ -182,10 +182,7 @@ def register(
     that can minimise f + h `takes_prox=True`: its maker is also given `prox`. Registering a name again replaces a rule of
     your own, not a built-in one.
     """
-    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
-        raise InputError(f"A rule's name consists of letters, digits, - and _; '{name}' does not.")
-    if name in BUILT_IN:
-        raise InputError(f"'{name}' is a built-in rule: choose another name.")
+    check_new_name("rule", name, BUILT_IN)
     if not callable(make):
         raise InputError(f"The maker of rule '{name}' must be a function that returns a Rule.")
     own = {key: made if isinstance(made, Stated) else Stated(made) for key, made in (schedules or {}).items()}

@@ -31,6 +31,9 @@ class Evaluation(NamedTuple):
     rows: list[dict[str, Any]]
     mean: Array
 
+    def __repr__(self) -> str:
+        return f"Evaluation at step {self.step} of {len(self.rows)} runs, means of shape {tuple(self.mean.shape)}"
+
 
 class Recorder:
     """Collects the history of all runs, and when and at which node each of them diverged."""

@@ -62,6 +62,10 @@ class Comparison:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the grid's run
     rank: int = 0
 
+    def __repr__(self) -> str:
+        """One line; `table` has the results."""
+        return f"Comparison of {', '.join(dict.fromkeys(self.choice.rule))} by {self.metric}"
+
     @property
     def all_diverged(self) -> bool:
         return bool(final(self.history).diverged.all())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dnasa.core import InputError
+from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
 from dnasa.studies.comparison import RULES_COMPARED
 from dnasa.studies.sources import OF_FILES, PROBLEMS
@@ -236,7 +237,7 @@ def _cells(problem: str, whole: Mapping[str, Any], own: Mapping[str, Any], quick
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
     graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
-    divisions = [None] if problem in PROBLEMS else partitions
+    divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
 
 
