@@ -65,11 +65,14 @@ def check_source(context: typer.Context) -> None:
     data = "data" in configs.explicit(context)
     if given.shard_dir is not None and data:
         raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
+    if given.shard_dir is not None and given.partition_seed is not None:
+        raise InputError("--partition-seed belongs to --partition: with --shard-dir, the files are the partition.")
     if given.problem is None:
         return
     unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
     unused |= {"--model": given.model, "--weights-by": given.weights_by, "--separator": given.separator}
     unused |= {"--no-header": given.no_header, "--task": given.task, "--no-standardise": given.no_standardise}
+    unused |= {"--partition-seed": given.partition_seed is not None}
     unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
     for option, value in unused.items():
         if value:

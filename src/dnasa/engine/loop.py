@@ -223,7 +223,7 @@ class Run:
         """n p_i for every local node, where nodes count differently."""
         if self.plan.node_weights is None:
             return None
-        return like(self.recorder.local_weights()[:, None], self.plan.x[0])
+        return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
     def _evaluate(self, snapshots: list[Snapshot], t: int, session: Session, bar: Any) -> bool:
         """Measure and record; whether the run is to stop here."""

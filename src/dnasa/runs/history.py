@@ -134,8 +134,10 @@ class Recorder:
 
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
         nodes = self.network.local_nodes
-        options: dict[str, Any] = {} if self.node_weights is None else {"weights": self.local_weights()}
-        statistics = self.problem.statistics(mean, nodes)
+        options: dict[str, Any] = {"seeds": self.seeds} if self.problem.by_seed else {}
+        statistics = self.problem.statistics(mean, nodes, **options)
+        if self.node_weights is not None:
+            options["weights"] = self.local_weights()
         if statistics is not None:
             self.statistics = options["statistics"] = self.network.mean(statistics[..., None, :])
         local = self.problem.evaluate(mean, nodes, **options)
@@ -155,8 +157,8 @@ class Recorder:
     def local_weights(self) -> np.ndarray:
         """n p_i of the local nodes, among the nodes that are still there."""
         weights = np.asarray(self.node_weights, dtype=np.float64)
-        left = weights[list(self.network.node_ids)]
-        return weights[list(self.network.local_nodes)] * len(left) / left.sum()
+        left = weights[..., list(self.network.node_ids)]
+        return weights[..., list(self.network.local_nodes)] * left.shape[-1] / left.sum(-1, keepdims=True)
 
     def _rows(
         self, row: dict[str, np.ndarray], snapshots: Sequence[Any], t: int, seconds: float

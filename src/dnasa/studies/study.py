@@ -124,8 +124,9 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
     saved = folder.config.get("options")
+    earlier = {"partition_seed": 0} if cell.partition else {}  # without it, all seeds had the partition of seed 0
     for key, value in settings.items():
-        before = saved.get(key) if isinstance(saved, dict) else None
+        before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
         if before != value:
             raise InputError(
                 f"{path} was run with {key} = {before!s:.60}, not {value!s:.60}: delete this folder to run it again, or choose "

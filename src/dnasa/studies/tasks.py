@@ -10,7 +10,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset, load, partition
 from dnasa.problems.classification import Classification
 from dnasa.problems.regression import Regression
-from dnasa.problems.sharded import Sharded
+from dnasa.problems.sharded import Sharded, Shards
 from dnasa.problems.supervised import Augment, Supervised, cross_entropy
 from dnasa.studies import models
 
@@ -36,7 +36,7 @@ def classification(
 
 def on_shards(
     rows: Dataset,
-    shards: Sequence[np.ndarray],
+    shards: Shards,
     batch: int = BATCH,
     loss_scale: str | float = 1.0,
     dtype: str = "float32",
@@ -46,14 +46,16 @@ def on_shards(
     augment: Augment | None = None,
     validation: Sequence[np.ndarray] = (),
 ) -> Sharded:
-    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i.
+    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i,
+    or a function of the seed that returns them.
 
     `validation` are rows of each node on which nobody trains. `Supervised` models get no train metrics: a pass over all
     images or windows would take longer than the training; only they take `augment`, and on a GPU they compute in mixed
     precision unless dtype is float64. For others whole numbers are features: tokens need `Classification` itself.
     """
     name = model or models.default(rows)
-    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
+    nodes = len(shards(0) if callable(shards) else shards)
+    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, nodes)}
     options["validation"] = validation
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
