@@ -340,6 +340,15 @@ def test_a_result_too_large_to_draw_is_a_cross() -> None:
     assert plots.rendered(figure, "png")
 
 
+def test_a_range_over_many_orders_reaches_from_the_smallest_to_the_largest_seed() -> None:
+    """mean - (mean - smallest) would be 0, and a line down to the edge of a logarithmic axis."""
+    table = runs(dsgd=[(0.1, 1.0, 1.0), (1.0, 1.0, 1.0)]).assign(test_loss=[1.0, 2.0, 1e10, 1e46])
+    axis = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss").axes[0]
+    assert axis.get_yscale() == "log"
+    (bars,) = (part for part in axis.collections if len(part.get_paths()))
+    np.testing.assert_allclose([path.vertices[:, 1] for path in bars.get_paths()], [[1, 2], [1e10, 1e46]])
+
+
 def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:
     table = runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4), (10.0, None, np.nan)], dnasa=[(np.nan, 1.0, 0.3)])
     shown = over_seeds(table, "test_loss").assign(chosen=[False, True, False, False])

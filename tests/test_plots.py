@@ -191,3 +191,11 @@ def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
 
 def test_a_large_directed_graph_is_drawn_without_arrowheads(tmp_path: Path) -> None:
     assert not drawn(topology.directed_ring(plots.MAX_ARROWS + 1), tmp_path / "graph.png").patches
+
+
+def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:
+    figure = plots.draw_history(history([1.0, 0.0, 0.1]))
+    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == plots.LABELS["grad_norm"])
+    assert axis.get_yscale() == "log"
+    (line,) = plots.data_lines(axis)
+    np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, 0.1])

@@ -191,6 +191,9 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
     if log and positive:
         axis.set_yscale("log")
+        for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
+            y = np.asarray(line.get_ydata(), dtype=float)
+            line.set_ydata(np.where(y > 0, y, np.nan))
 
 
 def data_lines(axis: "Axes") -> list[Any]:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from dnasa.problems import Problem
 
+EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run that ends there has diverged
+KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have
 MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
+LOSSES = ("train_loss", "test_loss", "grad_norm")  # the first that is measured tells whether a run has exploded
 Metric = Callable[[Array], float]  # of the mean answer of a run, (d,)
 
 
@@ -98,6 +101,25 @@ class Recorder:
                 earlier = (steps >= 0) & ((self.diverged < 0) | (steps < self.diverged))
                 self.diverged[earlier], self.diverged_node[earlier] = steps[earlier], nodes[earlier]
             self.agreed = self.diverged.copy()
+        self._update_all_diverged()
+
+    def _mark_exploded(self) -> None:
+        """At the end: a run whose loss is finite but absurd from some evaluation to the last has diverged there.
+
+        With diminishing stepsizes a loss may rise that far and fall again, so an absurd loss before the end decides nothing.
+        """
+        for run in range(self.diverged.size):
+            rows = self.rows[run :: self.diverged.size]
+            metric = next((name for name in LOSSES if rows and name in rows[0]), None)
+            if metric is None or rows[0]["step"] != 0:
+                continue
+            limit = EXPLODED * max(1.0, abs(rows[0][metric]))
+            for row in reversed(rows):
+                if not row[metric] > limit:
+                    break
+                self.diverged[divmod(run, len(self.seeds))] = row["step"]
+                row |= dict.fromkeys(row.keys() - KEPT, np.nan)
+        self.agreed = self.diverged.copy()
         self._update_all_diverged()
 
     # ------------------------------------------------------------ evaluation
@@ -228,6 +250,7 @@ class Recorder:
         import pandas as pd
 
         self._read_pending()
+        self._mark_exploded()
         runs = pd.DataFrame([variant.label() | {"seed": seed} for variant in self.variants for seed in self.seeds])
         for name, values in (("diverged", self.diverged), ("diverged_node", self.diverged_node)):
             runs[name] = pd.array([int(t) if t >= 0 else pd.NA for t in values.ravel()], dtype="Int64")

@@ -74,7 +74,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     if not rules:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values()]
-    return Prepared(source.problem, graph, rules, notes, [cell.settings["steps"]] if at_end else source.evaluate)
+    return Prepared(source.problem, graph, rules, notes, [0, cell.settings["steps"]] if at_end else source.evaluate)
 
 
 def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
