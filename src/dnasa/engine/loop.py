@@ -45,7 +45,8 @@ class Options(TypedDict, total=False):
     - `overlap`: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
     - `folder`: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
       `resume=True` continues from the newest checkpoint, exactly
-    - `progress`: True for a bar (default: on a terminal), "json" for a line per evaluation and run, False for nothing
+    - `progress`: True for a bar (default: on a terminal, and elsewhere a line each minute on standard error), "json" for a
+      line per evaluation and run, False for nothing
     - `trace`: a file for a timeline of the first steps (Chrome, Perfetto)
     """
 
