@@ -118,7 +118,7 @@ def test_one_option_gives_all_seeds_the_same_partition(command: str) -> None:
 
 
 def test_a_config_from_before_the_option_repeats_its_partition(tmp_path: Path) -> None:
-    config = {"command": "train", "options": {"seeds": 2, "rule": "dnasa"}}
+    config: dict[str, Any] = {"command": "train", "options": {"seeds": 2, "rule": "dnasa"}}
     (tmp_path / "old.json").write_text(json.dumps(config))
     (tmp_path / "new.json").write_text(json.dumps(config | {"options": config["options"] | {"partition_seed": None}}))
     old, new = (losses("train", "--config", str(tmp_path / name)) for name in ("old.json", "new.json"))

@@ -192,8 +192,8 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
     if log and positive:
         axis.set_yscale("log")
         for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
-            y = np.asarray(line.get_ydata(), dtype=float)
-            line.set_ydata(np.where(y > 0, y, np.nan))
+            heights = np.asarray(line.get_ydata(), dtype=float)
+            line.set_ydata(np.where(heights > 0, heights, np.nan))
 
 
 def data_lines(axis: "Axes") -> list[Any]:
@@ -239,10 +239,10 @@ def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1) -> str:
-    """What distinguishes a variant: the schedule only where it is not the rule's default."""
+    """What distinguishes a variant; of rules without a stepsize, the schedule only where it is not the default."""
     name = title(str(rule))
-    default = next(iter(RULES[rule].schedules)) if rule in RULES else None
-    if isinstance(schedule, str) and schedule not in (default, CUSTOM):
+    tacit = next(iter(RULES[rule].schedules)) if rule in RULES and not RULES[rule].needs_eta else None
+    if isinstance(schedule, str) and schedule not in (tacit, CUSTOM):
         name += f" ({schedule})"
     if isinstance(eta, float) and np.isfinite(eta):
         name += f", eta = {eta:.3g}"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dnasa import topology
 from dnasa.core import InputError, Interrupted, choose
 from dnasa.files import write_durably
-from dnasa.plots import label
+from dnasa.plots import title
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.progress import Progress
 from dnasa.statistics import final
-from dnasa.studies.comparison import Comparison, X, compare
+from dnasa.studies.comparison import Comparison, X, compare, schedule_of
 from dnasa.studies.sources import make_source
 from dnasa.studies.study_file import Cell, Study
 
@@ -79,14 +79,14 @@ def prepare(study: Study, cell: Cell) -> Prepared:
 
 def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
     """Why the rule cannot be used on this graph; empty if it can."""
-    variant = variants(rule, cell.settings["etas"][rule])[0]
+    variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
     made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
         topology.check_weights(
             registry.make(RULES[variant.rule], made, problem.layout, problem.prox),
             graph,
             1,
-            label(variant.rule, variant.schedule),
+            title(variant.rule),
         )
     except InputError as error:
         return str(error)
