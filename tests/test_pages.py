@@ -86,9 +86,9 @@ def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path
     history.path.write_text(HEADER + row(0) + row(0, 1) + row(0).replace("0,dsgd", "2,dsgd", 1))
     history.update()
     assert [line["name"] for line in history.lines.values()] == [
-        "D-SGD, eta = 1",
-        "D-SGD, eta = 1",
-        "D-SGD, eta = 1, no. 2",
+        "D-SGD (diminishing), eta = 1",
+        "D-SGD (diminishing), eta = 1",
+        "D-SGD (diminishing), eta = 1, no. 2",
     ]
     assert [line["seed"] for line in history.lines.values()] == [0, 1, 0]
 
@@ -135,7 +135,7 @@ def test_a_comparison_is_shown_with_the_chosen_stepsizes(home: Path, tmp_path: P
 def test_a_page_says_what_failed(home: Path) -> None:
     failures = " ".join(only(home / "bad")["failures"])
     assert "Every run diverged" in failures
-    assert re.search(r"D-SGD, eta = 1e\+200, seed 0, diverged at step \d+ at node \d", failures)
+    assert re.search(r"D-SGD \(diminishing\), eta = 1e\+200, seed 0, diverged at step \d+ at node \d", failures)
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,9 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
     if log and positive:
         axis.set_yscale("log")
+        for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
+            heights = np.asarray(line.get_ydata(), dtype=float)
+            line.set_ydata(np.where(heights > 0, heights, np.nan))
 
 
 def data_lines(axis: "Axes") -> list[Any]:
@@ -243,7 +246,7 @@ def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, stored: Looks = NONE) -> str:
-    """What distinguishes a variant: the schedule only where it is not the rule's default."""
+    """What distinguishes a variant; of rules without a stepsize, the schedule only where it is not the default."""
     name, _, default = look_of(str(rule), stored)
     if isinstance(schedule, str) and schedule not in (default, CUSTOM):
         name += f" ({schedule})"

@@ -87,8 +87,8 @@ def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[
 def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options without those of the drawing."""
     options = config.get("options")
-    known = options.items() if isinstance(options, dict) else ()
-    return {name: value for name, value in known if name not in DRAWING}
+    known = as_stored(options) if isinstance(options, dict) else {}
+    return {name: value for name, value in known.items() if name not in DRAWING}
 
 
 def stored(name: str, value: Any) -> Any:
@@ -111,6 +111,12 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- read
 
 
+def as_stored(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a config; in those without `partition_seed`, all seeds have the partition of seed 0."""
+    drawn = options.get("problem") is None and options.get("shard_dir") is None
+    return ({"partition_seed": 0} if drawn else {}) | options
+
+
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
     """The command and the options in a config, checked."""
     command, options = config.get("command"), config.get("options")
@@ -120,7 +126,7 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
         )
     if command not in ("train", "compare") or not isinstance(options, dict):
         raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
-    options = {OLD_NAMES.get(name, name): value for name, value in options.items() if value is not None}
+    options = {OLD_NAMES.get(name, name): value for name, value in as_stored(options).items() if value is not None}
     root: Any = context.find_root().command
     hints = get_type_hints(root.commands[command].callback)
     known = {param.name for param in root.commands[command].params} - set(NOT_STORED)

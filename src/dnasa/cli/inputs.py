@@ -71,11 +71,14 @@ def check_source(context: typer.Context) -> None:
     data = "data" in configs.explicit(context)
     if given.shard_dir is not None and data:
         raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
+    if given.shard_dir is not None and given.partition_seed is not None:
+        raise InputError("--partition-seed belongs to --partition: with --shard-dir, the files are the partition.")
     if given.problem is None:
         return
     unused = {name: context.params[name] for name in (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight")}
-    unused |= {"partition": given.partition != "iid", "loss_scale": given.loss_scale != "1"}
-    for name, value in (unused | {"device": given.device != "cpu"}).items():
+    unused |= {"partition": given.partition != "iid", "partition_seed": given.partition_seed is not None}
+    unused |= {"loss_scale": given.loss_scale != "1", "device": given.device != "cpu"}
+    for name, value in unused.items():
         if value:
             raise InputError(f"--{name.replace('_', '-')} belongs to --data: it does nothing with --problem.")
     if data:

@@ -65,6 +65,9 @@ PartitionName = Annotated[
         help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",
     ),
 ]
+PartitionSeed = Annotated[
+    int | None, typer.Option(help="Give all runs the partition of this seed. Default: each seed draws its own.")
+]
 ModelName = Annotated[
     str | None,
     typer.Option(
@@ -171,7 +174,9 @@ Stop = Annotated[
 Batch = Annotated[
     int | None, typer.Option(help="Samples per node and step. Default: 32 for data, 1 for least squares.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the samples and the starting point; the first of several.")]
+Seed = Annotated[
+    int, typer.Option(help="Seed of the samples, the starting point and the partition; the first of several.")
+]
 Seeds = Annotated[int, typer.Option(help="How many seeds to run side by side: seed, seed + 1, ...")]
 Evaluate = Annotated[int | None, typer.Option(help="Evaluate every so many steps. Default: 50 times or fewer.")]
 Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]

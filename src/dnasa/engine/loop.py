@@ -46,7 +46,8 @@ class Options(TypedDict, total=False):
     - `overlap`: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
     - `folder`: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
       `resume=True` continues from the newest checkpoint, exactly
-    - `progress`: True for a bar (default: on a terminal), "json" for a line per evaluation and run, False for nothing
+    - `progress`: True for a bar (default: on a terminal, and elsewhere a line each minute on standard error), "json" for a
+      line per evaluation and run, False for nothing
     - `trace`: a file for a timeline of the first steps (Chrome, Perfetto)
     """
 
@@ -245,7 +246,7 @@ class Run:
         """n p_i for every local node, where nodes count differently."""
         if self.plan.node_weights is None:
             return None
-        return like(self.recorder.local_weights()[:, None], self.plan.x[0])
+        return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
     def _evaluate(self, snapshots: list[Snapshot], t: int, session: Session, bar: Any) -> bool:
         """Measure and record; whether the run is to stop here."""

@@ -41,6 +41,7 @@ class Problem(Protocol):
     batch: int = 1  # samples per node and step
     loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
     prox: Prox | None = None  # of h where f + h is minimised
+    by_seed: bool = False  # nodes have other rows for each seed: what depends on them is also given `seeds`
 
     @cached_property
     def fingerprint(self) -> str:
@@ -68,6 +69,7 @@ class Problem(Protocol):
 
         Numbers of shape `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`. With
         `weights`, one for each of `nodes`, averages of f are `sum(w_i f_i) / len(nodes)`; test metrics are not weighted.
+        Where `by_seed`, there may be a row of weights for each seed.
         """
         return {}
 
@@ -86,8 +88,8 @@ class Problem(Protocol):
         """Identifies the data of a node that this process holds: a resumed run must have the same."""
         return ""
 
-    def rows(self, node: int) -> int | None:
-        """Number of samples of a node that this process holds; None if the data is unlimited."""
+    def rows(self, node: int) -> int | list[int] | None:
+        """Number of samples of a node that this process holds; None if the data is unlimited. A list where `by_seed`."""
         return None
 
     def continue_without(self, lost: Sequence[int]) -> None:

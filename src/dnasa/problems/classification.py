@@ -13,7 +13,7 @@ from dnasa.cuda_graphs import CudaGraphs
 from dnasa.data.validation import validation_name
 from dnasa.problems.batched import Models, cross_entropy
 from dnasa.problems.checksums import checksum
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards
 
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 
@@ -23,11 +23,12 @@ class Classification(Sharded):
 
     `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
     parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
-    holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules use
-    (the paper's framework has 1/n); reported losses are not scaled. All models of all nodes and runs are computed together.
-    Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data. `validation[i]`
-    are further rows of `inputs` that node i validates on, `test_counts` those of `Dataset`. `class_weight`, one number for each
-    class, multiplies the training loss of its rows; test and validation metrics have no weights.
+    holds them), or a function of the seed that returns them; a step draws `batch` of them with replacement. `loss_scale`
+    multiplies the training loss that the rules use (the paper's framework has 1/n); reported losses are not scaled. All models
+    of all nodes and runs are computed together. Without `train_metrics`, an evaluation uses the test rows only and needs no
+    pass over the training data. `validation[i]` are further rows of `inputs` that node i validates on, `test_counts` those of
+    `Dataset`. `class_weight`, one number for each class, multiplies the training loss of its rows; test and validation metrics
+    have no weights.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Classification(Sharded):
         model: Model,
         inputs: Array,
         labels: Array,
-        shards: Sequence[np.ndarray],
+        shards: Shards,
         test_inputs: Array,
         test_labels: Array,
         batch: int = 32,
@@ -93,7 +94,7 @@ class Classification(Sharded):
         rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
         return (self.test_inputs[rows], self.test_labels[rows]) if len(rows) else ()
 
-    def node_fingerprint(self, node: int) -> str:
+    def _fingerprint_of(self, node: int) -> str:
         return self._node_fingerprints[node]
 
     def _check_labels(self) -> None:
@@ -144,7 +145,13 @@ class Classification(Sharded):
         """How many models with so many rows each fit into the budget."""
         return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
-    def evaluate(self, mean: Tensor, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Tensor]:
+    def evaluate(
+        self,
+        mean: Tensor,
+        nodes: range,
+        weights: Sequence[float] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> dict[str, Tensor]:
         """Nodes count the same, however many rows they have; test metrics are those on the nodes' part of the test rows."""
         flat = mean.reshape(-1, mean.shape[-1])
         names = ("test_loss", "test_accuracy")
@@ -154,15 +161,20 @@ class Classification(Sharded):
         out = {name: value.view(mean.shape[:-1]) for name, value in out.items()}
         if not self.train_metrics:
             return out
-        loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights)
+        if seeds is None:
+            loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights, 0)
+        else:
+            own = np.broadcast_to(1.0 if weights is None else weights, (len(seeds), len(nodes)))
+            each = [self._train(mean[:, s], nodes, own[s], seed) for s, seed in enumerate(seeds)]
+            loss, gradient = (torch.stack(column, 1) for column in zip(*each, strict=True))
         return {"train_loss": loss.view(mean.shape[:-1])} | out | {"gradient": gradient.view_as(mean)}
 
     def _chunks(self, rows: Tensor, models: int) -> Sequence[Tensor]:
         limit = BUDGET[self.device.type] // (self.footprint * models)
         return rows.split(max(1, min(MAX_ROWS, limit)))
 
-    def _train(self, flat: Tensor, nodes: range, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
-        shards = [self._own(node) for node in nodes]
+    def _train(self, flat: Tensor, nodes: range, weights: Sequence[float], seed: int) -> tuple[Tensor, Tensor]:
+        shards = [self._own(node, seed) for node in nodes]
         rows = torch.as_tensor(np.concatenate(shards)).to(self.device)
         factors = [w / (len(shard) * len(nodes)) for shard, w in zip(shards, weights, strict=True)]
         each = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(self.device, self.dtype)

@@ -66,7 +66,7 @@ class Method(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How tables and plots show a rule; its default schedule is not mentioned."""
+    """How tables and plots show a rule. Labels leave out `schedule`, the default of a rule without a stepsize."""
 
     title: str
     colour: str | None = None
@@ -195,7 +195,8 @@ BUILT_IN = frozenset(RULES)
 def look(name: str) -> Look | None:
     """Of a rule that is registered in this process."""
     method = RULES.get(name)
-    return method and Look(method.title or name, method.colour, next(iter(method.schedules)))
+    tacit = next(iter(method.schedules)) if method and not method.needs_eta else None
+    return method and Look(method.title or name, method.colour, tacit)
 
 
 class Variant(NamedTuple):

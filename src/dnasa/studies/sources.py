@@ -1,11 +1,14 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dnasa.core import InputError, choose, size
+import numpy as np
+
+from dnasa.core import InputError, choose, size, whole
 from dnasa.data.encoding import MISSING
 from dnasa.data.shards import alone
 from dnasa.data.text import CONTEXT
@@ -107,19 +110,20 @@ def synthetic(given: SimpleNamespace) -> "Problem":
 
 def divided(
     given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
-) -> tuple["Dataset", "Shards", "Shards | tuple[()]"]:
-    """The data, which rows each node trains on, and which it validates on."""
+) -> tuple["Dataset", "Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
+    """The data, which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     from dnasa import data
 
     if given.shard_dir is not None:
         rows, shards = shards_of(given, local_nodes, allgather_text)
         return rows, *(data.hold_out_of_each(shards) if validate else (shards, ()))
     rows = loaded(given)
-    if not validate:
-        return rows, data.partition(given.partition, rows.labels, given.nodes), ()
-    train, validation = data.hold_out(rows)
-    shards = data.divide(rows, train, given.partition, given.nodes)
-    return rows, shards, data.divide_validation(validation, given.nodes)
+    train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
+    validation = () if held_out is None else data.divide_validation(held_out, given.nodes)
+    divide = partial(data.divide, rows, train, given.partition, given.nodes)
+    if given.partition_seed is not None:
+        return rows, divide(whole("--partition-seed", given.partition_seed, low=0)), validation
+    return rows, divide(0) if given.partition == "contiguous" else divide, validation
 
 
 def shards_of(

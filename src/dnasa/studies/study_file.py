@@ -57,12 +57,14 @@ def _is_grid(value: Any) -> bool:
 
 
 WHOLE = Kind("a positive whole number", _is_whole)
+FROM_ZERO = Kind("a whole number from 0 on", lambda value: _is_whole(value, 0))
 TEXT = Kind("a text", _is_text)
 TEXTS = Kind("a list of different texts", lambda value: _are(_is_text, value))
 FLAG = Kind("true or false", lambda value: type(value) is bool)
 SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "graphs": (TEXTS, ["ring"]),
     "partitions": (TEXTS, ["iid"]),
+    "partition_seed": (FROM_ZERO, None),
     "rules": (TEXTS, list(RULES_COMPARED)),
     "etas": (
         Kind(f"a list of different positive numbers, or a table of such lists by rule and '{DEFAULT}'", _is_grid),
@@ -75,7 +77,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "class_weight": (Kind("'balanced'", lambda value: value == "balanced"), None),
     "steps": (WHOLE, 1000),
     "batch": (WHOLE, None),
-    "seed": (Kind("a whole number from 0 on", lambda value: _is_whole(value, 0)), 0),
+    "seed": (FROM_ZERO, 0),
     "seeds": (WHOLE, 1),
     "metric": (TEXT, None),
     "evaluate": (WHOLE, None),
@@ -94,6 +96,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
 }
 OF_DATA = (
     "partitions",
+    "partition_seed",
     "model",
     "loss_scale",
     "weights_by",

@@ -11,7 +11,7 @@ from dnasa.core import InputError, choose
 from dnasa.data import Dataset, load, partition
 from dnasa.problems.classification import Classification
 from dnasa.problems.regression import Regression
-from dnasa.problems.sharded import Sharded
+from dnasa.problems.sharded import Sharded, Shards
 from dnasa.problems.supervised import Augment, Supervised, WeightedCrossEntropy, cross_entropy
 from dnasa.studies import models
 
@@ -38,7 +38,7 @@ def classification(
 
 def on_shards(
     rows: Dataset,
-    shards: Sequence[np.ndarray],
+    shards: Shards,
     batch: int = BATCH,
     loss_scale: str | float = 1.0,
     dtype: str = "float32",
@@ -49,7 +49,8 @@ def on_shards(
     validation: Sequence[np.ndarray] = (),
     class_weight: ClassWeight = None,
 ) -> Sharded:
-    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i.
+    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i,
+    or a function of the seed that returns them.
 
     `validation` are rows of each node on which nobody trains. `class_weight` is as in scikit-learn: "balanced", with
     rows / (classes * rows of the class) at all nodes together, or a weight for each class by its name; tests have no weights.
@@ -58,7 +59,8 @@ def on_shards(
     tokens need `Classification` itself.
     """
     name = model or models.default(rows)
-    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
+    nodes = len(shards(0) if callable(shards) else shards)
+    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, nodes)}
     options["validation"], weights = validation, class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
