@@ -1,19 +1,25 @@
-# `make run` trains, `make test` tests; both first set up `.venv` if it is not there.
+# `make run` trains, `make test` tests. Each first installs what it needs into `.venv`.
 PYTHON ?= python3
 BIN := .venv/bin
+# Without byte-compiling every module, installing takes half the time; Python compiles what a run imports.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 .PHONY: setup run test test-long lint docs figures bench bench-check faults churn clean
 
-setup: .venv/ready
+setup: .venv/ready-to-develop
 
-.venv/ready: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
+.venv/ready-to-run: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	$(PIP) -e ".[torch,data,plot]"
 	@$(BIN)/python -c "import dnasa.compiled" 2>/dev/null || echo "WARNING: the C extension was not built: everything works, more slowly." \
 		"To see why: $(BIN)/pip install --verbose --no-deps -e ."
-	touch .venv/ready
+	touch $@
 
-run: setup
+.venv/ready-to-develop: .venv/ready-to-run
+	$(PIP) "dnasa[dev,docs]"
+	touch $@
+
+run: .venv/ready-to-run
 	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first --force
 
 test: setup

@@ -20,7 +20,7 @@ from dnasa.rules.registry import RULES, groups, variants
 from dnasa.runs.timing import Timeline
 
 NODES, STEPS, ROUNDS = 8, 10, 15
-LAYOUTS: dict[str, Layout] = {"LeNet": (("a", (61_706,)),), "matrices": (("a", (200, 300)), ("b", (300,)))}
+LAYOUTS: dict[str, Layout] = {"vector": (("a", (61_706,)),), "matrices": (("a", (200, 300)), ("b", (300,)))}
 
 
 def stepper_of(name: str, layout: Layout) -> tuple[Stepper, int]:
@@ -80,7 +80,7 @@ def main() -> None:
         print(f"{title}, {size(layout):,} parameters; D-NASA {table['dnasa'][0]:.2f} ms")
         for name, (ms, arrays) in table.items():
             print(f"  {name:10s} {ms:7.2f} ms, {arrays} arrays, {ms / arrays / base:.2f} times D-NASA's per array")
-    growth(LAYOUTS["LeNet"])
+    growth(LAYOUTS["vector"])
 
 
 if __name__ == "__main__":

@@ -50,14 +50,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links to files of the repository lead to their pages."""
+    """Links to files of the repository lead to their pages; the reference of rules has all of them."""
     here = page.file.src_uri
+    if here == "api/rules.md":
+        markdown += rules()
     source = {target: name for name, target in PAGES.items()}.get(here, f"docs/{here}")
 
     def link(found: re.Match[str]) -> str:
         return relpath(site_path(normpath(join(dirname(source), found[0]))), dirname(here) or ".")
 
     return LINK.sub(link, markdown)
+
+
+def rules() -> str:
+    """Each built-in rule by its file: in `dnasa.rules` the file hides the function of the same name."""
+    from dnasa.rules import RULES
+
+    return "".join(f"\n::: dnasa.rules.{name}.{name}\n" for name in RULES)
 
 
 def site_path(path: str) -> str:

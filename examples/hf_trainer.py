@@ -1,7 +1,7 @@
 """Hugging Face's Trainer with a small transformer, trained by several processes that never see each other's data.
 
     pip install 'dnasa[frameworks]'
-    torchrun --nproc-per-node 2 examples/hf_trainer.py
+    torchrun --nproc-per-node 2 examples/hf_trainer.py [EPOCHS]
 
 The model is made from a config, so nothing is downloaded. It learns to continue sequences that count up by a step between 1
 and 7 modulo 32; each node has sequences of its own.
@@ -41,8 +41,8 @@ class DecentralizedTrainer(Trainer):  # type: ignore[misc]
         self.network = network
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        steps = self.args.max_steps
-        self.decentralized = dnasa.optim.Decentralized(self.model.parameters(), self.network, steps=steps)
+        """`state.max_steps` is the number of steps, whether `args` has epochs or steps."""
+        self.decentralized = dnasa.optim.Decentralized(self.model, self.network, steps=self.state.max_steps)
         self.optimizer = self.decentralized
         return self.optimizer
 
@@ -52,6 +52,12 @@ class DecentralizedTrainer(Trainer):  # type: ignore[misc]
         self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(nothing, factor=1.0)
         nothing.step()  # or torch warns that a scheduler was called first
         return self.lr_scheduler
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """With the stepsize of the optimizer, not that of the scheduler."""
+        if "learning_rate" in logs:
+            logs["learning_rate"] = self.decentralized.param_groups[0]["lr"]
+        super().log(logs, *args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader[dict[str, torch.Tensor]]:
         """Not distributed over the processes, as Trainer would: the data is this node's."""
@@ -68,17 +74,17 @@ class LocalGradients(TrainerCallback):  # type: ignore[misc]
         dnasa.optim.local_gradients(self.trainer.model_wrapped)
 
 
-def main(steps: int) -> None:
+def main(epochs: int) -> None:
     arguments = TrainingArguments(
         "runs/hf-trainer",
-        max_steps=steps,
+        num_train_epochs=epochs,
         per_device_train_batch_size=32,
         max_grad_norm=0.0,  # D-NASA and AdaNASA normalise their steps
         average_tokens_across_devices=False,
         ddp_find_unused_parameters=False,
         use_cpu=not torch.cuda.is_available(),
         save_strategy="no",
-        logging_strategy="no",
+        logging_steps=64,
         report_to="none",
         disable_tqdm=True,
     )
@@ -100,4 +106,4 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -39,7 +39,8 @@ def opened(browser: Any, url: str, width: int = 1200, height: int = 900, scheme:
     page.on("request", lambda request: requests.append(request.url))
     page.goto(url)
     page.wait_for_function(
-        "() => document.documentElement.dataset.ready === '' && charts.list.some((chart) => chart.built)"
+        "() => document.documentElement.dataset.ready === ''"
+        " && (charts.node.hidden || charts.list.some((chart) => chart.built))"
     )
     yield page
     context.close()

@@ -1,15 +1,18 @@
 """What the processes of `test_frameworks.py` do: a function below, such as `accelerate`. Not a test."""
 
 import sys
+import tempfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dnasa
-from dnasa.core import Network
+from dnasa.core import InputError, Network
 from dnasa.optim import Decentralized
 
 STEPS, ROWS = 12, 4
@@ -29,7 +32,7 @@ def dataset(node: int) -> TensorDataset:
 def plain(network: Network, rule: str, batches: Iterable[Any]) -> tuple[nn.Module, Decentralized]:
     """The loop of docs/own-model.md."""
     net = model()
-    optimizer = dnasa.optim.Decentralized(net.parameters(), network, rule, **RULES[rule])
+    optimizer = dnasa.optim.Decentralized(net, network, rule, **RULES[rule])
     for x, y in batches:
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
@@ -54,7 +57,7 @@ def accelerate() -> None:
     common = TensorDataset(*(torch.cat(parts) for parts in zip(*(dataset(i).tensors for i in range(2)), strict=True)))
     for rule, options in RULES.items():
         net = model()
-        optimizer = dnasa.optim.Decentralized(net.parameters(), network, rule, **options)
+        optimizer = dnasa.optim.Decentralized(net, network, rule, **options)
         loader = DataLoader(common, batch_size=ROWS)
         wrapped, prepared, loader = accelerator.prepare(net, optimizer, loader)
         dnasa.optim.local_gradients(wrapped)
@@ -65,6 +68,69 @@ def accelerate() -> None:
         assert optimizer.t == STEPS
         batches = list(DataLoader(common, batch_size=ROWS))[network.rank :: 2]
         compare(network, rule, net, plain(network, rule, batches)[0])
+    evaluate_the_mean(accelerator, wrapped, optimizer)
+    resume(network, wrapped, optimizer, batches[0])
+    refuse_averaged_gradients(accelerator, network, batches[0])
+    refuse_sharded_parameters(network, batches[0])
+
+
+def evaluate_the_mean(accelerator: Any, wrapped: nn.Module, optimizer: Decentralized) -> None:
+    """As in docs/own-model.md."""
+    wrapped.eval()
+    with optimizer.averaged(), torch.inference_mode():
+        outputs = wrapped(torch.ones(2, 5))
+    wrapped.train()
+    assert torch.equal(*accelerator.gather(outputs[None]))
+    print("evaluated the mean", flush=True)
+
+
+def resume(network: Network, wrapped: Any, optimizer: Decentralized, batch: Any) -> None:
+    """As in docs/own-model.md: every node has a file of its own."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(wrapped(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+    file = f"node-{network.rank}.pt"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, file)
+        torch.save({"model": wrapped.module.state_dict(), "opt": optimizer.state_dict()}, path)
+        step()
+        expected = {name: a.clone() for name, a in wrapped.state_dict().items()}
+        step()
+        saved = torch.load(path)
+        wrapped.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["opt"])
+        step()
+    for name, a in wrapped.state_dict().items():
+        assert torch.equal(a, expected[name]), name
+    print("resumed", flush=True)
+
+
+def refuse_averaged_gradients(accelerator: Any, network: Network, batch: Any) -> None:
+    net = model()
+    optimizer = dnasa.optim.Decentralized(net, network)
+    wrapped, prepared = accelerator.prepare(net, optimizer)
+    nn.functional.cross_entropy(wrapped(batch[0]), batch[1]).backward()
+    with pytest.raises(InputError, match="local_gradients"):
+        prepared.step()
+    print("refused averaged gradients", flush=True)
+
+
+def refuse_sharded_parameters(network: Network, batch: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net = nn.Sequential(nn.Linear(5, 3), nn.Tanh())
+    optimizer = dnasa.optim.Decentralized(net, network)
+    fully_shard(net, mesh=init_device_mesh("cpu", (2,)))
+    net(batch[0]).sum().backward()
+    with pytest.raises(InputError, match="FSDP"):
+        optimizer.step()
+    with pytest.raises(InputError, match="FSDP"):
+        dnasa.optim.Decentralized(net, network)
+    print("refused sharded parameters", flush=True)
 
 
 def lightning() -> None:
@@ -78,7 +144,7 @@ def lightning() -> None:
 
         def configure_optimizers(self) -> Decentralized:
             self.network = dnasa.connect("ring")
-            return dnasa.optim.Decentralized(self.net.parameters(), self.network, self.rule, **RULES[self.rule])
+            return dnasa.optim.Decentralized(self.net, self.network, self.rule, **RULES[self.rule])
 
         def on_fit_start(self) -> None:
             dnasa.optim.local_gradients(self.trainer.model)

@@ -49,7 +49,7 @@ def test_a_page_shows_every_part_of_a_run(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star")) as page:
         titles = page.locator("h2").all_inner_texts()
         assert titles == [
-            *("Last evaluation", "Curves", "Settings", "Graph", "Nodes", "Timeline", "Tests of the trained model")
+            *("Last evaluation", "Curves", "Tests of the trained model", "Nodes", "Graph", "Settings", "Timeline")
         ]
         assert "done step 60 of 60, digits" in page.locator("header").inner_text()
         metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
@@ -126,7 +126,7 @@ def test_the_graph_shows_the_weights(chromium: Any, home: Path) -> None:
         box = edges.first.locator("path").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         text = page.locator("#tooltip").inner_text()
-        i, j, weight = re.fullmatch(r"nodes (\d) – (\d)\nweight ([\d.]+)", text).groups()  # type: ignore[union-attr]
+        i, j, weight = re.fullmatch(r"node (\d) – node (\d)\nweight ([\d.]+)", text).groups()  # type: ignore[union-attr]
         assert float(weight) == pytest.approx(star.weights[int(i), int(j)], rel=1e-3)
 
 
@@ -146,6 +146,41 @@ def test_a_phone_needs_no_horizontal_scrolling(several: bool, chromium: Any, hom
         sizes = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert sizes[0] <= sizes[1] == 390
         assert page.locator(".plot").first.bounding_box()["width"] > 300
+
+
+def test_a_phone_shows_that_a_table_scrolls(chromium: Any, home: Path) -> None:
+    with opened(chromium, address(home / "star"), **PHONE) as page:
+        table = page.locator("section[aria-label='Last evaluation'] .scroll")
+        page.wait_for_function("box => box.classList.contains('more-right')", arg=table.element_handle())
+        fade = "box => getComputedStyle(box).maskImage"
+        assert re.search(r"rgba\(0, 0, 0, 0\)\)$", table.evaluate(fade))
+        table.evaluate("box => (box.scrollLeft = box.scrollWidth)")
+        page.wait_for_function("box => !box.classList.contains('more-right')", arg=table.element_handle())
+        assert re.search(r"to right, rgba\(0, 0, 0, 0\),.*rgb\(0, 0, 0\)\)$", table.evaluate(fade))
+    with opened(chromium, address(home / "star")) as page:
+        assert page.locator("section[aria-label=Nodes] .more-right").count() == 0
+
+
+def test_sites_have_their_names_and_bars_begin_at_zero(chromium: Any, tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    for name, limit in (("bonn", 20), ("köln", 20), ("ulm", 30)):
+        rows = pd.DataFrame({"a": range(40), "b": [i % 11 for i in range(40)]})
+        rows["kind"] = ["no" if a < limit else "yes" for a in rows.a]
+        rows.to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    words = ["--shard-dir", tmp_path / "sites", "--target", "kind", "--nodes", 3, "--steps", 30, "--model", "linear"]
+    assert run("train", *words, "--quiet", "--out", tmp_path / "run").returncode == 0
+    assert run("report", tmp_path / "run", "--html").returncode == 0
+    shares = [score / 8 for score in json.loads((tmp_path / "run" / "evaluation.json").read_text())["site_scores"]]
+    assert min(shares) < max(shares)
+    with opened(chromium, address(tmp_path / "run")) as page:
+        section = page.locator("section[aria-label=Sites]")
+        shown = [text.split("\t")[:2] for text in section.locator("tbody tr").all_inner_texts()]
+        names = ["bonn", "köln", "ulm"]
+        assert shown == [[name, f"{100 * share:.2f} %"] for name, share in zip(names, shares, strict=True)]
+        bars = section.locator(".bars").first.locator(".value")
+        heights = bars.evaluate_all("all => all.map((bar) => bar.height.baseVal.value / 120)")
+        assert heights == pytest.approx(shares, abs=1e-4)
+        assert page.locator(".node").all_text_contents() == names
 
 
 CONTRAST = """() => {
@@ -184,6 +219,36 @@ def test_a_text_in_a_run_folder_is_never_html(chromium: Any, home: Path, tmp_pat
         assert attack in page.locator(".failures").inner_text()
 
 
+INHERITED = ["__proto__", "constructor", "toString"]
+
+
+def test_names_and_numbers_of_a_damaged_folder_leave_the_others_as_they_are(
+    chromium: Any, home: Path, tmp_path: Path
+) -> None:
+    for name in ("bad", "good"):
+        shutil.copytree(home / "star", tmp_path / name)
+    history = pd.read_csv(tmp_path / "bad" / "history.csv").assign(**dict.fromkeys(INHERITED, 1.5), huge=-1e308)
+    history.to_csv(tmp_path / "bad" / "history.csv", index=False)
+    for file, part in (("config.json", "options"), ("settings.json", "timing")):
+        stored = json.loads((tmp_path / "bad" / file).read_text())
+        stored[part] |= dict.fromkeys([*INHERITED, "constructor_seconds"], 10**400 if part == "timing" else "odd")
+        (tmp_path / "bad" / file).write_text(json.dumps(stored))
+    assert run("report", tmp_path, "--html").returncode == 0
+    with opened(chromium, address(tmp_path)) as page:
+        runs = page.locator("section[aria-label=Runs] tbody tr")
+        assert [text.split()[-4:] for text in runs.all_inner_texts()] == [["odd"] * 4, ["–"] * 4]
+        assert "settings.json is damaged" in page.locator(".failures").inner_text()
+        metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
+        assert {*INHERITED} <= {*metrics}
+        page.evaluate("charts.list.forEach((chart) => chart.built || chart.rebuild())")
+        shown = page.evaluate("charts.list.find((chart) => chart.metric.name === '__proto__').plot.data")
+        assert {*shown[1]} == {1.5}
+        assert shown[3] == []
+        for name in ("bad", "good"):
+            page.locator("h2 select").select_option(name)
+            assert page.locator(".work").count() == (name == "good")
+
+
 def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "star", tmp_path / "run")
     history = tmp_path / "run" / "history.csv"
@@ -203,6 +268,20 @@ def test_a_watched_run_is_updated_as_rows_arrive(chromium: Any, home: Path, tmp_
             assert page.evaluate("charts.list[0].plot.data[0].at(-1)") == 60
             history.write_text("".join(lines[:5]))  # resumed from an earlier checkpoint
             page.wait_for_function(f"() => {rows} === 4")
+        server.shutdown()
+
+
+def test_a_run_that_has_not_begun_is_waited_for(chromium: Any, home: Path, tmp_path: Path) -> None:
+    with pages.Server(tmp_path / "later" / "run") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with opened(chromium, server.url) as page:
+            assert "There is no run in this folder yet" in page.locator("header").inner_text()
+            shutil.copytree(home / "star", tmp_path / "copy")
+            (tmp_path / "later").mkdir()
+            (tmp_path / "copy").rename(tmp_path / "later" / "run")
+            page.wait_for_function("() => charts.list.some((chart) => chart.built)")
+            assert "done step 60 of 60" in page.locator("header").inner_text()
+            assert page.locator("section[aria-label=Curves]").is_visible()
         server.shutdown()
 
 

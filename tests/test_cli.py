@@ -103,6 +103,25 @@ def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp
     assert "<svg" in (tmp_path / "graph.svg").read_text()
 
 
+def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
+    done = run("topology", "one_peer", "--nodes", 4)
+    assert "2; edges and degrees are averages, rho is per step" in done.stdout
+    assert [line for line in done.stdout.splitlines() if line.startswith("W of")] == ["W of step 0:", "W of step 1:"]
+    assert "[0.5 0.5 0.  0. ]" in done.stdout
+    assert "e-1" not in done.stdout
+
+
+def test_values_that_were_not_given_are_in_the_title_and_the_config(tmp_path: Path) -> None:
+    words = "train --nodes 4 --steps 2 --topology random --weights lazy --partition dirichlet".split()
+    done = run(*words, "--out", tmp_path / "a")
+    assert done.returncode == 0, done.stderr
+    title = " ".join(done.stdout.split())
+    assert "digits, dirichlet(0.5): 4 nodes, random (p = 0.8, seed 0, rho = " in title
+    assert "lazy weights" in title
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert config["options"]["partition"] == "dirichlet(0.5)"
+
+
 def test_rules_for_directed_graphs_are_compared_by_name(tmp_path: Path) -> None:
     words = "compare --problem least_squares --nodes 5 --topology directed_exponential --steps 60 --rules sgp,push_dsgt"
     done = run(*words.split(), "--etas", "0.001,0.01", "--out", tmp_path / "a")

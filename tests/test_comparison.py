@@ -3,6 +3,7 @@
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.rules.registry import RULES, Variant, variants
-from dnasa.statistics import final, over_seeds
+from dnasa.statistics import final, over_seeds, start
 from dnasa.studies import comparison, drawing, tuning
 from dnasa.studies.comparison import compare
 
@@ -146,7 +147,7 @@ def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=5, seed=[0, 1])
     assert set(found.history.seed) == {0, 1}
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
-    assert alone.notes() == ["Nothing was tuned; results are those on the test rows, one seed, so without a spread."]
+    assert alone.notes()[0] == "Nothing was tuned; results are those on the test rows, one seed, so without a spread."
     assert alone.table()["stepsize"].str.contains("n").all()
 
 
@@ -173,7 +174,7 @@ def test_extending_stops_inside_the_grid_and_runs_only_what_is_new(monkeypatch: 
 def test_an_edge_is_reported_with_the_remedy() -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [1e-5, 1e-4], steps=20)
     assert (
-        "D-SGD: its best stepsize, 0.0001, is the largest of its grid, and the best may lie beyond: --extend"
+        "D-SGD (diminishing): its best stepsize, 0.0001, is the largest of its grid, and the best may lie beyond: --extend"
         in found.notes()[-1]
     )
     assert "(largest tried)" in found.table().iloc[0, 2]
@@ -183,7 +184,7 @@ def test_an_extension_ends_at_the_limit_and_says_so(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(comparison, "MOST_EXTENSIONS", 2)
     found = compare(SMALL, RING, ["dsgd"], [1e-9, 1e-8], steps=5, extend=True)
     assert found.extensions == 2
-    assert "after 2 extensions, the limit" in found.notes()[-1]
+    assert "after 2 extensions, the limit" in found.notes()[-2]
 
 
 def test_one_stepsize_cannot_be_extended() -> None:
@@ -198,7 +199,7 @@ def test_each_rule_may_have_its_own_schedule() -> None:
     found = compare(SMALL, RING, ["dsgd:constant", "dsgd:cosine", "dsgd", "dnasa"], [0.001, 0.01], steps=20)
     lines = found.choice[["rule", "schedule"]].to_numpy().tolist()
     assert lines == [["dsgd", "constant"], ["dsgd", "cosine"], ["dsgd", "diminishing"], ["dnasa", "diminishing"]]
-    assert found.table().method.tolist() == ["D-SGD (constant)", "D-SGD (cosine)", "D-SGD", "D-NASA"]
+    assert found.table().method.tolist() == ["D-SGD (constant)", "D-SGD (cosine)", "D-SGD (diminishing)", "D-NASA"]
 
 
 def test_a_stated_formula_is_the_schedule() -> None:
@@ -286,7 +287,7 @@ def test_the_legend_lies_outside_of_the_axes() -> None:
     figure = drawing.figure_of_stepsizes(table, "test_loss")
     figure.draw_without_rendering()
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["D-NASA, nothing tuned", "D-SGD"]
+    assert [text.get_text() for text in legend.get_texts()] == ["D-SGD (diminishing)", "D-NASA, nothing tuned"]
     assert legend.get_window_extent().y1 < figure.axes[0].get_window_extent().y0
 
 
@@ -338,6 +339,63 @@ def test_a_result_too_large_to_draw_is_a_cross() -> None:
     (cross,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [0.1]
     assert plots.rendered(figure, "png")
+
+
+@pytest.mark.parametrize("schedule", [None, "cosine"])
+def test_rules_that_name_no_schedule_are_compared_with_the_same(schedule: str | None) -> None:
+    """The default of D-Adam is cosine; a rule without a stepsize keeps its own where it does not know the schedule."""
+    rules = ["dsgd", "dadam", "dsgt:constant", "adanasa", "dnasa"]
+    found = compare(SMALL, RING, rules, [0.001], steps=3, schedule=schedule, progress=False)
+    one = schedule or "diminishing"
+    assert found.choice.schedule.tolist() == [one, one, "constant", "linear", "diminishing"]
+    assert found.table().method.tolist() == [
+        *(f"D-SGD ({one})", f"D-Adam ({one})", "D-SGT (constant)"),
+        *("AdaNASA", "D-NASA"),
+    ]
+    shown = {line.get_label().split(",")[0] for line in plots.data_lines(found.draw_curves().axes[0])}
+    assert shown == set(found.table().method)
+
+
+def plateau(grad_norm: Sequence[float], train_loss: Sequence[float]) -> pd.DataFrame:
+    """D-SGD with stepsizes 1e-6, 1e-3, 1, ... that end here, from a gradient norm of 1 and a loss of 2."""
+    ends = [
+        {"eta": 10.0 ** (3 * i - 6), "grad_norm": g, "train_loss": f, "consensus": g + f, "step": step}
+        for step in (0, 10)
+        for i, (g, f) in enumerate(zip(grad_norm, train_loss, strict=True))
+        for g, f in [(1.0, 2.0) if step == 0 else (g, f)]
+    ]
+    return pd.DataFrame(ends).assign(rule="dsgd", schedule="diminishing", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("grad_norm", "train_loss", "eta", "said"),
+    [
+        ((1.0, 1.2, 1.5), (2.0, 1.8, 1.0), 1e-3, True),  # the smallest norm is that of a run that stands still
+        ((1.0, 0.9, 1.5), (2.0, 1.9, 1.0), 1e-3, False),
+        ((1.0, 1.2, 1.5), (2.0, 2.1, 3.0), 1e-6, True),  # nothing improved
+        ((1.0, np.nan, np.nan), (2.0, np.nan, np.nan), 1e-6, True),
+    ],
+)
+def test_a_stepsize_that_stands_still_is_chosen_only_where_nothing_moves(
+    grad_norm: tuple[float, ...], train_loss: tuple[float, ...], eta: float, said: bool
+) -> None:
+    history, by_norm = plateau(grad_norm, train_loss), tuning.Selection("grad_norm", (0,), (0,))
+    choice = tuning.chosen(final(history), by_norm, start(history))
+    assert choice.eta.tolist() == [eta]
+    notes = comparison.Comparison(history, "grad_norm", by_norm, choice).notes()
+    value = dict(zip((1e-6, 1e-3, 1.0), grad_norm, strict=True))[eta]
+    words = f"D-SGD (diminishing): the grad norm at the end, {value:.3g}, is no better than at the start, 1."
+    assert (words in notes) == said
+
+
+def test_a_range_over_many_orders_reaches_from_the_smallest_to_the_largest_seed() -> None:
+    """mean - (mean - smallest) would be 0, and a line down to the edge of a logarithmic axis."""
+    table = runs(dsgd=[(0.1, 1.0, 1.0), (1.0, 1.0, 1.0)]).assign(test_loss=[1.0, 2.0, 1e10, 1e46])
+    axis = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss").axes[0]
+    assert axis.get_yscale() == "log"
+    (bars,) = (part for part in axis.collections if len(part.get_paths()))
+    ends = np.array([path.vertices for path in bars.get_paths()])[:, :, 1]
+    np.testing.assert_allclose(ends, np.array([[1, 2], [1e10, 1e46]]))
 
 
 def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:

@@ -14,7 +14,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import Result, channels, cli, topology
-from dnasa.channels import Codec, compression, quantised, random_k, sign, top_k
+from dnasa.channels import Codec, codecs, compressed, compression, quantised, random_k, sign, top_k
 from dnasa.core import Array, InputError
 from dnasa.networks import simulated
 from dnasa.problems import Custom
@@ -177,6 +177,94 @@ def test_real_processes_send_the_bytes_in_the_history(engine: str) -> None:
     done = launch_script(engine, 4, JOB, "compressed", engine)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [line for line in done.stdout.splitlines() if line in NAMES] == NAMES
+
+
+# ---------------------------------------------------------------- codecs of the user's own, by name
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codecs registered by a test are forgotten."""
+    monkeypatch.setattr(compressed, "REGISTERED", {})
+
+
+def halves(digits: int = 2) -> Codec:
+    """In NumPy alone."""
+
+    def decode(payload: Array, like: Array, t: int) -> Array:
+        return payload.astype(like.dtype)
+
+    return Codec(lambda a, t: a.round(digits).astype(np.float16), decode, lambda a: 2 * a.shape[-1], "halves", 1.0)
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_codec_is_used_by_name_with_its_number_and_gamma() -> None:
+    channels.register("halves", halves)
+    for text, codec in {"halves": halves(), "halves:3": halves(3), "halves:3,gamma=0.5": halves(3)}.items():
+        gamma = 0.5 if "," in text else 1.0
+        channel = compression(text)
+        assert channel.settings == [text.partition(",")[0], gamma]
+        named = solve(compress=text)
+        given = solve(network=dnasa.connect(GRAPH, channel=channels.choco(codec, gamma)))
+        np.testing.assert_array_equal(named.x, given.x)
+    assert named.final().bytes.tolist() == [60 * GRAPH.messages * 2 * 600]
+
+
+def test_the_names_of_the_built_in_codecs_cannot_be_taken() -> None:
+    assert tuple(codecs.CODECS) == compressed.BUILT_IN
+    for name in compressed.BUILT_IN:
+        with pytest.raises(InputError, match=f"'{name}' is a built-in codec: choose another name"):
+            channels.register(name, sign)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("make", "text", "words"),
+    [
+        (sign(), "mine", "The maker of codec 'mine' must be a function that returns a Codec"),
+        (lambda: 3, "mine", "The maker of codec 'mine' must return a Codec, not int"),
+        (lambda: halves(), "mine:3", "mine takes no number: leave ':3' out"),
+        (lambda rank: halves(rank), "mine", "mine needs its rank, such as mine:4"),
+        (halves, "mine:x", "The digits of mine must be a number, not 'x'"),
+        (halves, "yours", "Unknown compression 'yours'. Choose from: topk, randk, 8bit, 4bit, sign, mine"),
+    ],
+)
+def test_a_codec_that_cannot_be_made_by_name_is_refused(make: Any, text: str, words: str) -> None:
+    def use() -> None:
+        channels.register("mine", make)
+        compression(text)
+
+    with pytest.raises(InputError, match=words):
+        use()
+
+
+@pytest.mark.parametrize(
+    ("decode", "words"),
+    [
+        (
+            lambda p, like, t: p[..., :-1],
+            r"decodes a ndarray of shape \(2, 300\) and float64 to a .*\(2, 299\) and float64",
+        ),
+        (lambda p, like, t: p.astype(np.float32), r"to a ndarray of shape \(2, 300\) and float32"),
+        (lambda p, like, t: torch.from_numpy(p), "to a Tensor of shape"),
+        (lambda p, like, t: None, "to a NoneType: decode must return what encode was given"),
+        (lambda p, like, t: -p, "farther from the message than zeros"),
+        (lambda p, like, t: p * np.nan, "farther from the message than zeros"),
+    ],
+)
+@pytest.mark.parametrize("gamma", [0.3, None])
+def test_a_codec_that_does_not_decode_what_it_encoded_is_refused(decode: Any, words: str, gamma: float | None) -> None:
+    wrong = Codec(lambda a, t: a, decode, lambda a: 8 * a.shape[-1], "wrong", gamma)
+    with pytest.raises(InputError, match=rf"Codec 'wrong' .*{words}"):
+        solve(compress=wrong)
+
+
+def test_a_codec_and_its_channel_are_printed_as_one_line() -> None:
+    assert str(top_k(0.1)) == "Codec topk:0.1, gamma = 0.22"
+    assert str(random_k(0.1)) == "Codec randk:0.1, no memory"
+    assert str(compression("sign")) == "Channel ['sign', 0.32]"
+    network = dnasa.connect(GRAPH, compress="sign", rounds=2)
+    assert str(network) == f"Network {GRAPH}, 2 rounds, Channel ['sign', 0.32]"
 
 
 # ---------------------------------------------------------------- mistakes

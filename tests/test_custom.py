@@ -12,7 +12,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import InputError, Result, randomness, topology
-from dnasa.core import Array, Network
+from dnasa.core import Array, Network, RunError
 from dnasa.problems import Custom
 from dnasa.randomness import Generators, Streams
 from dnasa.runs.history import Evaluation
@@ -40,6 +40,113 @@ def node_loss(x: torch.Tensor, node: int, rng: np.random.Generator) -> torch.Ten
 def batched_loss(x: torch.Tensor, nodes: Array, rngs: Any) -> torch.Tensor:
     noise = torch.from_numpy(0.1 * rngs.standard_normal(DIM) * rngs.random()[..., None])
     return 0.5 * ((x - torch.from_numpy(TARGETS)[nodes]) ** 2).sum(-1) + (noise * x).sum(-1)
+
+
+# ---------------------------------------------------------------- exceptions in functions of the user's
+
+
+class Failing:
+    """Counts its calls, and fails at one of them as a user's function does."""
+
+    def __init__(self, function: Callable[..., Any], call: int):
+        self.function, self.call, self.calls = function, call, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls == self.call:
+            return [][self.calls]
+        return self.function(*args)
+
+
+def quadratic(x: Any, node: int) -> Any:
+    return 0.5 * ((x - TARGETS[node]) ** 2).sum()
+
+
+FUNCTIONS: dict[str, tuple[Callable[[Any], Custom], Callable[..., Any], int, str]] = {
+    "gradient": (lambda f: Custom(f, np.zeros(DIM)), node_gradient, 2 * NODES + 4, "The gradient of node 3 at step 2"),
+    "batched": (
+        lambda f: Custom(f, np.zeros(DIM), batched=True),
+        batched_gradient,
+        4,  # the second call checks the rows
+        "The batched gradient of nodes 0 to 4 at step 2",
+    ),
+    "from_loss": (
+        lambda f: Custom.from_loss(f, np.zeros(DIM)),
+        node_loss,
+        NODES + 1,
+        "The gradient of node 0 at step 1",
+    ),
+    "loss": (
+        lambda f: Custom(node_gradient, np.zeros(DIM), loss=f),
+        quadratic,
+        NODES + 2,
+        "At step 4: The loss of node 1",
+    ),
+    "full_gradient": (
+        lambda f: Custom(node_gradient, np.zeros(DIM), full_gradient=f),
+        lambda x, node: x - TARGETS[node],
+        5,
+        "At step 0: The full gradient of node 4",
+    ),
+    "evaluate": (
+        lambda f: Custom(node_gradient, np.zeros(DIM), evaluate=f),
+        lambda x: {"first": x[0]},
+        2,
+        "At step 4: The function evaluate",
+    ),
+    "prox": (
+        lambda f: Custom(node_gradient, np.zeros(DIM), prox=f),
+        lambda x, step: x / 2,
+        4,  # the first call is before the first step
+        "At step 2: prox at nodes 0 to 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_exception_in_a_function_is_one_line_with_node_and_step_and_its_cause(name: str) -> None:
+    make, function, call, words = FUNCTIONS[name]
+    with pytest.raises(InputError) as error:
+        dnasa.solve(make(Failing(function, call)), GRAPH, "dsgd", eta=0.1, steps=8, evaluate=4)
+    assert str(error.value) == f"{words} raised IndexError: list index out of range."
+    assert isinstance(error.value.__cause__, IndexError)
+
+
+def test_an_exception_in_a_metric_or_a_stepsize_is_named() -> None:
+    problem = Custom(node_gradient, np.zeros(DIM))
+    with pytest.raises(InputError, match=r"At step 2: The metric 'mine' raised IndexError: list index out of range\."):
+        dnasa.solve(problem, GRAPH, steps=2, evaluate=2, metrics={"mine": Failing(lambda x: x[0], 2)})
+    with pytest.raises(InputError, match=r"The stepsize at step 3 raised IndexError: list index out of range\."):
+        dnasa.solve(problem, GRAPH, "dsgd", eta=Failing(lambda t: 0.1, 4), steps=5)
+
+
+def test_an_interruption_and_too_little_memory_stay_what_they_are() -> None:
+    for kind in (KeyboardInterrupt, MemoryError):
+
+        def gradient(x: Array, node: int, rng: Any, kind: type[BaseException] = kind) -> Array:
+            raise kind
+
+        with pytest.raises(kind):
+            dnasa.solve(Custom(gradient, np.zeros(DIM)), GRAPH, steps=2)
+
+
+def test_a_process_whose_gradient_fails_leaves_nobody_waiting() -> None:
+    """Also if it catches the error and goes on."""
+
+    def gradient(x: Array, node: int, rng: Any) -> Array:
+        return [x][node // 4]  # node 4 fails
+
+    def work(network: Network) -> str:
+        with pytest.raises((InputError, RunError)) as error:
+            dnasa.solve(
+                Custom(gradient, np.zeros(DIM), fingerprint="same"), GRAPH, steps=50, evaluate=[50], network=network
+            )
+        return str(error.value)
+
+    reason = "The gradient of node 4 at step 0 raised IndexError: list index out of range."
+    *others, own = run_threads(GRAPH, work, monitored=True)
+    assert own == reason
+    assert others == [f"Rank 4 stopped at step 0: {reason}"] * 4
 
 
 # ---------------------------------------------------------------- one call for all nodes and runs
@@ -246,11 +353,6 @@ def test_from_loss_differentiates(loss: Callable[..., Any], batched: bool, start
     result = dnasa.solve(problem, GRAPH, "dsgt", eta=[0.01, 0.02], steps=20, seed=[0, 1])
     by_hand = dnasa.solve(Custom(node_gradient, np.zeros(DIM)), GRAPH, "dsgt", eta=[0.01, 0.02], steps=20, seed=[0, 1])
     np.testing.assert_allclose(result.x, by_hand.x, rtol=1e-12, atol=1e-14)
-
-
-def test_other_errors_of_a_loss_are_shown_as_they_are() -> None:
-    with pytest.raises(RuntimeError, match="must match the size"):
-        dnasa.solve(Custom.from_loss(lambda x, node, rng: (x - torch.zeros(2)).sum(), np.zeros(DIM)), GRAPH, steps=2)
 
 
 def test_another_loss_is_another_problem() -> None:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from dnasa import data
 from dnasa.core import InputError
-from dnasa.data import Dataset, datasets, files
+from dnasa.data import Dataset, datasets, files, partitions
 from dnasa.data.reading import read_text_frame
 
 REAL = Path(os.environ.get("DNASA_DATA", "/nowhere"))
@@ -453,6 +453,14 @@ def test_by_label_separates_the_classes_and_dirichlet_lies_between() -> None:
 
     assert purity("by_label") == 1
     assert purity("iid") < 0.3 < purity("dirichlet(0.1)") < 1
+
+
+def test_the_full_name_of_a_partition_has_the_number_that_is_used() -> None:
+    labels = np.arange(200) % 5
+    assert partitions.full_name("dirichlet") == "dirichlet(0.5)"
+    assert partitions.full_name("dirichlet(2)") == "dirichlet(2)"
+    same = zip(data.partition("dirichlet", labels, 4), data.partition("dirichlet(0.5)", labels, 4), strict=True)
+    assert all(np.array_equal(a, b) for a, b in same)
 
 
 @pytest.mark.parametrize("how", ["wat", "dirichlet(x)", "dirichlet(-1)", "iid(3)", "dirichlet(1"])

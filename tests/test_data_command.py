@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 from test_own_data import mixed
-from test_shards import frames, write
+from test_shards import frames, patients, sites, write
 
 from dnasa import cli
 from dnasa.studies import datasets
@@ -114,6 +114,25 @@ def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
     assert "node k0 k1 k2 total" in out
     assert "age (-1.82)" in out
     assert run("data", "digits", "--shard-dir", folder)[0] == 2
+
+
+def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_path: Path, run: Run) -> None:
+    frame = patients(np.random.default_rng(0), 700)
+    made = {"bonn": frame[:20], "oslo": frame[20:220].assign(age=frame.age * 88), "rome": frame[220:]}
+    options = ["--shard-dir", sites(tmp_path / "d", made), "--nodes", 3, "--target", "kind"]
+    for command in (
+        ["data"],
+        ["train", "--steps", 2],
+        ["compare", "--rules", "dnasa,dsgd", "--etas", "1", "--steps", 2],
+    ):
+        code, out, err = run(*command, *options)
+        assert code == 0, err
+        assert "Warning: Column 'age' of oslo has mean" in out
+        assert out.count("Warning") == 2
+        assert (
+            "Warning: bonn trains on 16 rows and rome on 384, and each site counts the same: with --weights-by" in out
+        )
+    assert run("train", "--steps", 2, "--weights-by", "rows", *options)[1].count("Warning") == 1
 
 
 def test_training_says_what_was_done_and_is_named_after_its_file(table: Path, run: Run) -> None:

@@ -1,6 +1,7 @@
 """What the documentation shows works as shown."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -18,7 +19,9 @@ import pytest
 from launching import PATIENCE, launch, run_script
 from nbclient import NotebookClient
 
+from dnasa import topology
 from dnasa.core import Needs, leaves
+from dnasa.problems import models
 from dnasa.rules import registry
 
 ROOT = Path(__file__).parents[1]
@@ -165,6 +168,36 @@ def test_every_figure_is_shown_with_its_command() -> None:
     assert all(command.startswith(("dnasa ", "python ", "OMP_NUM_THREADS=1 torchrun ")) for command in shown.values())
 
 
+def test_the_readme_begins_with_the_commands_that_ci_runs() -> None:
+    first = blocks("README.md", "")[0]
+    commands = re.findall(r"^(git clone|make \w+)", first, re.M)
+    assert commands == ["git clone", "make run", "make test"]
+    assert set(commands[1:]) <= set((ROOT / ".ci/run").read_text().splitlines())
+
+
+def test_make_run_does_not_install_the_tools_of_developers() -> None:
+    plan = subprocess.run(["make", "-nB", "run"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r'-c constraints.txt (?:-e )?"(.*)"', plan) == [".[torch,data,plot]"]
+
+
+def test_numbers_on_pages_are_those_of_the_code() -> None:
+    data, features, performance = (
+        (ROOT / f"docs/{page}.md").read_text() for page in "data features performance".split()
+    )
+    lenet = sum(p.numel() for p in models.lenet().parameters())
+    assert f"the paper's LeNet, {lenet:,} parameters" in data
+    assert f'"LeNet": {lenet:_},' in (ROOT / "benchmarks/update.py").read_text()
+    assert f"{len(topology.graphs.BUILT_IN)} families" in features
+    for row in json.loads((ROOT / "benchmarks/results.json").read_text())["rows"]:
+        (line,) = re.findall(rf"^\| {re.escape(row['what'])} \|(.*)$", performance, re.M)
+        assert float(line.split("|")[3]) == pytest.approx(row["ratio"], abs=0.006)
+
+
+def test_measured_numbers_are_on_the_pages_that_measure_them_and_not_on_the_list_of_features() -> None:
+    text = (ROOT / "docs/features.md").read_text()
+    assert not re.findall(r"[\d.]+ (?:s|ms|minutes|MB|GB|times|%)(?!\w)", text)
+
+
 def test_the_page_on_installing_has_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/install.md").read_text(), re.M)) == set(extras)
@@ -173,6 +206,7 @@ def test_the_page_on_installing_has_every_extra() -> None:
 # ---------------------------------------------------------------- the reference
 
 REFERENCE = [path for page in ROOT.glob("docs/api/*.md") for path in re.findall(r"^::: (\S+)$", page.read_text(), re.M)]
+REFERENCE += [f"dnasa.rules.{name}.{name}" for name in registry.BUILT_IN]  # docs/hooks.py adds them
 
 
 def public_modules(name: str = "dnasa") -> Iterator[str]:
@@ -270,10 +304,12 @@ def facts(name: str, period: int = 20, d: int = 40_000) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
 def test_the_table_of_methods_says_what_the_rules_do(name: str) -> None:
-    row = methods_table()[name]
-    assert {column: row[column] for column in COMPUTED} == facts(name)
-    title = row["method"].split("]")[0].strip("[")
-    assert title == registry.RULES[name].title
-    section = (ROOT / "docs/methods.md").read_text().split(f"\n### {title}\n")[1].split("\n### ")[0]
+    row = methods_table().get(name, {})
+    assert {column: row.get(column) for column in COMPUTED} == facts(name), "the row of docs/methods.md"
+    title = registry.RULES[name].title
+    assert row["method"].startswith(f"[{title}]")
+    _, heading, after = (ROOT / "docs/methods.md").read_text().partition(f"\n### {title}\n")
+    assert heading, f"docs/methods.md has no section '### {title}'"
+    section = after.split("\n### ")[0]
     assert f"`{name}`" in section
     assert "\n$$\n" in section or "which-rule.md#adanasa" in section

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from expressive_rules import CASES, ETA, counted_restarts
@@ -18,7 +19,7 @@ from thread_network import run_threads
 from torch import nn
 
 import dnasa
-from dnasa import Result, core, rules
+from dnasa import Result, core, rules, topology
 from dnasa.core import Array, Messages, Network, Rule
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized
@@ -307,9 +308,27 @@ def test_other_wrong_rules_get_a_clear_line(rule: Any, words: str) -> None:
         dnasa.solve(problem(), CASES["momentum"].graph(NODES), rule, steps=3)
 
 
+def test_public_objects_are_printed_as_one_short_line() -> None:
+    seen: list[Any] = []
+    graph = topology.ring(NODES)
+    dnasa.solve(problem(), graph, ["dsgd", "dnasa"], eta=0.1, steps=2, callback=seen.append, progress=False)
+    frame = pd.DataFrame({"a": range(8), "colour": list("rgbrgbrg"), "y": [0, 1] * 4})
+    own = dnasa.data.from_frame(frame, "y")
+    some = core.Network(NODES, lambda messages, t: messages, lambda a: a, range(1), topology=graph)
+    lines = {
+        "Rule dsgd": rules.dsgd(schedules.constant(0.1)),
+        "Rule dnasa with early, restart, estimate, form": rules.dnasa(*schedules.diminishing(4)),
+        f"Network {graph}, 1 of them here": some,
+        f"Evaluation at step 2 of 2 runs, means of shape {seen[-1].mean.shape}": seen[-1],
+        "Encoding for classification: 2 columns to 4 inputs, 2 outputs": own.encoding,
+        "Dataset frame: 7 training and 1 test rows of shape (4,), 2 classes, from a frame": own,
+    }
+    assert [str(thing) for thing in lines.values()] == list(lines)
+
+
 def test_what_is_no_topology_codec_or_rule_is_named() -> None:
     with pytest.raises(core.InputError, match=r"such as topology\.ring\(8\)"):
-        dnasa.solve(problem(), "ring", steps=3)  # type: ignore[arg-type]
+        dnasa.solve(problem(), "ring", steps=3)
     with pytest.raises(core.InputError, match="CHOCO needs a Codec"):
         dnasa.channels.choco("sign", 0.3)  # type: ignore[arg-type]
     with pytest.raises(core.InputError, match="push_sum wraps a Rule"):

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import torch
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
-from dnasa.core import Array, Channel, InputError, Messages, Network, Rule, Sent, Snapshot, State
+from dnasa.core import Array, Channel, Exchange, InputError, Messages, Network, Rule, Sent, Snapshot, State
 from dnasa.engine import fused, side_by_side
 from dnasa.engine.fused import CompiledBackend, Fused, TorchBackend, TritonBackend, supports
 from dnasa.engine.side_by_side import SideBySide, make_stepper
@@ -369,6 +369,54 @@ def test_submitted_work_is_done_at_once_and_gradients_are_wanted_at_x(
 
 
 # ---------------------------------------------------------------- where it applies
+
+
+class Counted(NamedTuple):
+    """D-NASA's state with one array more."""
+
+    x: Array
+    u: Array
+    v: Array
+    z: Array
+    count: Array
+
+
+def forms(dim: int) -> dict[str, Rule]:
+    made: dict[str, Callable[[int], Rule]] = RULES
+    layout = (("x", (dim,)),)
+    adanasa = rules.adanasa(*schedules.adanasa(4, 20), layout=layout)
+    return {name: make(4) for name, make in made.items()} | {"adanasa": adanasa}
+
+
+CHANGES: dict[str, Callable[[Rule], Rule]] = {
+    "early": lambda r: r._replace(early=lambda s, t: tuple(2 * m for m in r.early(s, t))),
+    "send": lambda r: r._replace(send=lambda s, g, t: r.send(s, tuple(each + 1 for each in g), t)),
+    "receive": lambda r: r._replace(receive=lambda s, m: r.receive(s, tuple(0.9 * each for each in m))),
+    "init": lambda r: r._replace(init=lambda x: Counted(x, 0 * x, 0 * x, 0 * x, 0 * x)),
+    "points": lambda r: r._replace(points=lambda s, t: (1.1 * s.x,)),
+    "then": lambda r: r._replace(then=(Exchange(lambda s, t: ((s.x,), s), lambda s, m: s._replace(x=m[0])),)),
+    "form=None": lambda r: r._replace(form=None),
+    "another Rule": lambda r: Rule(**{**r._asdict(), "send": lambda s, g, t: r.send(s, (g[0] - 1,), t)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(name, change) for name in forms(1) for change in CHANGES if (name, change) != ("adanasa", "init")],
+)
+def test_a_rule_whose_functions_were_replaced_runs_as_its_functions_say(name: str, change: str) -> None:
+    problem, graph = problems.LeastSquares(dim=3), topology.ring(4)
+    rule = CHANGES[change](forms(3)[name])
+    plain = solve(problem, graph, rule._replace(form=None), steps=20).x
+    assert (solve(problem, graph, rule, steps=20).x == plain).all()
+    if change not in ("form=None", "init") and (name, change) != ("adanasa", "early"):
+        assert not np.allclose(plain, solve(problem, graph, forms(3)[name], steps=20).x)
+
+
+def test_what_a_rule_shows_may_be_replaced_without_losing_the_fast_path() -> None:
+    rule = RULES["dnasa"](4)
+    shown = rule._replace(answer=lambda s: 2 * s.x, estimate=lambda s: s.u, restart=None)
+    assert supports(shown, ring(4), shown.init(torch.zeros(4, 3)))
 
 
 def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,13 @@
 """Training loops that go wrong: numbers that are not finite, processes that call different things, slow and dead ones."""
 
+import copy
+import json
 import math
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +125,84 @@ def test_a_process_with_fewer_batches_is_named_with_the_remedy() -> None:
 
     with pytest.raises(InputError, match=r"rank 1 (is )?in the end of its script.*dnasa\.optim\.Join"):
         run_threads(RING, work, monitored=True)
+
+
+# ---------------------------------------------------------------- errors that the loop catches
+
+
+def tolerant(opt: Decentralized, net: Any, node: int, count: int, bad: Sequence[int]) -> None:
+    """Batches until `count` steps are done or the batches end; the closure fails at the bad ones, and the loop goes on."""
+    for t in range(2 * count):
+
+        def closure(t: int = t) -> float:
+            opt.zero_grad()
+            if t in bad:
+                raise IndexError("a bad batch")
+            return backward(net, node, opt.t)
+
+        with suppress(IndexError):
+            opt.step(closure)
+        if opt.t == count:
+            return
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
+def test_a_step_that_failed_before_its_exchange_can_be_done_again(rule: str) -> None:
+    def work(network: Network, bad: Sequence[int]) -> torch.Tensor:
+        net = model()
+        opt = Decentralized(net.parameters(), network, rule)
+        tolerant(opt, net, network.rank, 6, bad)
+        with opt.averaged():
+            return flat(net)
+
+    plain = run_threads(RING, lambda network: work(network, ()), monitored=True)
+    bad = [[], [0, 2, 3], [0], [4]]
+    disturbed = run_threads(RING, lambda network: work(network, bad[network.rank]), monitored=True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, disturbed, strict=True))
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_process_that_catches_all_errors_and_ends_is_named(rule: str) -> None:
+    def work(network: Network) -> None:
+        net = model()
+        opt = Decentralized(net.parameters(), network, rule)
+        tolerant(opt, net, network.rank, 4, bad=range(2, 8) if network.rank == 1 else ())
+
+    words = r"rank 1 (is )?in the end of its script.*an error that one of them catches leaves out its call"
+    with pytest.raises(InputError, match=words):
+        run_threads(RING, work, monitored=True)
+
+
+def test_after_an_exchange_that_failed_a_process_takes_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = model()
+
+    def work(network: Network) -> list[str]:
+        opt = Decentralized(copy.deepcopy(net).parameters(), network, "dsgd", eta=0.1)
+        opt.step()
+        opt.network = opt.stepper.network = replace(opt.network, multiply=lost)
+        reasons = []
+        for call in (opt.step, opt.step, opt.consensus):
+            with pytest.raises(RunError) as error:
+                call()
+            reasons.append(str(error.value))
+        return reasons
+
+    def lost(messages: Any, t: int) -> Any:
+        raise RunError("No answer from rank 1.")
+
+    first, *further = run_threads(RING, work)[0]
+    assert first == "No answer from rank 1."
+    words = "The exchange of step 2 failed: No answer from rank 1. The processes have been out of step since then"
+    assert all(reason.startswith(words) for reason in further)
+
+
+@pytest.mark.xdist_group("processes")
+def test_real_processes_that_catch_an_error_do_not_wait_for_each_other() -> None:
+    done = launch_script("torch", 2, JOB, "tolerant", "torch")
+    assert done.returncode != 0
+    words = r"rank 0 is in averaged\(\) after 2 steps, rank 1 in step 3\. .*an error that one of them catches"
+    assert re.search(words, done.stderr), done.stderr[-2000:]
+    assert "not reached" not in done.stdout
 
 
 # ---------------------------------------------------------------- different numbers of batches
@@ -319,6 +401,29 @@ def test_a_silent_process_is_late_and_a_slow_one_is_not() -> None:
     board.alive, monitor.heard[1] = False, began
     monitor._beat()
     assert monitor.check(began, 50) == [1]
+    monitor.close()
+
+
+class Stopped:
+    """Three processes, of which the last one has stopped after its first report."""
+
+    beats = 0
+
+    def share(self, report: str) -> list[str]:
+        self.beats += 1
+        calls = {"calls": {"1 4": "step 4"}, "failure": "", "ended": False}
+        return [report, *(json.dumps({"beats": beats} | calls) for beats in (self.beats, 1))]
+
+
+def test_who_is_silent_is_named_while_the_others_run() -> None:
+    monitor = Monitor(Stopped(), 0, 3, interval=1000)
+    for _ in range(6):
+        monitor._beat()
+    words = (
+        r"waited 8 s; nothing is heard from rank 2, which was last in step 4; the others are running: rank 1 was last"
+    )
+    with pytest.warns(UserWarning, match=words):
+        assert monitor.check(time.monotonic() - 9, 8) == []
     monitor.close()
 
 

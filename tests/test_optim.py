@@ -2,8 +2,11 @@
 
 import copy
 import io
+import math
+import pickle
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
@@ -25,6 +28,7 @@ from dnasa.networks import simulated
 from dnasa.optim import Decentralized
 from dnasa.optim.compiled import InPlace, fused, make_rule
 from dnasa.problems import Classification, LeastSquares
+from dnasa.rules import schedules
 from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
@@ -261,15 +265,110 @@ def test_more_steps_than_were_announced_get_a_warning() -> None:
     assert torch.equal(flat(net), last)
 
 
+def test_after_the_announced_steps_the_warning_says_what_still_happens() -> None:
+    def work(network: Network) -> tuple[torch.Tensor, torch.Tensor]:
+        net = model()
+        opt = Decentralized(net.parameters(), network, "dsgd", eta=0.5, schedule="cosine", steps=3)
+        for t in range(3):
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+        before = flat(net)
+        opt.step()
+        return before, flat(net)
+
+    with pytest.warns(UserWarning, match="nothing more is learned and the nodes only exchange their models"):
+        results = run_threads(RING, work)
+    before, after = (torch.stack(each) for each in zip(*results, strict=True))
+    assert not torch.equal(before, after)  # exchanges go on
+    torch.testing.assert_close(before.mean(0), after.mean(0))  # and nothing else
+
+
 def test_a_learning_rate_is_refused_with_a_clear_line() -> None:
     with pytest.raises(InputError, match="has no learning rate"):
         Decentralized(model().parameters(), alone(), lr=1e-3)  # type: ignore[arg-type]
+
+
+def test_the_stepsize_can_be_read_and_not_set() -> None:
+    def eta(t: int) -> float:
+        return [0.3, 0.2, 0.1][t]  # there is no fourth step
+
+    _, opt = train(alone(), 3, rule="dsgd", eta=eta)
+    assert opt.param_groups[0]["lr"] == opt.state_dict()["param_groups"][0]["lr"] == 0.1
+    assert copy.deepcopy(opt.param_groups)[0]["lr"] == pickle.loads(pickle.dumps(opt.param_groups))[0]["lr"] == 0.1
+    schedulers = torch.optim.lr_scheduler
+    for write in (
+        lambda: opt.param_groups[0].__setitem__("lr", 1.0),
+        lambda: schedulers.StepLR(opt, 1),
+        lambda: schedulers.CosineAnnealingLR(opt, 10),
+        lambda: schedulers.OneCycleLR(opt, 1.0, 10, cycle_momentum=False),
+    ):
+        with pytest.raises(InputError, match="has no learning rate to set"):
+            write()
+    plateau = schedulers.ReduceLROnPlateau(opt, patience=0)
+    plateau.step(1.0)
+    with pytest.raises(InputError, match="has no learning rate to set"):
+        plateau.step(2.0)
+    assert math.isnan(Decentralized(model().parameters(), alone(), looking_ahead()).param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_number_of_steps_that_is_not_positive_is_refused_with_the_remedy(steps: int) -> None:
+    with pytest.raises(InputError, match=rf"not {steps}: leave it out .* trainer.state.max_steps"):
+        Decentralized(model().parameters(), alone(), steps=steps)
 
 
 def test_nodes_that_expect_different_numbers_of_steps_are_told_so() -> None:
     def work(network: Network) -> None:
         with pytest.raises(InputError, match="the rule"):
             Decentralized(model().parameters(), network, steps=10 + network.rank)
+
+    run_threads(RING, work)
+
+
+def polynomial(n: int, T: int, eta: float) -> tuple[Any, ...]:
+    return (lambda t: eta * (1 - min(t, T) / T) ** 2,)
+
+
+OF_STEPS: dict[str, Callable[..., Any]] = {
+    "used when called": polynomial,
+    "used when made": lambda n, T, eta: (schedules.constant(eta / T**0.5),),
+    "as a size": lambda n, T, eta: (np.linspace(eta, 0, T).__getitem__,),
+    "in a condition": lambda n, T, eta: (lambda t: eta if 2 * t < T else eta / 10,),
+    "in a root": lambda n, T, eta: (schedules.constant(eta / math.sqrt(T)),),
+}
+
+
+@pytest.fixture
+def own_schedule(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setitem(rules.RULES, "mine", rules.RULES["dsgd"])
+    return lambda made: rules.register("mine", rules.dsgd, schedules={"own": made})
+
+
+@pytest.mark.parametrize("how", OF_STEPS)
+def test_a_registered_schedule_that_uses_the_number_of_steps_asks_for_it(
+    how: str, own_schedule: Callable[..., None]
+) -> None:
+    own_schedule(OF_STEPS[how])
+    with pytest.raises(InputError, match="'own' depends on the number of steps: give steps="):
+        Decentralized(model().parameters(), alone(), "mine", eta=0.1)
+    (eta,) = make_rule("mine", 0.1, None, 20, 4, ()).schedules
+    assert eta(3) == OF_STEPS[how](4, 20, 0.1)[0](3)
+
+
+def test_a_registered_schedule_without_the_number_of_steps_needs_none(own_schedule: Callable[..., None]) -> None:
+    own_schedule(lambda n, T, eta: (lambda t: eta / (t + n),))
+    assert make_rule("mine", 0.1, None, None, 4, ()).schedules[0](1) == 0.1 / 5
+
+
+def test_processes_whose_registered_schedules_have_different_steps_are_told_so(
+    own_schedule: Callable[..., None],
+) -> None:
+    own_schedule(polynomial)
+
+    def work(network: Network) -> None:
+        with pytest.raises(InputError, match="the rule"):
+            Decentralized(model().parameters(), network, "mine", eta=0.1, steps=10 + network.rank)
 
     run_threads(RING, work)
 
@@ -569,6 +668,60 @@ def test_batch_norm_statistics_are_mixed() -> None:
         torch.testing.assert_close(mean, torch.stack([own for own, _ in mixed]).mean(0))
 
 
+def test_batch_norm_statistics_are_mixed_where_the_model_is_given() -> None:
+    """Also if it is moved after the optimizer was made. Constant buffers are left as they are."""
+
+    def work(network: Network, given: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        net = model(norm=True)
+        net.register_buffer("mask", torch.tensor([float("-inf"), 0.1]))
+        opt = Decentralized(net if given else net.parameters(), network)
+        net.double()
+        for t in range(60):
+            opt.zero_grad()
+            x, y = batch(network.rank, t)
+            nn.functional.cross_entropy(net(x.double()), y).backward()
+            opt.step()
+        assert torch.equal(net.mask, torch.tensor([float("-inf"), 0.1]).double())
+        with opt.averaged():
+            return opt.buffers.find()[0].clone() if given else torch.empty(0), net[1].running_mean.clone()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mixed = run_threads(RING, lambda network: work(network, given=True))
+    with pytest.warns(UserWarning, match="keeps its own batch norm statistics") as told:
+        apart = run_threads(RING, lambda network: work(network, given=False))
+    assert len(told) == 1
+    for found, mean in mixed:
+        assert torch.equal(found, mean)
+        torch.testing.assert_close(mean, mixed[0][1], rtol=0, atol=1e-12)
+    assert torch.stack([mean for _, mean in apart]).std(0).mean() > 0.1
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_run_continues_after_an_evaluation_and_a_checkpoint_in_inference_mode(rule: str) -> None:
+    """Where Lightning calls them. A state saved with the mean continues at the node's own point."""
+
+    def work(network: Network) -> None:
+        net, opt = train(network, 3, rule=rule)
+        with torch.inference_mode(), opt.averaged():
+            opt.consensus()
+            saved = copy.deepcopy([net.state_dict(), opt.state_dict()])
+        later = []
+        for restarted in (False, True):
+            if restarted:
+                net, opt = train(network, 1, rule=rule)
+                net.load_state_dict(saved[0])
+                opt.load_state_dict(saved[1])
+            for t in range(3, 6):
+                opt.zero_grad()
+                backward(net, network.rank, t)
+                opt.step()
+            later.append(flat(net))
+        assert torch.equal(*later)
+
+    run_threads(RING, work)
+
+
 def test_a_step_skipped_by_one_nodes_scaler_is_skipped_by_all() -> None:
     def work(network: Network) -> tuple[list[bool], int, torch.Tensor]:
         net = model()
@@ -742,6 +895,16 @@ def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
 
 
+def test_only_a_rule_that_steps_as_its_form_says_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(eta: Any, alpha: Any) -> Rule:
+        rule = rules.dnasa(eta, alpha)
+        return rule._replace(early=lambda s, t: tuple(m / (t + 1) for m in rule.early(s, t)))
+
+    monkeypatch.setitem(rules.RULES, "halved", rules.RULES["dnasa"]._replace(make=halved))
+    assert make_rule("dnasa", None, None, None, 4, ()).compiles
+    assert not make_rule("halved", None, None, None, 4, ()).compiles
+
+
 def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(function: Callable[..., Any], **options: Any) -> Callable[..., NoReturn]:
         def call(*args: Any) -> NoReturn:
@@ -813,9 +976,17 @@ def test_parameters_changed_or_replaced_behind_its_back_are_noticed() -> None:
     opt.load_state_dict(opt.state_dict())
     opt.step()
     assert float(net[0].weight.detach().abs().max()) < 2
-    net[0].weight.data = net[0].weight.data.clone()
+    net[0].weight.data = net[0].weight.data.clone()  # the same numbers elsewhere in memory
+    opt.step()
+    net[0].weight.data = net[0].weight.data.double()
     with pytest.raises(InputError, match="moved or replaced"):
         opt.step()
+
+
+def test_parameters_that_share_their_memory_are_refused() -> None:
+    p = nn.Parameter(torch.zeros(2))
+    with pytest.raises(InputError, match="one parameter in both places"):
+        Decentralized([p, nn.Parameter(p.data)], alone())
 
 
 @pytest.mark.parametrize("when", ["before the gradient", "after the gradient"])

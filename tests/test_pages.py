@@ -1,8 +1,10 @@
 """What a page shows of run folders, and who may see it."""
 
 import json
+import os
 import re
 import shutil
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -24,10 +26,14 @@ from dnasa.topology import Changing, Topology
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
 HEADER = "run,rule,schedule,eta,seed,step,nodes,test_loss,consensus,samples,messages,bytes,seconds\n"
+HUGE = "1" + "0" * 400  # too large for a float
 
 
 def row(step: int, number: int = 0, loss: float = 0.5) -> str:
     return f"{number},dsgd,diminishing,1,{number},{step},4,{loss},0.25,10,{8 * step},{64 * step},0.5\n"
+
+
+HUGE_ETA = HEADER + row(0).replace("diminishing,1", f"diminishing,{HUGE}")
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +86,16 @@ def test_curves_are_named_as_in_plots_and_runs_named_alike_are_numbered(tmp_path
     history.path.write_text(HEADER + row(0) + row(0, 1) + row(0).replace("0,dsgd", "2,dsgd", 1))
     history.update()
     assert [line["name"] for line in history.lines.values()] == [
-        "D-SGD, eta = 1",
-        "D-SGD, eta = 1",
-        "D-SGD, eta = 1, no. 2",
+        "D-SGD (diminishing), eta = 1",
+        "D-SGD (diminishing), eta = 1",
+        "D-SGD (diminishing), eta = 1, no. 2",
     ]
     assert [line["seed"] for line in history.lines.values()] == [0, 1, 0]
 
 
-@pytest.mark.parametrize("text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n"])
+@pytest.mark.parametrize(
+    "text", [HEADER + "x" + row(0), HEADER + row(0).strip() + ",5\n", "a,b\n1,2\n", "\xff\n", HUGE_ETA]
+)
 def test_a_damaged_history_is_reported_in_the_page(text: str, tmp_path: Path, home: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     (tmp_path / "run" / "history.csv").write_text(text, encoding="latin-1")
@@ -105,7 +113,7 @@ def test_the_numbers_of_a_page_are_those_of_the_run(home: Path) -> None:
     assert folder["settings"]["topology"] == "star"
     stored = json.loads((home / "good" / "evaluation.json").read_text())
     assert folder["tests"]["confusion"]["counts"] == stored["confusion"]
-    assert len(folder["tests"]["nodes"]) == 5
+    assert len(folder["tests"]["nodes"]["accuracy of its own model"]) == 5
     assert folder["timing"]["gradient_seconds"] > 0
     assert folder["failures"] == []
 
@@ -127,7 +135,7 @@ def test_a_comparison_is_shown_with_the_chosen_stepsizes(home: Path, tmp_path: P
 def test_a_page_says_what_failed(home: Path) -> None:
     failures = " ".join(only(home / "bad")["failures"])
     assert "Every run diverged" in failures
-    assert re.search(r"D-SGD, eta = 1e\+200, seed 0, diverged at step \d+ at node \d", failures)
+    assert re.search(r"D-SGD \(diminishing\), eta = 1e\+200, seed 0, diverged at step \d+ at node \d", failures)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +169,51 @@ def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home: Path, tmp
     settings["lost"] = [{"step": 7, "nodes": [2]}]
     (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
     folder = only(tmp_path / "run")
-    assert folder["failures"] == ["Lost at step 7: nodes [2] and their data."]
+    assert folder["failures"] == ["Lost at step 7: nodes 2 and their data."]
     assert folder["lost"]
+
+
+def test_sites_have_their_names(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "bad", tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    names = ["bonn", "ulm", "köln", "</b>", "zürich"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"sites": names}))
+    with open(tmp_path / "run" / "log.txt", "a") as log:
+        log.write("2026-01-01 10:00:00 Lost nodes 2, 4, 7 and their data at step 7; 2 continue.\n")
+    folder = only(tmp_path / "run")
+    assert folder["sites"] == names
+    assert "Lost köln, zürich, node 7 and their data at step 7; 2 continue." in folder["failures"]
+    assert any(re.search(rf"diverged at step \d+ at ({'|'.join(names)})\.", line) for line in folder["failures"])
+    settings = json.loads((tmp_path / "run" / "settings.json").read_text()) | {"lost": [{"step": 7, "nodes": [1]}]}
+    (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
+    assert "Lost at step 7: ulm and their data." in only(tmp_path / "run")["failures"]
+    assert "Lost at step 7: ulm and their data; the others continued." in run("report", tmp_path / "run").stdout
+
+
+def test_rules_of_a_plugin_keep_title_and_colour_without_their_code(tmp_path: Path) -> None:
+    def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
+        return x - node
+
+    dnasa.rules.register("mine", dnasa.rules.dsgd, title="Mine!", colour="#123456")
+    problem = dnasa.problems.Custom(gradient, start=np.zeros(2))
+    try:
+        dnasa.solve(problem, dnasa.topology.ring(3), ["dsgd", "mine"], eta=0.1, steps=5, folder=tmp_path / "run")
+    finally:
+        del dnasa.rules.RULES["mine"]
+    shown = contents(tmp_path / "run")
+    assert [line["name"] for line in shown["folders"][0]["lines"]] == ["D-SGD, eta = 0.1", "Mine!, eta = 0.1"]
+    assert shown["colours"]["Mine!, eta = 0.1"] == "#123456"
+    assert "Mine!" in run("report", tmp_path / "run").stdout
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert list(config["rules"]) == ["mine"]
+    for damage in (
+        [["Mine!", 3, None]],
+        {"mine": ["Mine!"]},
+        {"mine": [None, "x", "y"]},
+        {"mine": ["Mine!", "nope", None]},
+    ):
+        (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"rules": damage}))
+        assert re.fullmatch("#[0-9a-f]{6}", list(contents(tmp_path / "run")["colours"].values())[-1])
 
 
 def test_several_runs_are_found_in_folders_of_folders(home: Path, tmp_path: Path) -> None:
@@ -187,12 +238,102 @@ def test_a_damaged_file_is_reported_and_the_rest_is_shown(name: str, text: str, 
     assert folder["columns"]["step"][-1] > 0
 
 
+HOSTILE = {  # a text of each file, and what takes its place
+    "timing": ("settings.json", '"timing": {', f'"timing": {{"x": {HUGE},'),
+    "deep": ("config.json", '"options": {', '"options": {"x": ' + '{"a": ' * 480 + "1" + "}" * 480 + ","),
+    "digits": ("config.json", '"options": {', f'"options": {{"x": {"1" * 5000},'),
+    "nan": ("settings.json", '"timing": {', '"timing": {"x": NaN,'),
+    "name": ("evaluation.json", '"names": [\n    0', '"names": [\n    "\\ud800"'),
+    "count": ("evaluation.json", '"rows": ', f'"rows": {HUGE}'),
+    "message": ("graph.json", '"messages": [4.0', f'"messages": [{HUGE}'),
+    "seed": ("history.csv", "dnasa,diminishing,0,", "dnasa,diminishing,nan,"),
+    "run": ("history.csv", "0,dnasa", f"{HUGE},dnasa"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_folder_breaks_the_page_of_the_others(name: str, home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home, tmp_path / "runs")
+    file, before, after = HOSTILE[name]
+    path = tmp_path / "runs" / "good" / file
+    assert before in path.read_text()
+    path.write_text(path.read_text().replace(before, after))
+    shown = contents(tmp_path / "runs")
+    assert "</script>" in pages.render(shown)  # it is JSON
+    bad, good = shown["folders"]
+    assert bad == only(home / "bad") | {"failures": bad["failures"]}
+    assert good["name"] == "good"
+    assert any(str(path) in line or str(path.parent) in line for line in good["failures"]) or name in (
+        "seed",
+        "count",
+        "name",
+    )
+    for words in (["runs", tmp_path / "runs"], ["report", tmp_path / "runs" / "good"]):
+        assert run(*words).returncode in (0, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_the_place_of_a_history_does_not_block(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "good", tmp_path / "run")
+    (tmp_path / "run" / "history.csv").unlink()
+    os.mkfifo(tmp_path / "run" / "history.csv")
+    assert only(tmp_path / "run")["count"] == 0
+
+
+def test_folders_whose_names_look_the_same_are_told_apart(home: Path, tmp_path: Path) -> None:
+    for name in ("a b", "a  b"):
+        shutil.copytree(home / "good", tmp_path / name)
+    assert [folder["name"] for folder in contents(tmp_path)["folders"]] == ["a b", "a b (1)"]
+
+
+def test_rows_before_a_damaged_one_are_read_once(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.csv")
+    history.path.write_text(HEADER + row(0) + row(10) + "x" + row(20))
+    for _ in range(2):
+        with pytest.raises(InputError, match="row 3 is not an evaluation"):
+            history.update()
+        assert history.columns["step"] == [0, 10]
+    history.path.write_text(HEADER + row(0))
+    history.update()
+    assert history.count == 1
+
+
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    for words in (["report", tmp_path, "--html"], ["watch", tmp_path]):
-        done = run(*words)
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
+    done = run("report", tmp_path, "--html")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: There is no run in {tmp_path}")
     assert "There is no folder" in run("report", tmp_path / "none", "--html").stderr
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv/run", "x" * 300])
+def test_what_can_never_be_a_run_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b\n")
+    done = run("watch", tmp_path / name)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path) in done.stderr
+
+
+def test_watch_says_that_it_waits_and_ctrl_c_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(server: pages.Server) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pages.Server, "serve_forever", interrupted)
+    done = run("watch", tmp_path / "later")
+    assert done.returncode == 0
+    assert f"Waiting for a run in {tmp_path / 'later'}." in done.stdout
+    assert not (tmp_path / "later").exists()
+
+
+def test_a_folder_is_waited_for_and_its_run_found(home: Path, tmp_path: Path) -> None:
+    folders = pages.Folders(tmp_path / "later" / "run", wait=True)
+    assert folders.contents()["folders"] == []
+    shutil.copytree(home / "good", tmp_path / "later" / "run")
+    folders.update()
+    assert folders.contents()["folders"] == [only(home / "good") | {"name": "run"}]
+    shutil.rmtree(tmp_path / "later")
+    folders.update()
+    assert folders.contents()["folders"] == []
 
 
 # ---------------------------------------------------------------- graphs
@@ -288,8 +429,43 @@ def test_a_watched_run_sends_only_rows_that_are_new(server: pages.Server) -> Non
         file.write(history.read_text().splitlines()[-1] + "\n")
     assert update({"run": count})["folders"][0]["columns"]["step"] == [20]
     assert update({"run": 10_000})["folders"][0]["first"] == 0
+
+
+def test_bad_requests_get_an_answer(server: pages.Server) -> None:
+    def status(words: str) -> str:
+        with socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=600) as connection:
+            connection.sendall(words.encode())
+            return connection.makefile("rb").readline().split()[1].decode()
+
+    token = f"token={server.token}"
+    deep, many = "[" * 20_000, "x: y\r\n" * 200
+    for since in (
+        deep,
+        '{"run":' + deep,
+        "[1]",
+        "1",
+        "{",
+        '{"run":-1}',
+        '{"run":1e999}',
+        '{"run":"1"}',
+        '{"run":null}',
+        "%ff",
+    ):
+        assert status(f"GET /contents?{token}&since={since} HTTP/1.0\r\n\r\n") == "400"
+    assert status(f"GET http://[/?{token} HTTP/1.0\r\n\r\n") == "400"
+    assert status(f"GET /?{token}&x={'x' * 70_000} HTTP/1.0\r\n\r\n") == "414"
+    assert status(f"GET /?{token} HTTP/1.0\r\n{many}\r\n") == "431"
+    assert status("GET /?token=%ff HTTP/1.0\r\n\r\n") == "403"
+    assert status(f"GET /../../etc/passwd?{token} HTTP/1.0\r\n\r\n") == "404"
+    for method in ("HEAD", "POST", "DELETE"):
+        assert status(f"{method} /?{token} HTTP/1.0\r\nContent-Length: 1000000\r\n\r\n") == "501"
+    assert status(f"GET /contents?{token} HTTP/1.0\r\n\r\n") == "200"
+
+
+def test_a_folder_that_is_gone_is_reported(server: pages.Server) -> None:
+    shutil.rmtree(server.folders.path)
     with pytest.raises(urllib.error.HTTPError, match="500"):
-        update([1])
+        fetch(server.url)
 
 
 def test_a_port_that_is_taken_is_refused(server: pages.Server) -> None:

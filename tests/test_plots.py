@@ -117,7 +117,7 @@ def test_the_mean_ends_where_the_first_run_diverged() -> None:
 def test_a_registered_rule_has_its_own_title_and_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(RULES, "mine", RULES["dsgd"]._replace(title="My rule", colour="orange"))
     figure = plots.draw_history(pd.concat([history([2.0, 1.0], rule=rule) for rule in ("mine", "dnasa")]))
-    assert labels(figure) == ["My rule", "D-NASA"]
+    assert labels(figure) == ["My rule (diminishing)", "D-NASA"]
     assert [to_hex(line.get_color()) for line in figure.axes[0].get_lines()] == [to_hex("orange"), "#d62728"]
 
 
@@ -142,10 +142,12 @@ def test_rules_without_a_name_are_called_custom_rules() -> None:
     assert plots.title("customised") == "customised"
 
 
-def test_stepsizes_and_other_schedules_are_in_the_label() -> None:
+def test_stepsizes_and_schedules_are_in_the_label() -> None:
     fixed = history([2.0, 1.0], rule="dsgd", schedule="fixed", eta=0.1)
     usual = history([2.0, 1.0], rule="dsgd", eta=0.3)
-    assert labels(plots.draw_history(pd.concat([fixed, usual]))) == ["D-SGD (fixed), eta = 0.1", "D-SGD, eta = 0.3"]
+    assert labels(plots.draw_history(pd.concat([fixed, usual]))) == [
+        *("D-SGD (fixed), eta = 0.1", "D-SGD (diminishing), eta = 0.3"),
+    ]
 
 
 @pytest.mark.parametrize("rule", sorted(BUILT_IN))
@@ -191,3 +193,11 @@ def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:
 
 def test_a_large_directed_graph_is_drawn_without_arrowheads(tmp_path: Path) -> None:
     assert not drawn(topology.directed_ring(plots.MAX_ARROWS + 1), tmp_path / "graph.png").patches
+
+
+def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:
+    figure = plots.draw_history(history([1.0, 0.0, 0.1]))
+    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == plots.LABELS["grad_norm"])
+    assert axis.get_yscale() == "log"
+    (line,) = plots.data_lines(axis)
+    np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, 0.1])

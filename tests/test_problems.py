@@ -1,16 +1,20 @@
 """Problems follow their protocol, identify their data, and refuse what cannot work with one clear line."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+import dnasa
+from dnasa import solve, topology
 from dnasa.core import Array, InputError
 from dnasa.problems import Classification, Custom, LeastSquares, Problem, RobustRegression
 from dnasa.problems.models import perceptron
+from dnasa.studies.comparison import compare
 
 
 def classification(
@@ -275,3 +279,107 @@ def test_the_test_loss_does_not_depend_on_how_many_nodes_are_computed_at_once(mo
     together = LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"]
     monkeypatch.setattr(least_squares, "AT_ONCE", 50)
     np.testing.assert_allclose(LeastSquares(dim=4).evaluate(mean, range(6))["test_loss"], together, rtol=1e-12)
+
+
+# ---------------------------------------------------------------- problems of another class
+
+
+class Minimal:
+    """No subclass of Problem, and nothing but what is required."""
+
+    targets = np.random.default_rng(0).normal(size=(5, 3))
+
+    def start(self, seed: int) -> Array:
+        return np.zeros(3)
+
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        return x - self.targets[list(nodes)]
+
+
+class Subclass(Minimal, Problem):
+    """The same as a subclass of Problem."""
+
+
+def test_a_problem_with_the_required_members_alone_runs_everywhere(tmp_path: Path) -> None:
+    graph, own, inherited = topology.ring(5), cast(Problem, Minimal()), Subclass()
+    options: Any = {"steps": 20, "seed": [0, 1], "evaluate": 10}
+    rules = ["dsgd", "dnasa", "adanasa"]
+    side_by_side = solve(own, graph, rules, eta=[0.1, 0.2], **options)
+    pd.testing.assert_frame_equal(
+        side_by_side.history.drop(columns="seconds"),
+        solve(inherited, graph, rules, eta=[0.1, 0.2], **options).history.drop(columns="seconds"),
+    )
+    saved: Any = {"folder": tmp_path / "run", "checkpoint_every": 10, **options}
+
+    def interrupt(evaluation: Any) -> None:
+        if evaluation.step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solve(own, graph, callback=interrupt, **saved)
+    np.testing.assert_array_equal(solve(own, graph, resume=True, **saved).x, solve(own, graph, **options).x)
+    compared = compare(own, graph, ["dsgd", "dnasa"], [0.1, 0.2], steps=20, metric="consensus", progress=False)
+    assert set(compared.history.rule) == {"dsgd", "dnasa"}
+
+
+def test_optional_members_of_another_class_are_used() -> None:
+    class Fuller(Minimal):
+        nodes, batch, prox = 5, 3, staticmethod(dnasa.prox.l1(10.0))
+
+        def rows(self, node: int) -> int:
+            return 30
+
+        def evaluate(self, mean: Array, nodes: range) -> dict[str, Array]:
+            return {"train_loss": (mean**2).sum(-1)}
+
+    result = solve(cast(Problem, Fuller()), topology.ring(5), "dsgd", eta=0.1, steps=10, evaluate=10)
+    assert (result.x == 0).all()
+    assert result.history[["train_loss", "epochs"]].iloc[-1].tolist() == [0.0, 1.0]
+    with pytest.raises(InputError, match="data for 5 nodes, the topology has 4"):
+        solve(cast(Problem, Fuller()), topology.ring(4), steps=1)
+
+
+class Headless:
+    gradient = Minimal.gradient
+
+
+class Flat:
+    start = Minimal.start
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (Headless(), r"and it has no start \(Headless\)"),
+        (Flat(), r"and it has no gradient \(Flat\)"),
+        (Minimal.gradient, r"and it has no start and no gradient \(function\)"),
+        (None, r"and it has no start and no gradient \(NoneType\)"),
+        (Minimal, "and 'Minimal' is a class"),
+        (Custom, "and 'Custom' is a class"),
+    ],
+)
+def test_a_required_member_that_is_missing_is_named(problem: Any, words: str) -> None:
+    with pytest.raises(InputError, match=rf"must have start\(seed\) and gradient\(x, nodes, seeds, t\), {words}"):
+        solve(problem, topology.ring(5), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("start", "words"), [([0.0, 0.0], "not list"), (np.zeros((2, 2)), r"not an array of shape \(2, 2\)")]
+)
+def test_a_start_that_is_no_vector_is_named(start: Any, words: str) -> None:
+    class Wrong(Minimal):
+        def start(self, seed: int) -> Array:
+            return start
+
+    with pytest.raises(InputError, match=rf"start must return a one-dimensional NumPy array or torch tensor, {words}"):
+        solve(cast(Problem, Wrong()), topology.ring(5), steps=1)
+
+
+def test_an_exception_in_a_problem_of_your_own_says_where_it_was() -> None:
+    class Wrong(Minimal):
+        def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+            return [x, x][t]
+
+    with pytest.raises(IndexError) as error:
+        solve(cast(Problem, Wrong()), topology.ring(5), steps=5)
+    assert error.value.__notes__ == ["In the gradient of nodes 0 to 4 at step 2."]

@@ -1,6 +1,7 @@
 """What a run prints while it is under way: a bar, JSON lines, or nothing."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,6 +88,24 @@ def test_quiet_and_json_lines_exclude_each_other() -> None:
     done = run(*"train --quiet --log-json".split())
     assert done.returncode == 2
     assert done.stderr == "Error: --quiet and --log-json cannot be combined: leave one of them out.\n"
+
+
+def test_redirected_output_has_a_line_each_minute_unless_quiet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: Any = {"rule": ["dsgd", "dnasa"], "eta": 0.001, "steps": 40, "evaluate": 10}
+    dnasa.solve(PROBLEM, dnasa.topology.ring(4), **options)
+    assert capsys.readouterr().err == "", "It took less than a minute."
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    result = dnasa.solve(PROBLEM, dnasa.topology.ring(4), **options)
+    out, err = capsys.readouterr()
+    first, *_, last = err.splitlines()
+    assert first.startswith("Step 1 of 40, 0 samples/s, loss ")
+    loss = result.history[result.history.step == 30].consensus.min()
+    assert re.fullmatch(rf"Step 40 of 40, [\d,]+ samples/s, loss {loss:.4g}, 0:00:00 left", last)
+    assert out == ""
+    dnasa.solve(PROBLEM, dnasa.topology.ring(4), progress=False, **options)
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unknown_progress_is_refused_before_the_run_begins(tmp_path: Path) -> None:

@@ -17,12 +17,14 @@ import pytest
 import torch
 from launching import ENVIRONMENT, PATIENCE, free_port
 from test_optim import backward, flat, model
+from torch.distributed import PrefixStore, TCPStore
 
 import dnasa
 from dnasa.core import Array, InputError, Network, ProcessLost, RunError
 from dnasa.networks import elastic
 from dnasa.networks.elastic import Exchange, leave, open_store, serve
 from dnasa.networks.members import Member, Members
+from dnasa.networks.monitor import Monitor, StoreBoard
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
 
@@ -321,6 +323,75 @@ def test_when_the_store_has_ended_an_error_says_so() -> None:
 
 
 # ---------------------------------------------------------------- what users give
+
+
+DAMAGED = [
+    b"",
+    b"damaged",
+    b"\xff",
+    b"[" * 20_000,
+    b"null",
+    b"3",
+    b"[]",
+    b"{}",
+    b'["a"]',
+    b'{"beats": 1, "calls": [], "failure": "", "ended": false}',
+    b'{"beats": 1, "calls": {"1 1": 3}, "failure": "", "ended": false}',
+    b'{"beats": 1, "calls": {}, "failure": "", "ended": false, "more": 1}',
+    b'[0, "name", "127.0.0.1", 99999999]',
+    b'[0, "name", "...", 1]',
+    b'[7, "name", "127.0.0.1", 1]',
+    b'[[0, "name", 5, 1]]',
+]
+
+
+def test_a_damaged_report_is_ignored(port: int) -> None:
+    stores: list[Any] = [open_store("127.0.0.1", port, PATIENCE) for _ in range(2)]
+    monitor = Monitor(StoreBoard(stores[0], "0", ["0", "1"]), 0, 2, interval=1000)
+    good = '{"beats": 1, "calls": {"1 4": "step 4"}, "failure": "", "ended": false}'
+    stores[1].set("1", good)
+    monitor._beat()
+    for text in DAMAGED:
+        stores[1].set("1", text)
+        monitor._beat()
+        assert monitor.problem is None
+        assert monitor.reports[1] is not None
+        assert monitor.reports[1].calls == {"1 4": "step 4"}
+    assert monitor.quiet[1] == len(DAMAGED)
+    stores[1].set("1", good.replace('""', '"out of memory"'))
+    monitor._beat()
+    assert isinstance(monitor.problem, RunError)
+    monitor.close()
+
+
+def test_damaged_values_in_the_store_are_replaced(port: int) -> None:
+    store = open_store("127.0.0.1", port, PATIENCE)
+    for run, text in enumerate(DAMAGED):
+        foreign: Any = PrefixStore(f"dnasa run {run}", store)
+        for key in ("place 0", "1 here 0", "1 members"):
+            foreign.set(key, text)
+        members = Members(store, 1, 20.0, None)
+        members.begin()
+        assert members.run == run
+        assert members.list == [members.me]
+        assert members.me.node == 0
+        members.monitor.close()  # type: ignore[union-attr]
+        members.listener.close()
+
+
+def test_a_store_of_something_else_is_refused(port: int) -> None:
+    PrefixStore("dnasa", open_store("127.0.0.1", port, PATIENCE)).set("run", "mine")
+    with pytest.raises(InputError, match="is damaged: start a new `dnasa rendezvous`"):
+        Members(open_store("127.0.0.1", port, PATIENCE), 1, 20.0, None)
+
+
+def test_whoever_reaches_the_store_can_read_it_and_write_to_it(port: int) -> None:
+    members = Members(open_store("127.0.0.1", port, PATIENCE), 1, 20.0, None)
+    foreign = PrefixStore("dnasa run 0", TCPStore("127.0.0.1", port, is_master=False))
+    assert members.me.name.encode() in foreign.get("place 0")
+    foreign.set("admits", "")
+    assert members.store.get("admits") == b""
+    members.listener.close()
 
 
 def test_all_processes_must_have_the_same_graph(port: int) -> None:

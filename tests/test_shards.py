@@ -15,6 +15,9 @@ from test_own_data import encoding_of
 
 from dnasa import data
 from dnasa.core import InputError
+from dnasa.data import agreement
+from dnasa.data.own import Split
+from dnasa.data.rows import of_frame
 from dnasa.studies import tasks
 
 
@@ -139,6 +142,9 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
     rows, parts = data.from_shards(tmp_path / "d", range(3), 3, "kind")
     assert [len(part) for part in parts] == [7, 32, 15]
     assert rows.test_counts == (1, 8, 4)
+    assert rows.sites == (("bonn", 7), ("oslo", 32), ("rome", 15))
+    for other, _ in in_processes(tmp_path / "d", [range(1), range(1, 3)], 3, target="kind"):
+        assert other.sites == rows.sites
     with pytest.raises(InputError, match=r"3 sites \(bonn, oslo, rome\), and there are 4 nodes: give --nodes 3"):
         data.from_shards(tmp_path / "d", range(4), 4, "kind")
 
@@ -155,7 +161,7 @@ def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path: Path)
         (npy(X), "node-0.npz: it is not an archive"),
         (npz(inputs=X, labels=1), "node-0.npz: There are 10 rows of inputs but 1 labels"),
         (npz(inputs=X[:0], labels=Y[:0]), "inputs of node-0.npz must be numbers"),
-        (npz(inputs=X[:, :1], labels=Y), "shape"),
+        (npz(inputs=X[:, :1], labels=Y), "node-1 has a column '1', which the other sites do not"),
         (npz(inputs=np.full((10, 2), np.inf), labels=Y), "node-0.npz: Column '0' has an infinite value"),
     ],
 )
@@ -168,7 +174,7 @@ def test_a_damaged_shard_is_refused(tmp_path: Path, content: bytes, words: str) 
 def test_nodes_that_do_not_fit_together_or_are_missing_are_refused(tmp_path: Path) -> None:
     made = frames()
     folder = write(tmp_path / "d", [made[0], made[1].rename(columns={"age": "years"})])
-    with pytest.raises(InputError, match="column 'years'"):
+    with pytest.raises(InputError, match=r"node-1 has no column 'age', which node-0 has \(it has a column 'years'"):
         data.from_shards(folder, range(2), 2, "kind")
     with pytest.raises(InputError, match=r"has node-1\.csv, but there are 1 nodes: give --nodes 2"):
         data.from_shards(folder, range(1), 1, "kind")
@@ -176,3 +182,121 @@ def test_nodes_that_do_not_fit_together_or_are_missing_are_refused(tmp_path: Pat
         data.from_shards(folder, range(3), 3, "kind")
     with pytest.raises(InputError, match="no folder"):
         data.from_shards(tmp_path / "nowhere", range(1), 1)
+
+
+# ---------------------------------------------------------------- whether sites fit together
+
+
+def sites(folder: Path, made: dict[str, pd.DataFrame]) -> Path:
+    folder.mkdir()
+    for name, frame in made.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
+    made = frames()
+    shuffled = [made[0], made[1][["town", "kind", "size", "age"]], made[2][["kind", "size", "town", "age"]]]
+    plain, _ = data.from_shards(write(tmp_path / "plain", made), range(3), 3, "kind")
+    rows, _ = data.from_shards(write(tmp_path / "shuffled", shuffled), range(3), 3, "kind")
+    assert encoding_of(rows).to_json() == encoding_of(plain).to_json()
+    np.testing.assert_array_equal(rows.inputs, plain.inputs)
+    np.testing.assert_array_equal(rows.test_inputs, plain.test_inputs)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda f: f.drop(columns="age"),
+            "^oslo has no column 'age', which bonn has: add or rename it, or leave it out wi",
+        ),
+        (
+            lambda f: f.assign(more=1),
+            "^oslo has a column 'more', which the other sites do not have: remove it, or leave it",
+        ),
+        (lambda f: f.rename(columns={"age": "Age"}), r"^oslo has no column 'age', .* \(it has a column 'Age'"),
+        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text, such as 'old'; at bonn it holds numbers"),
+        (
+            lambda f: f.assign(town=range(len(f))),
+            "^Column 'town' of oslo holds numbers; at bonn it holds text, such as",
+        ),
+    ],
+)
+def test_a_column_that_does_not_fit_is_named_with_its_site(tmp_path: Path, change: Any, words: str) -> None:
+    made = dict(zip(("bonn", "oslo", "rome"), frames((20, 40, 20)), strict=True))
+    folder = sites(tmp_path / "d", made | {"oslo": change(made["oslo"])})
+    for blocks in ([range(3)], [range(1), range(1, 3)]):
+        with pytest.raises(InputError, match=words):
+            in_processes(folder, blocks, 3, target="kind")
+
+
+def test_targets_by_position_must_be_the_same_column(tmp_path: Path) -> None:
+    made = frames((20, 20, 20))
+    folder = sites(tmp_path / "d", {"bonn": made[0], "oslo": made[1][["kind", "size", "town", "age"]]})
+    with pytest.raises(InputError, match="target of bonn is 'kind' and that of oslo 'age': give --target by name"):
+        data.from_shards(folder, range(2), 2, "3")
+
+
+def patients(rng: np.random.Generator, rows: int) -> pd.DataFrame:
+    """Like real ones: skewed, heavy-tailed, mostly zero, rare, and related to the class."""
+    ill = rng.random(rows) < 0.3
+    frame = pd.DataFrame({"age": rng.normal(50 + 15 * ill, 18), "dose": rng.lognormal(3 + ill, 1)})
+    frame["income"], frame["visits"] = rng.pareto(1.2, rows), rng.poisson(0.4 + ill)
+    frame["flag"], frame["shift"] = (rng.random(rows) < 0.002).astype(int), rng.normal(size=rows)
+    frame["status"] = np.where(ill & (rng.random(rows) < 0.8), "severe", rng.choice(["mild", "none"], rows))
+    frame["ward"] = [f"w{word}" for word in rng.integers(0, 60, rows)]
+    return frame.assign(kind=np.where(ill, "ill", "well"))
+
+
+def warned(made: Sequence[pd.DataFrame], names: Sequence[str] = ()) -> tuple[str, ...]:
+    whole = [Split(of_frame(frame, "kind", "the frame"), None) for frame in made]
+    named = [
+        split.summary(None)._replace(site=(names or [f"s{i}" for i in range(99)])[i]) for i, split in enumerate(whole)
+    ]
+    return tuple(agreement.warnings(agreement.aligned(named)))
+
+
+@pytest.mark.parametrize("how", ["iid", "contiguous", "dirichlet(1)", "dirichlet(0.1)"])
+def test_sites_that_differ_honestly_give_no_warning(how: str) -> None:
+    for seed in range(2):
+        frame = patients(np.random.default_rng(seed), 1500)
+        labels = (frame.kind == "ill").to_numpy().astype(int)
+        for nodes in (2, 3, 10):
+            parts = [frame.iloc[shard] for shard in data.partition(how, labels, nodes) if len(shard) >= 5]
+            assert warned(parts) == ()
+
+
+@pytest.mark.parametrize("column", ["age", "dose"])
+@pytest.mark.parametrize("factor", [88, 1 / 88])
+@pytest.mark.parametrize("wrong", [[1], [1, 4]])
+def test_a_site_in_other_units_is_named(column: str, factor: float, wrong: list[int]) -> None:
+    frame = patients(np.random.default_rng(0), 1500)
+    parts = [frame.iloc[node::6].copy() for node in range(6)]
+    for node in wrong:
+        parts[node][column] *= factor
+    found = warned(parts)
+    assert len(found) == len(wrong)
+    for line, node in zip(found, wrong, strict=True):
+        assert line.startswith(f"Column '{column}' of s{node} has mean")
+        assert line.endswith("is it in other units?")
+    assert len(warned([parts[0], parts[1]])) == 1
+
+
+def test_other_spellings_and_words_of_a_site_are_named() -> None:
+    frame = patients(np.random.default_rng(0), 600)
+    parts = [frame.iloc[node::3].copy() for node in range(3)]
+    parts[1]["status"] = parts[1].status.replace("severe", "Severe ")
+    parts[2]["status"] = parts[2].status.map({"severe": "schwer", "mild": "leicht", "none": "keine"})
+    parts[1]["kind"] = parts[1].kind.replace("ill", "ILL")
+    named = warned(parts, ("bonn", "oslo", "rome"))
+    assert [line[: line.index(",")] for line in named] == [
+        "Column 'status' of oslo has 'Severe '",
+        "Column 'status' of rome has no category that another site has",
+        "Column 'kind' of oslo has 'ILL'",
+    ]
+    assert "different classes" in named[2]
+    hospitals = [
+        part.assign(status=f"of {node}") for node, part in enumerate([frame.iloc[node::3] for node in range(3)])
+    ]
+    assert warned(hospitals) == ()

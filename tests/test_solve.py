@@ -417,6 +417,29 @@ def test_large_finite_gradients_are_not_divergence(library: ModuleType) -> None:
     assert result.runs.diverged.isna().all()
 
 
+def test_a_run_that_ends_with_an_absurd_loss_has_diverged_though_it_is_finite(tmp_path: Path) -> None:
+    """x <- -2 x: the loss is 4^t / 2, above 1e6 from step 12 on; a run that has come back has not diverged."""
+    problem = Custom(lambda x, node, rng: x, start=np.ones(1), loss=lambda x, node: float(x @ x) / 2)
+
+    def exploding(t: int) -> float:
+        return 3.0
+
+    def recovering(t: int) -> float:
+        return 3.0 if t < 15 else 1.0
+
+    etas = [exploding, recovering]
+    result = dnasa.solve(problem, topology.complete(2), "dsgd", eta=etas, steps=20, evaluate=4, folder=tmp_path / "a")
+    assert result.runs.diverged.fillna(-1).tolist() == [12, -1]
+    assert result.runs.diverged_node.isna().all()
+    lost, back = (result.history[result.history.run == run].set_index("step") for run in (0, 1))
+    assert lost.consensus.isna().tolist() == lost.train_loss.isna().tolist() == [False] * 3 + [True] * 3
+    assert back.train_loss[12] > 1e6
+    assert back.train_loss[20] == 0
+    assert Result.load(tmp_path / "a").history.consensus.isna().tolist() == result.history.consensus.isna().tolist()
+    late = dnasa.solve(problem, topology.complete(2), "dsgd", eta=exploding, steps=20, evaluate=[20])
+    assert late.runs.diverged.isna().all(), "The start was not measured, so nobody knows how large is absurd."
+
+
 def test_divergence_is_recorded_with_its_step_and_node() -> None:
     class Broken(LeastSquares):
         def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:

@@ -21,9 +21,10 @@ from test_resume import run
 import dnasa
 from dnasa import Result, plots
 from dnasa.core import InputError, Interrupted
-from dnasa.rules.registry import BUILT_IN
+from dnasa.rules.registry import BUILT_IN, variants
 from dnasa.statistics import final
 from dnasa.studies import comparison, fig3, fig4, network_tasks, networks, study, study_file
+from dnasa.studies.comparison import schedule_of
 from dnasa.studies.study_report import StudyReport
 
 pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
@@ -387,9 +388,20 @@ def test_a_shipped_study_can_be_read_and_has_a_description(name: str) -> None:
     assert f"\n{name}: " in f"\n{done.stdout}"
 
 
+def rule_of(text: str) -> str:
+    return text.partition(":")[0]
+
+
+def _check_schedules_of_the_published_numbers(rules: list[str]) -> None:
+    """They were measured with the default schedule of each rule."""
+    for text in rules:
+        assert variants(text, [1.0], schedule_of(text)) == variants(rule_of(text), [1.0])
+
+
 def test_the_study_of_methods_has_every_rule() -> None:
     for cell in study_file.read(study_file.find("methods")).cells:
-        assert {*cell.settings["rules"], "sgp", "push_dsgt"} == BUILT_IN
+        assert {*map(rule_of, cell.settings["rules"]), "sgp", "push_dsgt"} == BUILT_IN
+        _check_schedules_of_the_published_numbers(cell.settings["rules"])
         assert cell.settings["seeds"] == 5
 
 
@@ -416,8 +428,10 @@ def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies() -> None
 def test_the_network_study_as_a_file_has_its_settings() -> None:
     for cell in study_file.read(study_file.find("networks")).cells:
         task = network_tasks.TASKS[cell.problem]
-        assert {*cell.settings["rules"]} == {*networks.UNTUNED, *networks.TUNED}
-        assert all((*cell.settings["etas"][rule],) == task.etas[rule] for rule in networks.TUNED)
+        assert {*map(rule_of, cell.settings["rules"])} == {*networks.UNTUNED, *networks.TUNED}
+        grids = {rule_of(text): (*grid,) for text, grid in cell.settings["etas"].items()}
+        assert all(grids[rule] == task.etas[rule] for rule in networks.TUNED)
+        _check_schedules_of_the_published_numbers(cell.settings["rules"])
         assert (cell.settings["steps"], cell.settings["seeds"]) == (task.steps, networks.SEEDS)
         assert cell.graph in networks.GRAPHS
         assert cell.partition in ("iid", task.different)

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dnasa
 from dnasa import topology
 from dnasa.core import Array, InputError
 from dnasa.topology import spectrum
@@ -65,6 +66,8 @@ def a_size_for(name: str, n: int) -> int:
     """A number of nodes that the graph can have, not above 2n where it can choose."""
     if name == "paper_random":
         return 8
+    if name in ("grid", "torus"):
+        return 2 * n if n > 1 else n  # not prime
     return 1 << n.bit_length() if name in ("hypercube", "one_peer") else 2 * n if name == "ladder" else n
 
 
@@ -207,6 +210,11 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> No
         (lambda: topology.grid(-3), "at least one node"),
         (lambda: topology.ladder(7), "even"),
         (lambda: topology.hypercube(6), "power of two"),
+        (
+            lambda: topology.torus(7),
+            "7 is prime, so a torus of 7 nodes would be a ring: take 6 or 8 nodes, or the ring",
+        ),
+        (lambda: topology.grid(3), "3 is prime, so a grid of 3 nodes would be a path: take 4 nodes, or the path"),
         (lambda: topology.random(8, p=0), "probability"),
         (lambda: topology.random(8, p=float("nan")), "probability .* not nan"),
         (lambda: topology.TOPOLOGIES["random"](8, p="half"), "probability .* not 'half'"),
@@ -337,6 +345,94 @@ def test_weights_do_not_depend_on_the_number_of_threads() -> None:
     ]
     assert answers[0].count("nodes") == 3
     assert answers[0] == answers[1]
+
+
+# ---------------------------------------------------------------- graphs of the user's own, by name
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs registered by a test are forgotten."""
+    monkeypatch.setattr(topology.graphs, "TOPOLOGIES", dict(topology.TOPOLOGIES))
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_graph_is_made_by_its_name_and_keeps_it() -> None:
+    """A networkx graph, a W, or a topology."""
+    topology.register("wheel", nx.wheel_graph)
+    np.testing.assert_array_equal(topology.make("wheel", 8).weights, topology.from_networkx(nx.wheel_graph(8)).weights)
+    lazy = topology.make("wheel", 8, "lazy")
+    assert lazy.smallest_eigenvalue > -1e-9
+    topology.register("matrix", lambda n: np.full((n, n), 1 / n))
+    topology.register("sparse-random", lambda n, weights=None: topology.random(n, p=0.5, weights=weights))
+    topology.register("turns", lambda n: topology.changing([topology.ring(n), topology.complete(n)]))
+    for name in ("wheel", "matrix", "sparse-random", "turns"):
+        assert topology.make(name, 8).name == name
+    assert topology.make("sparse-random", 8, "metropolis").parameters == "p = 0.5, seed 0"
+
+
+@pytest.mark.usefixtures("registry")
+def test_a_registered_graph_is_used_by_name_in_solve() -> None:
+    topology.register("matrix", lambda n: np.full((n, n), 1 / n))
+    problem = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(2), nodes=4)
+    by_name, given = (dnasa.solve(problem, g, steps=5, progress=False) for g in ("matrix", topology.make("matrix", 4)))
+    np.testing.assert_array_equal(by_name.x, given.x)
+    assert by_name.settings["topology"] == "matrix"
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("name", "make", "words"),
+    [
+        ("ring", nx.cycle_graph, "'ring' is a built-in topology: choose another name"),
+        ("my ring", nx.cycle_graph, "A topology's name consists of letters, digits, - and _; 'my ring' does not"),
+        ("mine", nx.cycle_graph(8), "The maker of topology 'mine' must be a function of the number of nodes"),
+        ("mine", lambda n: nx.cycle_graph(n + 1), "Topology 'mine': Its function returned 9 nodes in place of 8"),
+        (
+            "mine",
+            lambda n: np.triu(np.ones((n, n))),
+            r"Topology 'mine': W must be symmetric.* W\[0, 1\] = 1 but W\[1, 0\]",
+        ),
+        ("mine", lambda n: None, "Topology 'mine': W must be a matrix"),
+        ("mine", nx.empty_graph, "Topology 'mine': The graph is not connected"),
+    ],
+)
+def test_a_graph_that_cannot_be_registered_or_made_is_refused(name: str, make: Any, words: str) -> None:
+    def use() -> None:
+        topology.register(name, make)
+        topology.make(name, 8)
+
+    with pytest.raises(InputError, match=words):
+        use()
+
+
+@pytest.mark.usefixtures("registry")
+def test_weights_are_refused_for_a_w() -> None:
+    topology.register("matrix", lambda n: np.full((n, n), 1 / n))
+    with pytest.raises(InputError, match="Topology 'matrix': It has weights of its own: leave weights out"):
+        topology.make("matrix", 4, "lazy")
+
+
+def test_a_networkx_graph_keeps_its_name() -> None:
+    assert topology.from_networkx(nx.path_graph(3)).name == "networkx"
+    assert topology.from_networkx(nx.path_graph(3), name="line").name == "line"
+    assert topology.from_networkx(nx.karate_club_graph()).name == "Zachary's Karate Club"
+    assert topology.without(topology.ring(4), [1]).name == "ring"
+
+
+@pytest.mark.parametrize(
+    ("graph", "line"),
+    [
+        (topology.ring(8), "ring: 8 nodes, degree 2, rho = 0.8047"),
+        (topology.random(8), "random (p = 0.8, seed 0): 8 nodes, degree 4 to 7, rho = 0.5"),
+        (topology.torus(12), "torus (3 x 4): 12 nodes, degree 4, rho = 0.7143"),
+        (topology.directed_ring(5), "directed_ring: 5 nodes, directed, degree 1, rho = 0.809"),
+        (topology.one_peer(8), "one_peer: 8 nodes, 3 graphs in turn, degree 1, rho = 0"),
+        (topology.ring(1), "ring: 1 node, degree 0, rho = 0"),
+    ],
+)
+def test_a_graph_is_printed_as_one_line(graph: topology.Topology | topology.Changing, line: str) -> None:
+    assert str(graph) == repr(graph) == line
 
 
 def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order() -> None:

@@ -273,7 +273,7 @@ def small_problem() -> tuple[Any, Dataset]:
 def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
     home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model, rows = dnasa.load(home / "own"), dnasa.data.load(str(home / "classification.csv"), "kind")
+    model, rows = dnasa.load(home / "own", trust=True), dnasa.data.load(str(home / "classification.csv"), "kind")
     assert f"Executing {home / 'own' / 'model.py'}" in capfd.readouterr().err
     accuracy = (model.predict(table()) == table().kind).mean()
     assert accuracy > 0.8
@@ -285,7 +285,7 @@ def test_a_network_of_the_users_own_is_loaded_from_its_copy_with_its_batch_norm(
 def test_a_changed_copy_is_not_executed(copied: Path) -> None:
     (copied / "model.py").write_text(NET + "raise SystemExit\n")
     with pytest.raises(InputError, match="is not the file that the model was trained with: it is not executed"):
-        dnasa.load(copied)
+        dnasa.load(copied, trust=True)
 
 
 def test_no_other_file_is_executed(copied: Path, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_no_other_file_is_executed(copied: Path, tmp_path: Path) -> None:
     for name in (f"{tmp_path}/evil.py:make", "../evil.py:make"):
         (copied / "model.json").write_text(json.dumps(about | {"model": name}))
         with pytest.raises(InputError, match="it is not executed"):
-            dnasa.load(copied)
+            dnasa.load(copied, trust=True)
 
 
 DAMAGE = {
@@ -326,7 +326,7 @@ def test_a_run_killed_before_its_model_was_written_gets_it_when_resumed(
     for name in ("model.json", "model.safetensors", "evaluation.json"):
         (copied / name).unlink()
     history = (copied / "history.csv").read_bytes()
-    run("resume", copied)
+    run("resume", copied, "--trust")
     assert (copied / "model.json").read_bytes() == before[0]
     assert all((value == before[1][name]).all() for name, value in load_file(copied / "model.safetensors").items())
     assert (copied / "evaluation.json").exists()
@@ -368,6 +368,25 @@ def test_each_node_is_tested_with_its_own_parameters() -> None:
     expected = problem.accuracies(x)
     np.testing.assert_allclose(evaluation.of_nodes(measured), expected, atol=1e-6)
     assert expected[0] != expected[1]
+
+
+def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> None:
+    from sklearn.metrics import r2_score
+
+    rows, model = dnasa.data.load(str(home / "regression.csv"), "value"), dnasa.load(home / "regression")
+    parts = [(rows.inputs[part], rows.labels[part]) for part in (slice(0, 50), slice(50, 50), slice(50, 160))]
+    measured = evaluated(home / "regression") | evaluation.at_sites(model, parts, "training")
+    first, none, last = evaluation.of_sites(measured)
+    assert np.isnan(none)
+    for found, (inputs, labels) in ((first, parts[0]), (last, parts[2])):
+        assert found == pytest.approx(r2_score(labels, model.outputs(inputs)), abs=1e-6)
+
+
+def test_the_models_of_the_nodes_that_are_left_have_their_numbers() -> None:
+    measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": [9.0, 8.0], "confusion": [[[5, 1], [2, 2]]]}
+    measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7) | {"members": [0, 2]}
+    assert list(dict(report.tables(measured))["Each node's own model"].node) == [0, 2]
+    assert list(dict(report.tables(measured, ["bonn", "köln", "ulm"]))["Each site"].site) == ["bonn", "ulm"]
 
 
 def test_a_calibrated_model_has_no_calibration_error() -> None:
@@ -455,7 +474,16 @@ def test_many_classes_are_reported_by_their_most_frequent_errors() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"names": []}, {"confusion": [[1]]}, {"task": "x"}, {"rows": "9"}, {"nodes": [None]}, {"right": ["a"] * 10}],
+    [
+        {"names": []},
+        {"confusion": [[1]]},
+        {"task": "x"},
+        {"rows": "9"},
+        {"nodes": [None]},
+        {"members": ["a"]},
+        {"site_totals": [1], "site_scores": [-1]},
+        {"right": ["a"] * 10},
+    ],
 )
 def test_a_damaged_evaluation_gets_one_clear_line(change: dict[str, Any], home: Path, tmp_path: Path) -> None:
     stored = json.loads((home / "classification" / "evaluation.json").read_text())
@@ -473,9 +501,9 @@ def test_the_exported_model_predicts_what_ours_predicts(
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    run("export", home / task, "--onnx", tmp_path / "model.onnx")
+    run("export", home / task, "--onnx", tmp_path / "model.onnx", "--trust")
     assert "differ from ours by at most" in capsys.readouterr().out
-    model = dnasa.load(home / task)
+    model = dnasa.load(home / task, trust=True)
     encoded = model.encoding.encode(table())
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for rows in (encoded, encoded[:1]):
@@ -492,14 +520,20 @@ def test_export_without_its_packages_names_them(
     assert "pip install 'dnasa[onnx]'" in line
 
 
-def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path: Path) -> None:
-    for node in range(3):
-        table()[[*INPUTS, "kind"]][node::3].to_csv(tmp_path / f"node-{node}.csv", index=False)
+@pytest.mark.parametrize("common", [False, True])
+def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, tmp_path: Path) -> None:
+    """The joint model at each site is measured there: on its test rows, or on all of its rows where the test is common."""
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    for node, name in enumerate(["bonn", "köln", "ulm"]):
+        table()[[*INPUTS, "kind"]][node::3].to_csv(sites / f"{name}.csv", index=False)
+    if common:
+        table()[[*INPUTS, "kind"]][:39].to_csv(sites / "test.csv", index=False)
     graph = dnasa.topology.complete(3)
 
     def train(network: Network, folder: Path) -> None:
         gather = network.allgather_text
-        rows, shards = dnasa.data.from_shards(tmp_path, network.local_nodes, 3, "kind", allgather_text=gather)
+        rows, shards = dnasa.data.from_shards(sites, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
         result = dnasa.solve(problem, graph, steps=30, network=network, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
@@ -513,6 +547,19 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(tmp_path: Path
     assert alone["rows"] == sum(map(sum, together["confusion"])) == 39
     assert alone["confusion"] == together["confusion"]
     assert alone["nodes"] == together["nodes"]
+    for name in ("site_kind", "site_scores", "site_totals"):
+        assert alone[name] == together[name]
+    assert alone["site_kind"] == ("training" if common else "test")
+    assert alone["site_totals"] == ([67.0, 67.0, 66.0] if common else [13.0] * 3)
+    if common:
+        model = dnasa.load(folders[0])
+        right = [float((model.predict(table()[i::3]) == table()[i::3].kind).sum()) for i in range(3)]
+        assert alone["site_scores"] == right
+    else:
+        assert sum(alone["site_scores"]) == np.trace(alone["confusion"])
+    frame = dict(report.tables(alone, ["bonn", "köln", "ulm"]))["Each site"]
+    assert list(frame.site) == ["bonn", "köln", "ulm"]
+    np.testing.assert_array_equal(frame.iloc[:, 1], evaluation.of_sites(alone))
 
 
 @pytest.mark.long

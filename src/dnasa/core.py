@@ -4,7 +4,8 @@ Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers eac
 node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -73,6 +74,23 @@ class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
 
 
+@contextmanager
+def naming(what: Callable[[], str]) -> Iterator[None]:
+    """Around functions of the user's: what they raise becomes one line that names them, with the exception as its cause."""
+    try:
+        yield
+    except (InputError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
+        raise InputError(f"{what()} raised {text}.") from error
+
+
+def named(nodes: Sequence[int]) -> str:
+    """These consecutive nodes, in words."""
+    return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
+
+
 # ---------------------------------------------------------------- rules
 
 
@@ -103,6 +121,11 @@ class Needs(NamedTuple):
     smallest_eigenvalue: float = -1.0
     directed: bool = False
     doubly_stochastic: bool = False
+
+    @property
+    def allows_push_sum(self) -> bool:
+        """Whether the rule can be used on a directed graph once `push_sum` wraps it."""
+        return not self.doubly_stochastic and self.smallest_eigenvalue <= -1
 
 
 def nothing(state: State, t: int) -> Messages:
@@ -143,7 +166,7 @@ class Rule(NamedTuple):
     - `restart(state)` is applied when nodes left or joined; by default the rule starts anew at x.
     - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
     - `needs` says what the rule needs of W.
-    - `form` declares a known form that the engine has a fast path for (`rules/forms.py`).
+    - `form` declares a known form that the engine has a fast path for; set by `rules.forms.declare`.
     """
 
     init: Callable[[Array], State]
@@ -157,6 +180,11 @@ class Rule(NamedTuple):
     estimate: Callable[[State], Array | None] = no_estimate
     needs: Needs = Needs()
     form: Any = None
+
+    def __repr__(self) -> str:
+        name = getattr(self.send, "__qualname__", "").partition(".")[0]
+        own = [field for field, default in self._field_defaults.items() if getattr(self, field) is not default]
+        return f"Rule {name}" + f" with {', '.join(own)}" * bool(own)
 
     @property
     def hides(self) -> bool:
@@ -228,6 +256,9 @@ class Channel(NamedTuple):
     size: Callable[[Array], float] | None = None
     fixed_graph: bool = False
 
+    def __repr__(self) -> str:
+        return f"Channel {self.settings}"
+
 
 @dataclass(frozen=True)
 class Network:
@@ -267,6 +298,14 @@ class Network:
     next_call: Callable[[], str] = lambda: "step"
     note: Callable[[str], None] = lambda call: None
     fail: Callable[[str], None] = lambda reason: None
+
+    def __repr__(self) -> str:
+        parts = [
+            str(self.topology or f"{self.nodes:,} nodes"),
+            f"{len(self.local_nodes)} of them here" * (not self.simulated),
+        ]
+        parts += [f"{self.rounds} rounds" * (self.rounds > 1), str(self.channel or "")]
+        return f"Network {', '.join(filter(None, parts))}"
 
     def __post_init__(self) -> None:
         for name in ("local_nodes", "node_ids"):
@@ -328,6 +367,14 @@ def choose(kind: str, name: str, known: Any) -> Any:
     if name not in known:
         raise InputError(f"Unknown {kind} '{name}'. Choose from: {', '.join(known)}.")
     return known[name]
+
+
+def check_new_name(kind: str, name: Any, built_in: Collection[str]) -> None:
+    """Refuse a name under which nothing can be registered."""
+    if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise InputError(f"A {kind}'s name consists of letters, digits, - and _; '{name}' does not.")
+    if name in built_in:
+        raise InputError(f"'{name}' is a built-in {kind}: choose another name.")
 
 
 def positive(name: str, value: Any) -> None:

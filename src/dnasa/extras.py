@@ -9,6 +9,7 @@ from dnasa.core import InputError
 EXTRAS = {  # the module: the name of its package, and the extra that installs it
     "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"),
+    "openpyxl": ("openpyxl", "excel"),
     "onnxruntime": ("onnxruntime", "onnx"),
     "onnxscript": ("onnxscript", "onnx"),
     "PIL": ("Pillow", "data"),

@@ -11,7 +11,7 @@ import traceback
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, BinaryIO
 
 from dnasa.core import InputError
@@ -102,9 +102,20 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     return thing
 
 
-def execute(path: Path, name: str) -> ModuleType:
-    """A Python file as a module of that name."""
-    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+class _Source(SourceFileLoader):
+    """Runs this code: a `__pycache__` beside the file is neither read nor written."""
+
+    def __init__(self, name: str, path: Path, code: bytes):
+        super().__init__(name, str(path))
+        self.code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.code, self.path)
+
+
+def execute(path: Path, name: str, code: bytes) -> ModuleType:
+    """The code of a Python file as a module of that name."""
+    spec = spec_from_loader(name, _Source(name, path, code))
     module = module_from_spec(spec)  # type: ignore[arg-type]
     sys.modules[name] = module
     spec.loader.exec_module(module)  # type: ignore[union-attr]

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from dnasa import statistics
 from dnasa.core import COLUMNS, InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
-from dnasa.rules.registry import CUSTOM, RULES
+from dnasa.rules.registry import CUSTOM, Look, look
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,20 +79,27 @@ def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4)
         return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def title(rule: str) -> str:
-    """The title a rule is registered with; rules without a name are "custom rule 1", "custom rule 2", ..."""
-    if rule in RULES:
-        return RULES[rule].title or rule
+Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
+NONE: Looks = {}
+
+
+def look_of(rule: str, stored: Looks = NONE) -> Look:
+    """As it is registered or stored; rules without a name are "custom rule 1", "custom rule 2", ..."""
     kind, _, number = rule.partition(" ")
-    return f"custom rule {number}".rstrip() if kind == CUSTOM else rule
+    unnamed = Look(f"custom rule {number}".rstrip() if kind == CUSTOM else rule)
+    return look(rule) or stored.get(rule, unnamed)
 
 
-def colours(rules: Iterable[str]) -> dict[str, str]:
-    """The colour of each rule: the registered one, or else one that no other of these rules has."""
+def title(rule: str, stored: Looks = NONE) -> str:
+    return look_of(rule, stored).title
+
+
+def colours(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
+    """The colour of each rule: the registered or stored one, or else one that no other of these rules has."""
     names = list(dict.fromkeys(rules))
     own: dict[str, str] = {}
     for name in names:
-        colour = _hex(RULES[name].colour) if name in RULES else None
+        colour = _hex(look_of(name, stored).colour)
         if colour is not None and colour not in own.values():
             own[name] = colour
     free = cycle([colour for colour in PALETTE if colour not in own.values()] or PALETTE)
@@ -191,6 +198,9 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
     if log and positive:
         axis.set_yscale("log")
+        for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
+            heights = np.asarray(line.get_ydata(), dtype=float)
+            line.set_ydata(np.where(heights > 0, heights, np.nan))
 
 
 def data_lines(axis: "Axes") -> list[Any]:
@@ -235,10 +245,9 @@ def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
     return rows.assign(number=rows.groupby([*statistics.VARIANT, "seed"], dropna=False).run.rank("dense").astype(int))
 
 
-def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1) -> str:
-    """What distinguishes a variant: the schedule only where it is not the rule's default."""
-    name = title(str(rule))
-    default = next(iter(RULES[rule].schedules)) if rule in RULES else None
+def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, stored: Looks = NONE) -> str:
+    """What distinguishes a variant; of rules without a stepsize, the schedule only where it is not the default."""
+    name, _, default = look_of(str(rule), stored)
     if isinstance(schedule, str) and schedule not in (default, CUSTOM):
         name += f" ({schedule})"
     if isinstance(eta, float) and np.isfinite(eta):
@@ -277,7 +286,8 @@ def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
             style |= {"node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: both directions can be seen
     nx.draw_networkx_edges(graph, places, ax=axis, **style)
     nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
-    axis.set_title(f"{topology.name}, n = {n}, rho = {topology.rho:.3f}", fontsize=10)
+    shown = (topology.name, topology.parameters, f"n = {n}", f"rho = {topology.rho:.3f}")
+    axis.set_title(", ".join(filter(None, shown)), fontsize=10)
     axis.set_aspect("equal")
     axis.axis("off")
 

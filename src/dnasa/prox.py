@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import like, maximum, minimum, moderate, nonzero, norm, to_numpy
-from dnasa.core import Array, InputError, Prox, positive
+from dnasa.core import Array, InputError, Prox, named, naming, positive
 
 __all__ = ["ball", "box", "l1"]
 
@@ -60,8 +60,11 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
     The rows of x belong to these nodes; without them, x is a mean iterate.
     """
 
+    where = "the mean iterate" if nodes is None else named(nodes)
+
     def applied(x: Array, step: Any) -> Array:
-        y = prox(x, step)
+        with naming(lambda: f"prox at {where}"):
+            y = prox(x, step)
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
             raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")

@@ -156,12 +156,12 @@ def set_state(bits: Any, words: np.ndarray) -> None:
 class Samples:
     """Samples of all steps, drawn in blocks with `draw(generator, node, length) -> (length, ...)`.
 
-    `size` is how many numbers one sample has.
+    `size` is how many numbers one sample has; with `by_seed`, `draw` is also given the seed.
     """
 
-    def __init__(self, purpose: str, draw: Callable[[np.random.Generator, int, int], np.ndarray], size: int):
+    def __init__(self, purpose: str, draw: Callable[..., np.ndarray], size: int, by_seed: bool = False):
         self.streams = Streams(purpose)
-        self.draw = draw
+        self.draw, self.by_seed = draw, by_seed
         # The length of a block depends on the size of a sample alone, not on how many nodes this process holds.
         self.length = max(1, min(64, 65536 // max(1, size)))
         self.cached: tuple[object, Array] = (None, None)
@@ -185,7 +185,7 @@ class Samples:
         out: Any = None
         for s, seed in enumerate(seeds):
             for k, (generator, node) in enumerate(zip(self.streams.each(seed, nodes, block), nodes, strict=True)):
-                drawn = self.draw(generator, node, self.length)
+                drawn = self.draw(generator, node, self.length, *((seed,) if self.by_seed else ()))
                 if out is None:
                     out = np.empty((self.length, len(seeds), len(nodes), *drawn.shape[1:]), drawn.dtype)
                 out[:, s, k] = drawn

@@ -54,7 +54,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
         shards = self._shards(X, groups, seed)
         self.nodes_ = len(shards)
-        problem = on_shards(rows, shards, self.batch, model=self.model)
+        weight = getattr(self, "class_weight", None)
+        problem = on_shards(rows, shards, self.batch, model=self.model, class_weight=weight)
         graph = topology.make(self.topology, self.nodes_, None)
         result = solve(
             problem, graph, self.rule, eta=self.eta, steps=self.steps, seed=seed, evaluate=self.steps, progress=False
@@ -98,8 +99,24 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
     """A network that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
-    at random. `model_.to_torch()` is the trained network.
+    at random. `class_weight` is None, "balanced" or a weight for each class, as in scikit-learn. `model_.to_torch()` is the
+    trained network.
     """
+
+    def __init__(
+        self,
+        model: str = "mlp:64",
+        nodes: int = 8,
+        topology: str = "ring",
+        rule: str = "dnasa",
+        eta: float | None = None,
+        steps: int = 1000,
+        batch: int = 32,
+        random_state: Any = None,
+        class_weight: Any = None,
+    ):
+        super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state)
+        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on these rows; `groups` says which node each belongs to."""

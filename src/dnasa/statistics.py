@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-__all__ = ["curves", "differences", "final", "in_percent", "labelled", "larger_is_better", "over_seeds"]
+__all__ = ["curves", "differences", "final", "in_percent", "labelled", "larger_is_better", "over_seeds", "start"]
 
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
@@ -33,6 +33,12 @@ def labelled(history: pd.DataFrame) -> pd.DataFrame:
 def final(history: pd.DataFrame) -> pd.DataFrame:
     """The last evaluation of every run."""
     return labelled(history).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
+
+
+def start(history: pd.DataFrame) -> pd.DataFrame:
+    """The evaluation of every run before its first step; empty where there was none."""
+    rows = labelled(history)
+    return rows[rows.step == 0].drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
 
 
 def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -> pd.DataFrame:

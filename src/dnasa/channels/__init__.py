@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dnasa.channels.cast import cast
-from dnasa.channels.compressed import Codec, choco, compression
+from dnasa.channels.compressed import Codec, choco, compression, register
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
 from dnasa.extras import needed_by
@@ -12,7 +12,19 @@ from dnasa.extras import needed_by
 if TYPE_CHECKING:
     from dnasa.channels.codecs import quantised, random_k, sign, top_k
 
-__all__ = ["Codec", "cast", "choco", "compression", "exchange", "faulty", "quantised", "random_k", "sign", "top_k"]
+__all__ = [
+    "Codec",
+    "cast",
+    "choco",
+    "compression",
+    "exchange",
+    "faulty",
+    "quantised",
+    "random_k",
+    "register",
+    "sign",
+    "top_k",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ Written once, for tensors: a NumPy array is encoded as a tensor that shares its 
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
@@ -91,6 +91,16 @@ def sign() -> Codec:
         name="sign",
         gamma=0.32,  # half of 2/pi, the share of the squared norm of normal numbers that it has
     )
+
+
+CODECS: dict[str, Callable[..., Codec]] = {
+    "topk": top_k,
+    "randk": random_k,
+    "8bit": partial(quantised, 8),
+    "4bit": partial(quantised, 4),
+    "sign": sign,
+}
+"""Built-in codecs by name."""
 
 
 def _counter(share: float) -> Callable[[int], int]:

@@ -1,10 +1,14 @@
 """Compressed messages, for any rule: with memory (CHOCO, Koloskova et al., 2019), or at positions that all nodes share."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import NamedTuple
 
+import numpy as np
+
+from dnasa.arrays import like, norm
 from dnasa.channels.exchange import check_memory
-from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, choose
+from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, check_new_name, choose
 from dnasa.extras import needed_by
 
 
@@ -21,9 +25,32 @@ class Codec(NamedTuple):
     name: str
     gamma: float | None = 0.3
 
+    def __repr__(self) -> str:
+        return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
+
+
+BUILT_IN = ("topk", "randk", "8bit", "4bit", "sign")
+REGISTERED: dict[str, Callable[..., Codec]] = {}
+"""Codecs of the user's own, by name."""
+
+
+def register(name: str, make: Callable[..., Codec]) -> None:
+    """Make a compressor of your own usable by name: in `connect` and `solve` (`compress=`) and as `--compress NAME`.
+
+    Registering a name again replaces a codec of your own, not a built-in one.
+
+    Args:
+        name: letters, digits, - and _.
+        make: a function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
+    """
+    check_new_name("codec", name, BUILT_IN)
+    if not callable(make):
+        raise InputError(f"The maker of codec '{name}' must be a function that returns a Codec.")
+    REGISTERED[name] = make
+
 
 def compression(how: str | Codec) -> Channel:
-    """Messages compressed by a codec, or by one of its name: topk:0.01, randk:0.01, 8bit, 4bit or sign.
+    """Messages compressed by a codec, or by one of its name: topk:0.01, randk:0.01, 8bit, 4bit, sign or a registered one.
 
     With CHOCO's memory, but for randk; `sign,gamma=0.2` sets CHOCO's gamma.
     """
@@ -38,25 +65,29 @@ def compression(how: str | Codec) -> Channel:
 
 
 def _named(text: str) -> Codec:
-    with needed_by("Compression"):
-        from dnasa.channels.codecs import quantised, random_k, sign, top_k
+    name, _, number = text.strip().partition(":")
+    make = REGISTERED.get(name) or _built_in(name)
+    parameters = list(signature(make).parameters.values())
+    if number and not parameters:
+        raise InputError(f"{name} takes no number: leave ':{number}' out.")
+    if not number and any(parameter.default is parameter.empty for parameter in parameters):
+        what = "the share of numbers to send" if parameters[0].name == "share" else f"its {parameters[0].name}"
+        raise InputError(f"{name} needs {what}, such as {name}:{0.01 if name in BUILT_IN else 4}.")
+    codec = make(_number(f"The {parameters[0].name} of {name}", number)) if number else make()
+    if not isinstance(codec, Codec):
+        raise InputError(f"The maker of codec '{name}' must return a Codec, not {type(codec).__name__}.")
+    return codec if name in BUILT_IN else codec._replace(name=text.strip())
 
-    name, _, share = text.strip().partition(":")
-    shares = {"topk": top_k, "randk": random_k}
-    plain = {"8bit": lambda: quantised(8), "4bit": lambda: quantised(4), "sign": sign}
-    choose("compression", name, shares | plain)
-    if name in plain:
-        if share:
-            raise InputError(f"{name} takes no number: leave ':{share}' out.")
-        return plain[name]()
-    if not share:
-        raise InputError(f"{name} needs the share of numbers to send, such as {name}:0.01.")
-    return shares[name](_number(f"The share of {name}", share))
+
+def _built_in(name: str) -> Callable[..., Codec]:
+    with needed_by("Compression"):
+        from dnasa.channels.codecs import CODECS
+    return choose("compression", name, CODECS | REGISTERED)
 
 
 def _number(name: str, text: str) -> float:
     try:
-        return float(text)
+        return int(text) if text.strip().isdecimal() else float(text)
     except ValueError:
         raise InputError(f"{name} must be a number, not '{text}'.") from None
 
@@ -70,7 +101,33 @@ def without_memory(codec: Codec) -> Channel:
         changes = (codec.decode(w - q, y, t) for y, q, w in zip(messages, sent, mixed, strict=True))
         return tuple(y + change for y, change in zip(messages, changes, strict=True)), memory
 
-    return Channel(lambda message: (), exchange, settings=[codec.name, None], size=codec.row_bytes)
+    def init(message: Array) -> tuple[Array, ...]:
+        _check(codec, message)
+        return ()
+
+    return Channel(init, exchange, settings=[codec.name, None], size=codec.row_bytes)
+
+
+def _check(codec: Codec, message: Array) -> None:
+    """Refuse a codec that does not decode rows of the message's kind to the same kind, nearer to them than zeros are."""
+    count, width = message.shape[-2:]
+    rows = like(np.resize(np.sin(np.arange(1, 1000, dtype=np.float32)), (min(count, 2), width)), message)
+    arrived = codec.decode(codec.encode(rows, 0), rows, 0)
+    if type(arrived) is not type(rows) or (arrived.shape, arrived.dtype) != (rows.shape, rows.dtype):
+        raise InputError(
+            f"Codec '{codec.name}' decodes a {_kind(rows)} to a {_kind(arrived)}: decode must return what encode was given, "
+            "in shape, dtype and library."
+        )
+    if not (norm(rows - arrived) <= norm(rows) * (1 + 1e-3)).all():
+        raise InputError(
+            f"Codec '{codec.name}' decodes to numbers that are farther from the message than zeros are, so errors would grow: "
+            "correct decode, or scale what it returns down."
+        )
+
+
+def _kind(a: Array) -> str:
+    shape = "" if getattr(a, "shape", None) is None else f" of shape {tuple(a.shape)} and {a.dtype}"
+    return f"{type(a).__name__}{shape}"
 
 
 def choco(codec: Codec, gamma: float | None = None) -> Channel:
@@ -104,8 +161,12 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
             after.append((xhat, total))
         return tuple(mixed), tuple(after)
 
+    def init(message: Array) -> tuple[Array, ...]:
+        _check(codec, message)
+        return 0 * message, 0 * message
+
     return Channel(
-        lambda message: (0 * message, 0 * message),
+        init,
         exchange,
         settings=[codec.name, gamma],
         size=codec.row_bytes,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dnasa.cli import configs, inputs, options, pictures, trained
+from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.exits import fail
 from dnasa.cli.rendering import (
     console,
@@ -46,17 +46,22 @@ def train(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    columns: options.Columns = None,
+    drop_columns: options.DropColumns = None,
+    id_column: options.IdColumn = None,
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
     task: options.Task = None,
     no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
+    partition_seed: options.PartitionSeed = None,
     model: options.ModelName = None,
     problem: options.ProblemName = None,
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
     weights_by: options.WeightsBy = None,
+    class_weight: options.ClassWeight = None,
     rule: options.RuleName = "dnasa",
     plugin: options.Plugin = None,
     eta: options.Eta = None,
@@ -87,6 +92,7 @@ def train(
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
+    trust: options.Trust = False,
     tensorboard: options.Tensorboard = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
@@ -115,7 +121,7 @@ def train(
         tested, graph, rule, eta=eta, overlap=overlap, trace=trace, stop=thresholds, callback=callback, **shared
     )
     inputs.set_output(context, result.rank)
-    print_lost_nodes(result.settings)
+    print_lost_nodes(result.settings, made.sites)
     title = f"{RULES[rule].title} on {experiment(context.params, describe(graph))}"
     console.print(history_table(result.history, title))
     if local_accuracy:
@@ -133,7 +139,7 @@ def train(
     if len(lost):
         own = "try a smaller --eta, or --rule dnasa, which needs none"
         remedy = own if RULES[rule].needs_eta else "check the data for values that are not finite"
-        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy))
+        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, made.sites))
 
 
 @app.command()
@@ -141,17 +147,22 @@ def compare(
     context: typer.Context,
     data: options.DataName = "digits",
     target: options.Target = None,
+    columns: options.Columns = None,
+    drop_columns: options.DropColumns = None,
+    id_column: options.IdColumn = None,
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
     task: options.Task = None,
     no_standardise: options.NoStandardise = False,
     partition: options.PartitionName = "iid",
+    partition_seed: options.PartitionSeed = None,
     model: options.ModelName = None,
     problem: options.ProblemName = None,
     nodes: options.Nodes = 8,
     topology: options.TopologyName = "ring",
     weights: options.Weights = None,
     weights_by: options.WeightsBy = None,
+    class_weight: options.ClassWeight = None,
     rules: options.RuleNames = "dsgd,dsgt,dasagt,adanasa,dnasa",
     plugin: options.Plugin = None,
     etas: options.Etas = "0.01,0.03,0.1,0.3,1,3",
@@ -183,6 +194,7 @@ def compare(
     checkpoint_every: options.CheckpointEvery = None,
     force: options.Force = False,
     config: options.Config = None,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
 ) -> None:
@@ -202,7 +214,7 @@ def compare(
     made, graph, shared = inputs.prepare(context, validate=True)
     comparison = run_comparison(made.problem, graph, names, grid, metric=metric, x=x, extend=extend, **shared)
     inputs.set_output(context, comparison.rank)
-    print_lost_nodes(comparison.settings)
+    print_lost_nodes(comparison.settings, made.sites)
     title = experiment(context.params, describe(graph))
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():
@@ -263,9 +275,10 @@ def reproduce(
 
 @app.command("topology")
 def show_topology(
-    name: Annotated[str, typer.Argument(help="Name of the graph, e.g. ring.")],
+    name: Annotated[str, typer.Argument(help="Name of the graph, e.g. ring, or one of a plugin.")],
     nodes: options.Nodes = 8,
     weights: options.Weights = None,
+    plugin: options.Plugin = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
 ) -> None:
     """Show a graph: nodes, edges, degrees, rho, its weights when small, and a drawing."""
@@ -273,11 +286,14 @@ def show_topology(
 
     from dnasa.topology import make
 
+    plugins.load(plugin or ())
     graph = make(name, nodes, weights)
     console.print(settings_table(graph_rows(graph), name))
-    if graph.nodes <= 16:
+    for t, each in enumerate(getattr(graph, "each", [graph]) if graph.nodes <= 16 else ()):
+        if each is not graph:
+            print_line(f"W of step {t}:")
         with np.printoptions(precision=3, suppress=True, linewidth=160):
-            console.print(graph.sparse.toarray(), highlight=False)
+            print_line(str(each.sparse.toarray()))
     if plot:
         from dnasa.plots import draw_topology, panels, save_figure
 
@@ -295,6 +311,9 @@ def show_data(
         str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
     target: options.Target = None,
+    columns: options.Columns = None,
+    drop_columns: options.DropColumns = None,
+    id_column: options.IdColumn = None,
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
     task: options.Task = None,
@@ -326,6 +345,11 @@ def show_data(
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
+    plugin: options.Plugin = None,
+    model: Annotated[
+        str | None, typer.Option(help="The run's own model, where its file is now: my_file.py:make.")
+    ] = None,
+    trust: options.Trust = False,
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
 ) -> None:

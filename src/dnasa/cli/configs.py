@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 DRAWING = ("format", "latex", "x")  # options of what is made of a finished run
-NOT_STORED = ("out", "force", "config", "trace", "quiet", "log_json")
+NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json")
 SOURCES = ("data", "problem", "shard_dir")
+CODE = ("plugin", "model")
 OLD_NAMES = {"wire": "message_dtype"}
 TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
     bool: ("true or false", (bool,)),
@@ -86,8 +87,8 @@ def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[
 def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options without those of the drawing."""
     options = config.get("options")
-    known = options.items() if isinstance(options, dict) else ()
-    return {name: value for name, value in known if name not in DRAWING}
+    known = as_stored(options) if isinstance(options, dict) else {}
+    return {name: value for name, value in known.items() if name not in DRAWING}
 
 
 def stored(name: str, value: Any) -> Any:
@@ -110,6 +111,12 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------- read
 
 
+def as_stored(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a config; in those without `partition_seed`, all seeds have the partition of seed 0."""
+    drawn = options.get("problem") is None and options.get("shard_dir") is None
+    return ({"partition_seed": 0} if drawn else {}) | options
+
+
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
     """The command and the options in a config, checked."""
     command, options = config.get("command"), config.get("options")
@@ -119,7 +126,7 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
         )
     if command not in ("train", "compare") or not isinstance(options, dict):
         raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
-    options = {OLD_NAMES.get(name, name): value for name, value in options.items() if value is not None}
+    options = {OLD_NAMES.get(name, name): value for name, value in as_stored(options).items() if value is not None}
     root: Any = context.find_root().command
     hints = get_type_hints(root.commands[command].callback)
     known = {param.name for param in root.commands[command].params} - set(NOT_STORED)
@@ -138,14 +145,19 @@ def _check_type(name: str, value: Any, hint: Any, path: Path) -> None:
     else:
         wanted, types = TYPES.get(kind, ("a text", (str,)))
         fits = type(value) in types
-    if not fits:
+    if not fits or "\0" in "".join(map(str, value) if isinstance(value, list) else str(value)):
         raise InputError(f"{path}: {name} must be {wanted}, not {value!r:.40}.")
 
 
 def resume(context: typer.Context, folder: Path, config: Mapping[str, Any]) -> None:
     """Run the command in a folder's config again, in that folder, with the output that `dnasa resume` was asked for."""
-    command, options = read_options(context, config, folder / "config.json")
-    announce_plugins(options, folder / "config.json")
+    path = folder / "config.json"
+    command, options = read_options(context, config, path)
+    named = {name: stored(name, value) for name, value in explicit(context).items() if name in CODE}
+    if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
+        raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
+    options |= named
+    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"])
     survive = options.get("survive") and networks.can_survive()
     options |= {"out": str(folder), "engine": None, "survive": survive}
     options |= {name: context.params[name] for name in ("quiet", "log_json")}
@@ -157,11 +169,10 @@ def repeat(context: typer.Context, path: Path) -> None:
     command, options = read_options(context, read_json(path, "There is no such config", follow=True), path)
     if command != context.info_name:
         raise InputError(f"{path} is of `dnasa {command}`, not of `dnasa {context.info_name}`.")
-    given = {name: stored(name, value) for name, value in explicit(context).items() if name != "config"}
+    given = {name: stored(name, value) for name, value in explicit(context).items() if name not in ("config", "trust")}
     if given.keys() & set(SOURCES):
         options = {name: value for name, value in options.items() if name not in SOURCES}
-    if "plugin" not in given:
-        announce_plugins(options, path)
+    plugins.check_trusted(code_files(options | given) - code_files(given), path, context.params["trust"])
     plugins.load([Path(file) for file in (options | given).get("plugin", ())])
     if given.get("rule") in RULES and not RULES[given["rule"]].needs_eta:
         options.pop("eta", None)
@@ -179,11 +190,10 @@ def explicit(context: typer.Context) -> dict[str, Any]:
     }
 
 
-def announce_plugins(options: Mapping[str, Any], path: Path) -> None:
-    """A plugin is code: announce that it is executed because a file names it."""
-    if networks.launched_rank() == 0:
-        for file in options.get("plugin", ()):
-            print_line(f"Executing the plugin {file}, which {path} names.")
+def code_files(options: Mapping[str, Any]) -> set[Path]:
+    """The Python files that these options name: plugins, and that of a model."""
+    model, colon, _ = (options.get("model") or "").rpartition(".py:")
+    return {Path(file).resolve() for file in (*options.get("plugin", ()), *[f"{model}.py"] * bool(colon))}
 
 
 def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj: dict[str, Any] | None) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dnasa.cli.rendering import console, print_fitting, settings_table
+from dnasa.cli.rendering import console, print_fitting, print_line, settings_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,12 +37,15 @@ def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
     differences = datasets.differences(rows, shards)
     if differences is not None:
         print_fitting(differences, "How the inputs of the nodes differ, in standard deviations")
+    for sentence in (*rows.warnings, *sources.uneven(rows.sites, None)):
+        print_line(f"Warning: {sentence}")
     return rows, table
 
 
 def print_own(given: SimpleNamespace, rows: "Dataset") -> None:
     """A file is read once more for its columns as they were before they were encoded."""
     from dnasa.data import own, shards
+    from dnasa.data.rows import Chosen
     from dnasa.studies import datasets, sources
 
     options = sources.reading_options(given)
@@ -52,6 +55,8 @@ def print_own(given: SimpleNamespace, rows: "Dataset") -> None:
         else shards.node_paths(Path(given.shard_dir), range(1), given.nodes)[0]
     )
     read, _ = own.read(path, given.target, options["separator"], options["header"])
+    chosen = Chosen(given.columns, given.drop_columns, given.id_column)
+    read = chosen.of(read, path.name, partly=given.shard_dir is not None)
     console.print(settings_table(datasets.understood(rows, read.understood), f"{rows.name}, from {rows.source}"))
     if read.features:
         where = "" if given.shard_dir is None else f" of {path.name}"

@@ -45,8 +45,12 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
         "progress": set_output(context, network.rank),
     }
     source = make_source(given, network.local_nodes, validate, network.allgather_text)
+    if folder is not None and source.sites:
+        folder.config["sites"] = source.sites
     if source.description:
         print_line(source.description)
+    for sentence in source.warnings:
+        print_line(f"Warning: {sentence}")
     return source, graph, shared | {"evaluate": source.evaluate}
 
 
@@ -61,19 +65,22 @@ def set_output(context: typer.Context, rank: int | None = None) -> "Progress":
 
 def check_source(context: typer.Context) -> None:
     """Refuse options that would have no effect."""
+    from dnasa.studies.sources import OF_FILES
+
     given = SimpleNamespace(**context.params)
     data = "data" in configs.explicit(context)
     if given.shard_dir is not None and data:
         raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
+    if given.shard_dir is not None and given.partition_seed is not None:
+        raise InputError("--partition-seed belongs to --partition: with --shard-dir, the files are the partition.")
     if given.problem is None:
         return
-    unused = {"--target": given.target, "--shard-dir": given.shard_dir, "--partition": given.partition != "iid"}
-    unused |= {"--model": given.model, "--weights-by": given.weights_by, "--separator": given.separator}
-    unused |= {"--no-header": given.no_header, "--task": given.task, "--no-standardise": given.no_standardise}
-    unused |= {"--loss-scale": given.loss_scale != "1", "--device": given.device != "cpu"}
-    for option, value in unused.items():
+    unused = {name: context.params[name] for name in (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight")}
+    unused |= {"partition": given.partition != "iid", "partition_seed": given.partition_seed is not None}
+    unused |= {"loss_scale": given.loss_scale != "1", "device": given.device != "cpu"}
+    for name, value in unused.items():
         if value:
-            raise InputError(f"{option} belongs to --data: it does nothing with --problem.")
+            raise InputError(f"--{name.replace('_', '-')} belongs to --data: it does nothing with --problem.")
     if data:
         raise InputError("--data and --problem cannot be combined: leave one of them out.")
 

@@ -6,15 +6,15 @@ from typing import Annotated
 import typer
 
 from dnasa.rules import RULES
-from dnasa.rules.registry import ETA, PARAMETER_FREE, formula_of
+from dnasa.rules.registry import ETA, PARAMETER_FREE
 
-MEANING = "; ".join(f"{name} {formula_of(made)}" for name, made in (ETA | PARAMETER_FREE).items())
+MEANING = "; ".join(f"{name} {made.formula}" for name, made in (ETA | PARAMETER_FREE).items())
 DataName = Annotated[
     str,
     typer.Option(
         "--data",
         help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or a file or folder of your own: .csv, .tsv, "
-        ".txt, .npz, .npy, .parquet, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
+        ".txt, .npz, .npy, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
     ),
 ]
 Target = Annotated[
@@ -23,6 +23,13 @@ Target = Annotated[
         help="Target column of your own table, by name or by position from 0; several labels as a,b,c; or the .npy file that "
         "has the labels."
     ),
+]
+Columns = Annotated[
+    str | None, typer.Option(help="Columns of your own table that are inputs, as a,b,c. Default: all but the target.")
+]
+DropColumns = Annotated[str | None, typer.Option(help="Columns of your own table to leave out, as a,b,c.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column that names the rows: it is no input, and comes back with predictions.")
 ]
 Separator = Annotated[
     str | None,
@@ -41,9 +48,25 @@ NoStandardise = Annotated[
         "--no-standardise", help="Leave the inputs of your own data as they are, with any mean and deviation."
     ),
 ]
+
+
+def full_name(partition: str) -> str:
+    """For titles and configs: with the number that is used."""
+    from dnasa.data.partitions import full_name
+
+    return full_name(partition)
+
+
 PartitionName = Annotated[
     str,
-    typer.Option("--partition", help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1)."),
+    typer.Option(
+        "--partition",
+        callback=full_name,
+        help="How rows are divided among nodes: iid, contiguous, by_label, dirichlet(0.1); dirichlet alone is dirichlet(0.5).",
+    ),
+]
+PartitionSeed = Annotated[
+    int | None, typer.Option(help="Give all runs the partition of this seed. Default: each seed draws its own.")
 ]
 ModelName = Annotated[
     str | None,
@@ -63,8 +86,9 @@ Nodes = Annotated[int, typer.Option(help="Number of nodes.")]
 TopologyName = Annotated[
     str,
     typer.Option(
-        help="The graph: ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, "
-        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt)."
+        help="The graph: ring, ladder, complete, random (p = 0.8), star, path, grid, torus, hypercube, exponential, one_peer, "
+        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt); or one of a "
+        "plugin."
     ),
 ]
 Weights = Annotated[
@@ -77,6 +101,10 @@ WeightsBy = Annotated[
     str | None,
     typer.Option(help="rows: nodes count in proportion to their rows. Default: all alike."),
 ]
+ClassWeight = Annotated[
+    str | None,
+    typer.Option(help="balanced: in the training loss, each class counts the same, however few rows it has."),
+]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[
     str,
@@ -88,7 +116,8 @@ RuleNames = Annotated[
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Python file that registers rules of your own (dnasa.rules.register); may be given several times."
+        help="Python file that registers rules, graphs or compressors of your own (register of dnasa.rules, dnasa.topology, "
+        "dnasa.channels); may be given several times."
     ),
 ]
 Eta = Annotated[
@@ -145,7 +174,9 @@ Stop = Annotated[
 Batch = Annotated[
     int | None, typer.Option(help="Samples per node and step. Default: 32 for data, 1 for least squares.")
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the samples and the starting point; the first of several.")]
+Seed = Annotated[
+    int, typer.Option(help="Seed of the samples, the starting point and the partition; the first of several.")
+]
 Seeds = Annotated[int, typer.Option(help="How many seeds to run side by side: seed, seed + 1, ...")]
 Evaluate = Annotated[int | None, typer.Option(help="Evaluate every so many steps. Default: 50 times or fewer.")]
 Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
@@ -166,8 +197,8 @@ MessageDtype = Annotated[
 Compress = Annotated[
     str | None,
     typer.Option(
-        help="Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit or sign; "
-        "`sign,gamma=0.2` replaces the default gamma."
+        help="Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit, sign, "
+        "or one of a plugin; `sign,gamma=0.2` replaces the default gamma."
     ),
 ]
 Overlap = Annotated[
@@ -207,4 +238,8 @@ LogJson = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(help="Repeat the run of this config.json; options given on the command line take precedence."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Execute the Python files that a config, a study or a trained model names."),
 ]

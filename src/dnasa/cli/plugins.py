@@ -1,19 +1,24 @@
-"""Rules of the user's own: files given with `--plugin`, and installed packages with an entry point in `dnasa.rules`."""
+"""Rules, graphs and compressors of the user's own.
 
-from collections.abc import Callable, Sequence
+They come from files given with `--plugin`, and from installed packages with an entry point in `dnasa.rules`.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
+from dnasa import networks
 from dnasa.core import InputError
-from dnasa.files import execute, failure
+from dnasa.files import execute, failure, read_bytes
 from dnasa.rules import RULES
 
 GROUP = "dnasa.rules"
 
 
 def load(files: Sequence[Path]) -> None:
-    """Import every plugin once, in this process; each must register a rule or a topology."""
+    """Import every plugin once, in this process; each must register a rule, a graph or a compressor."""
     load_installed()
     for file in files:
         load_file(file.resolve())
@@ -28,8 +33,19 @@ def load_installed() -> None:
 @cache
 def load_file(path: Path) -> None:
     if not path.is_file():
-        raise InputError(f"There is no plugin file {path}: give the path of a Python file that registers rules.")
-    _register(str(path), partial(execute, path, f"dnasa_plugin_{path.stem}"))
+        raise InputError(f"There is no plugin file {path}: give the path of a Python file.")
+    _register(str(path), lambda: execute(path, f"dnasa_plugin_{path.stem}", read_bytes(path)))
+
+
+def check_trusted(code: Iterable[Path], source: Path, trust: bool) -> None:
+    """Refuse code that a file names and the user does not, unless `source` is trusted; announce it otherwise."""
+    for file in sorted(code):
+        if not trust:
+            raise InputError(
+                f"{source} names code, {file}, which is not executed unless you trust it: read the file, then add --trust."
+            )
+        if networks.launched_rank() == 0:
+            print(f"Executing {file}, which {source} names.", file=sys.stderr, flush=True)
 
 
 def _load_entry(entry: metadata.EntryPoint) -> None:
@@ -40,12 +56,15 @@ def _load_entry(entry: metadata.EntryPoint) -> None:
 
 
 def _register(name: str, plugin: Callable[[], object]) -> None:
+    from dnasa.channels.compressed import REGISTERED
     from dnasa.topology import TOPOLOGIES
 
-    before = dict(RULES), dict(TOPOLOGIES)
+    before = dict(RULES), dict(TOPOLOGIES), dict(REGISTERED)
     try:
         plugin()
     except (Exception, SystemExit) as error:
         raise InputError(f"The plugin {name} {failure(name, error).rstrip('.')}.") from error
-    if before == (RULES, TOPOLOGIES):
-        raise InputError(f"The plugin {name} registers no rule: it must call dnasa.rules.register(name, maker).")
+    if before == (RULES, TOPOLOGIES, REGISTERED):
+        raise InputError(
+            f"The plugin {name} registers nothing: it must call register of dnasa.rules, dnasa.topology or dnasa.channels."
+        )

@@ -1,6 +1,6 @@
 """Results as tables and sentences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.runs.result import Result
-    from dnasa.topology import Topology
+    from dnasa.topology import Changing, Topology
 
 console = Console()
 LONGEST = 40  # characters of a column that is not broken into several lines to make room
@@ -94,41 +94,44 @@ def _cell(name: Any, value: Any) -> str:
 
 
 def describe(graph: "Topology") -> str:
-    return f"{graph.name} (rho = {graph.rho:.3f})"
+    return f"{graph.name} ({', '.join(filter(None, (graph.parameters, f'rho = {graph.rho:.3f}')))})"
 
 
-def graph_rows(graph: "Topology") -> dict[str, str]:
+def graph_rows(graph: "Topology | Changing") -> dict[str, str]:
     """What `dnasa topology` prints. The eigenvalues of a directed graph are complex numbers; rho is a modulus."""
     import numpy as np
 
+    from dnasa.topology.types import extent
+
     rows = {"nodes": f"{graph.nodes:,}"}
+    if graph.parameters:
+        rows["parameters"] = graph.parameters
+    if hasattr(graph, "each"):
+        rows["graphs in turn"] = f"{len(graph.each)}; edges and degrees are averages, rho is per step"
     if graph.directed:
         rows |= {
             "directed edges": f"{graph.messages:,}",
-            "nodes received from": _range(graph.degrees),
-            "nodes sent to": _range(np.array([degree for _, degree in graph.graph.out_degree])),
+            "nodes received from": extent(graph.degrees),
+            "nodes sent to": extent(np.array([degree for _, degree in graph.graph.out_degree])),
             "rho": f"{graph.rho:.6g}",
             "weights": "columns sum to 1: for rules for directed graphs, such as sgp and push_dsgt",
         }
     else:
         rows |= {
             "edges": f"{graph.messages // 2:,}",
-            "degrees": _range(graph.degrees),
+            "degrees": extent(graph.degrees),
             "rho": f"{graph.rho:.6g}",
-            "smallest eigenvalue": f"{graph.smallest_eigenvalue:.6g}",
+            "smallest eigenvalue": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}",
         }
     return rows | {"stored as": "dense matrix" if isinstance(graph.weights, np.ndarray) else "sparse matrix"}
 
 
-def _range(numbers: Any) -> str:
-    low, high = numbers.min(), numbers.max()
-    return f"{low} to {high}" if low < high else f"{high}"
+def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
+    from dnasa.runs.folder import node_names
 
-
-def print_lost_nodes(settings: Mapping[str, Any]) -> None:
     for loss in settings.get("lost", []):
-        nodes = ", ".join(map(str, loss["nodes"]))
-        print_line(f"Lost at step {loss['step']}: nodes {nodes} and their data; the others continued.")
+        nodes = node_names(sites, loss["nodes"])
+        print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
 
 
 def timing_line(result: "Result") -> str:
@@ -145,9 +148,11 @@ def timing_line(result: "Result") -> str:
     return f"Time of rank 0: {parts}; {sent}."
 
 
-def divergence(step: int, node: Any, remedy: str) -> str:
+def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> str:
     """`node` is missing where only an evaluation showed it."""
     import pandas as pd
 
-    where = "" if pd.isna(node) else f" at node {node}"
+    from dnasa.runs.folder import node_name
+
+    where = "" if pd.isna(node) else f" at {node_name(sites, int(node))}"
     return f"The run diverged at step {step}{where}: {remedy}."

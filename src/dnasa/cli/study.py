@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnasa import networks
-from dnasa.cli import inputs, options, plugins
+from dnasa.cli import configs, inputs, options, plugins
 from dnasa.cli.exits import fail
 from dnasa.cli.pictures import drawn, formats
 from dnasa.cli.rendering import frame_table, print_line, print_wide
@@ -31,6 +31,7 @@ def study(
         bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
     ] = False,
     plugin: options.Plugin = None,
+    trust: options.Trust = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: as in the file, else cpu.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
     format: options.PictureFormat = "png",
@@ -56,6 +57,7 @@ def study(
     path = study_file.find(file)
     chosen = study_file.read(path, inputs.split(only or ""), quick)
     chosen = chosen._replace(device=device or chosen.device)
+    plugins.check_trusted({file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, trust)
     runner.check(chosen)
     folder = make_folder(out or Path("studies") / chosen.name)
     own = OwnFiles(folder)

@@ -22,11 +22,11 @@ from dnasa.cli.rendering import (
 )
 from dnasa.core import InputError, RunError
 from dnasa.files import write_output
-from dnasa.rules import RULES
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.core import Network
+    from dnasa.plots import Looks
     from dnasa.problems.sharded import Sharded
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
@@ -55,7 +55,8 @@ def save(folder: Path, source: "Source", result: "Result", network: "Network") -
         tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
-    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE` uses it" if tested else ""
+    trust = " --trust" if configs.code_files({"model": source.model}) else ""
+    use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE{trust}` uses it" if tested else ""
     print_line(f"Saved the trained model{use}.")
 
 
@@ -88,10 +89,10 @@ def report(
     console.print(settings_table(settings(folder, run.config, options), f"{source(options)}, {run.state}, in {folder}"))
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
-        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)))))
-    print_lost_nodes(result.settings)
+        console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+    print_lost_nodes(result.settings, run.sites)
     print_line(timing_line(result))
-    for title, table in tables(measured) if measured else ():
+    for title, table in tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))
 
 
@@ -120,23 +121,25 @@ def _write_output(file: Path, content: bytes) -> None:
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way, or of several.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way or begins later, or of several.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: one that is free.", show_default=False)] = 0,
 ) -> None:
     """Serve the page of a run while it is under way, to browsers on this machine; Ctrl-C ends it."""
     from dnasa.pages import Server
 
     with Server(folder, port) as server:
-        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.")
+        waiting = "" if server.folders.known else f" Waiting for a run in {folder}."
+        print_line(f"Open {server.url} in a browser; Ctrl-C ends it.{waiting}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 
 
-def _variant(values: dict[str, Any]) -> str:
-    """Rule, schedule and stepsize in words; a rule of one's own may not be registered here."""
-    rule = str(values.pop("rule", "run"))
-    title = RULES[rule].title if rule in RULES else rule
-    return ", ".join([title, *(f"{name} {value}" for name, value in values.items() if value == value)])
+def _variant(values: dict[str, Any], looks: "Looks") -> str:
+    """Rule, schedule and stepsize in words."""
+    from dnasa.plots import title
+
+    rule = title(str(values.pop("rule", "run")), looks)
+    return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
 def predict(
@@ -144,18 +147,25 @@ def predict(
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
     separator: options.Separator = None,
     no_header: options.NoHeader = False,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that names the rows, for the first column of the predictions. Default: as in training."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
+    trust: options.Trust = False,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
     if out is not None and out.exists() and file.exists() and out.samefile(file):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
-    model = load(folder)
+    model = load(folder, trust)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
-        table = predictions.of_file(model, file, separator, False if no_header else None)
+        table = predictions.of_file(model, file, separator, False if no_header else None, id_column)
     text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)
@@ -167,11 +177,12 @@ def predict(
 def export(
     folder: Folder,
     onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
+    trust: options.Trust = False,
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
     from dnasa.trained.onnx import export as write_onnx
 
-    model = load(folder)
+    model = load(folder, trust)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

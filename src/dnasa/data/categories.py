@@ -1,6 +1,7 @@
 """Text columns that hold no categories are refused by name: dates, numbers that were not read as such, identifiers."""
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,11 @@ DATE = re.compile(rf"(\d{{4}}([-/.])\d{{1,2}}\2\d{{1,2}}|\d{{1,2}}([-/.])\d{{1,2
 DECORATED = re.compile(r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)")  # 12%, 1,012.5
 
 
+def leave_out(name: str) -> str:
+    """The remedy for a column that cannot be used."""
+    return f"leave it out with --drop-columns {shlex.quote(name)}"
+
+
 def check_text(name: str, column: "pd.Series") -> None:
     """Refuse dates and numbers; a column of pandas' type category is taken as it is."""
     import pandas as pd
@@ -31,7 +37,7 @@ def check_text(name: str, column: "pd.Series") -> None:
     for form, remedy in REMEDIES.items():
         found = [bool(form.fullmatch(word.strip())) for word in words]
         if counts[found].sum() >= MOST * total:
-            raise InputError(f"Column '{name}' holds {remedy.format(words[found][0][:30])}.")
+            raise InputError(f"Column '{name}' holds {remedy.format(words[found][0][:30])}, or {leave_out(name)}.")
     numeric = pd.to_numeric(words.to_series(), errors="coerce").notna().to_numpy()
     numbers = int(counts[numeric].sum())
     if MOST * total <= numbers < total:
@@ -43,7 +49,7 @@ def check_text(name: str, column: "pd.Series") -> None:
 
 
 REMEDIES = {
-    DATE: "dates, such as '{}': remove it, or turn it into numbers, such as days since the first",
+    DATE: "dates, such as '{}': turn them into numbers, such as days since the first",
     DECORATED: "numbers such as '{}': write them with digits and a decimal point only",
 }
 
@@ -54,13 +60,13 @@ def check_categories(name: str, counts: Mapping[str, int]) -> None:
     rows = sum(counts[word] for word in known)
     if nearly_all_different(len(known), rows):
         raise InputError(
-            f"Column '{name}' has {len(known):,} different texts in {rows:,} rows, such as '{known[-1]:.30}': remove it if "
-            "it is an identifier, or turn it into numbers or categories."
+            f"Column '{name}' has {len(known):,} different texts in {rows:,} rows, such as '{known[-1]:.30}': "
+            f"{leave_out(name)}, or keep it for the predictions with --id-column {shlex.quote(name)}."
         )
     if len(known) > MOST_CATEGORIES:
         raise InputError(
-            f"Column '{name}' holds {len(known):,} different texts, such as '{known[-1]:.30}': remove the column, or turn it "
-            f"into numbers or at most {MOST_CATEGORIES} categories."
+            f"Column '{name}' holds {len(known):,} different texts, such as '{known[-1]:.30}': {leave_out(name)}, or turn "
+            f"it into numbers or at most {MOST_CATEGORIES} categories."
         )
 
 

@@ -4,7 +4,7 @@ A column of numbers is one input; if values are missing, they become the mean, a
 is one input for each category (one-hot), all of them 0 for a category that the training rows do not have.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 TASKS = ("classification", "regression", "multilabel")
 MISSING = ""  # the category of a missing text
+MISSING_WORDS = {  # those of pandas, and ?
+    *("", "?", "#N/A", "#N/A N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+    *("-NaN", "-nan", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN"),
+}
 
 
 class Feature(NamedTuple):
@@ -45,7 +49,8 @@ class Encoding(NamedTuple):
 
     `shape` is that of one row of inputs, and `features` are the columns of a table, empty for images, texts and arrays of
     more than two axes. `classes` are the names of the classes, of their own type. Where there is no mean, nothing is
-    standardised. In a regression, `target = output * target_scale + target_mean`.
+    standardised. In a regression, `target = output * target_scale + target_mean`. The `id_column` of a table names its rows and
+    is no input.
     """
 
     task: str
@@ -57,6 +62,11 @@ class Encoding(NamedTuple):
     scale: np.ndarray | None = None
     target_mean: np.ndarray | None = None
     target_scale: np.ndarray | None = None
+    id_column: str | None = None
+
+    def __repr__(self) -> str:
+        columns = f"{len(self.features)} columns" if self.features else f"rows of shape {self.shape}"
+        return f"Encoding for {self.task}: {columns} to {int(np.prod(self.shape)):,} inputs, {self.outputs} outputs"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -214,6 +224,7 @@ class Encoding(NamedTuple):
                 tuple(map(str, d["target"])),
                 tuple(d["classes"]),
                 **arrays,
+                id_column=None if d.get("id_column") is None else str(d["id_column"]),
             )
             made._check()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -263,15 +274,47 @@ def _missing_column(name: str, others: Sequence[str]) -> str:
 
 
 def as_frame(rows: Any) -> "pd.DataFrame":
-    """A frame as it is; an array of two axes as one with columns 0, 1, 2, ..., without a copy."""
+    """A frame with its blank texts missing; an array of two axes as one with columns 0, 1, 2, ..., without a copy."""
     import pandas as pd
 
     if isinstance(rows, pd.DataFrame):
-        return rows
+        return changed(rows, without_blanks)
     array = np.asarray(rows)
     if array.ndim != 2:
         raise InputError(f"Rows must be a table, an array of two axes; this one has shape {array.shape}.")
     return pd.DataFrame(array, columns=[str(place) for place in range(array.shape[1])], copy=False)
+
+
+def changed(frame: "pd.DataFrame", change: Callable[["pd.Series"], "pd.Series"]) -> "pd.DataFrame":
+    """With some of its columns of text changed; numbers are not copied."""
+    for place, kind in enumerate(frame.dtypes):
+        if getattr(kind, "kind", "O") == "O" and (new := change(column := frame.iloc[:, place])) is not column:
+            frame = frame.copy(deep=False)
+            frame.isetitem(place, new)
+    return frame
+
+
+def without_blanks(column: "pd.Series") -> "pd.Series":
+    """Empty texts, and words such as NA, are missing values, from whatever file they come."""
+    words = column.unique()
+    blank = [word for word in words if isinstance(word, str) and word.strip() in MISSING_WORDS]
+    return column.mask(column.isin(blank)) if blank else column
+
+
+def typed(column: "pd.Series") -> "pd.Series":
+    """As it is read from a text file: numbers, or True and False, between blanks are numbers. Other text stays as it is."""
+    import pandas as pd
+
+    full = without_blanks(column)
+    known = full.dropna().unique()
+    if isinstance(column.dtype, pd.CategoricalDtype) or not len(known):
+        return full
+    if all(isinstance(word, bool | np.bool_) for word in known):
+        return full.astype("boolean")
+    if full is column and all(isinstance(word, str) for word in known):
+        return column
+    numeric = pd.to_numeric(pd.Series([str(word) for word in known]), errors="coerce").notna().all()
+    return pd.to_numeric(full) if numeric else full
 
 
 def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray]:
@@ -304,9 +347,8 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
                 f"Column '{name}' must hold numbers; {place(column, row)} has '{column.iloc[row]!s:.40}': correct it."
             )
         column = converted
-    values = (
-        column.to_numpy(dtype=np.float64, na_value=np.nan) if column.dtype.kind not in "fiub" else column.to_numpy()
-    )
+    own_type = isinstance(column.dtype, np.dtype)  # others of pandas have a value for what is missing
+    values = column.to_numpy() if own_type else column.to_numpy(dtype=np.float64, na_value=np.nan)
     values = values.astype(np.float64, copy=False)
     bad = ~(np.abs(values) < FLOAT32) if not missing else np.abs(values) >= FLOAT32
     if bad.any():

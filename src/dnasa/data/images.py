@@ -10,6 +10,7 @@ from dnasa.data.rows import Rows, of_arrays
 from dnasa.extras import needed_by
 
 KINDS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")  # others may start a program, as PostScript does
 
 
 def read_images(folder: Path) -> tuple[Rows, Rows | None]:
@@ -45,7 +46,7 @@ def _open(path: Path) -> Any:
     with needed_by(f"Reading the image {path.name}"):
         from PIL import Image
     try:
-        return Image.open(path)
+        return Image.open(path, formats=FORMATS)
     except Exception as error:  # Pillow raises many kinds for damaged images
         raise InputError(f"{path} is not an image that Pillow can read: replace or remove it.") from error
 

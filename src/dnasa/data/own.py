@@ -9,7 +9,7 @@ from dnasa.core import InputError
 from dnasa.data import images, reading
 from dnasa.data.dataset import Dataset
 from dnasa.data.encoding import Encoding
-from dnasa.data.rows import Rows, of_arrays, of_frame
+from dnasa.data.rows import Chosen, Rows, of_arrays, of_frame
 from dnasa.data.summaries import make_encoding, summarise
 from dnasa.extras import needed_by
 
@@ -24,14 +24,19 @@ def from_frame(
     name: str = "frame",
     task: str | None = None,
     standardise: bool = True,
+    columns: Any = None,
+    drop_columns: Any = None,
+    id_column: str | None = None,
 ) -> Dataset:
     """A pandas frame; `target` is the name of its target column, or those of several columns of zeros and ones.
 
     Without test rows, every fifth of shuffled rows is for testing. `task` is classification, regression or multilabel, by
-    default what the target looks like. Inputs are standardised with the mean and deviation of the training rows.
+    default what the target looks like. Inputs are standardised with the mean and deviation of the training rows. They are
+    all other columns, or `columns`, without `drop_columns` and the `id_column`, which comes back with predictions.
     """
     tests = None if test is None else of_frame(test, target, "The test frame")
-    return encoded(of_frame(frame, target, "The frame"), tests, name, "a frame", task, standardise)
+    rows = Chosen(columns, drop_columns, id_column).of(of_frame(frame, target, "The frame"), "The frame")
+    return encoded(rows, tests, name, "a frame", task, standardise)
 
 
 def from_arrays(
@@ -79,17 +84,20 @@ def from_file(
     header: bool | None = None,
     task: str | None = None,
     standardise: bool = True,
+    chosen: Chosen = Chosen(),  # noqa: B008 (never changed)
 ) -> Dataset:
     """A file of any format in `reading`, or a folder: of one such file and its `test` file, or of images by class."""
     train, test = read(path, target, separator, header)
-    return encoded(train, test, path.resolve().name, str(path), task, standardise)
+    return encoded(chosen.of(train, path.name), test, path.resolve().name, str(path), task, standardise)
 
 
 def read(path: Path, target: Any, separator: str | None, header: bool | None) -> tuple[Rows, Rows | None]:
     """The rows of a file or a folder, and its test rows where it has them."""
     if not path.is_dir():
         return reading.read(path, target, separator, header)
-    tables = sorted(p for p in path.iterdir() if p.is_file() and reading.kind(p) in reading.KINDS)
+    tables = sorted(
+        p for p in path.iterdir() if p.is_file() and reading.kind(p) in reading.KINDS and p.name[:2] != "~$"
+    )
     if not tables:
         return images.read_images(path)
     tests = [p for p in tables if p.name.startswith(("test.", "test_inputs.", "X_test.", "x_test."))]
@@ -150,6 +158,6 @@ def encoded(
     rows: Rows, tests: Rows | None, name: str, source: str, task: str | None = None, standardise: bool = True
 ) -> Dataset:
     split = Split(rows, tests)
-    encoding = make_encoding([split.summary(task)], task, standardise)
+    encoding = make_encoding([split.summary(task)], task, standardise)._replace(id_column=rows.id_column)
     data = Dataset(name, *split.training(encoding), *split.testing(encoding), source, encoding=encoding)
     return data._replace(notes=rows.notes)

@@ -7,6 +7,7 @@ import numpy as np
 from dnasa.core import InputError, choose
 
 Shards = list[np.ndarray]
+ALPHA = 0.5  # of a Dirichlet partition that names none
 
 
 def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
@@ -38,7 +39,7 @@ def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
-def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = 0.5) -> Shards:
+def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = ALPHA) -> Shards:
     """Each class is divided in proportions drawn from Dirichlet(alpha): the smaller alpha, the more different the nodes.
 
     Drawn again until every node has a row; a node still without one gets a row of the largest shard.
@@ -91,8 +92,13 @@ PARTITIONS: dict[str, Callable[..., Shards]] = {
 """Partitions by name."""
 
 
+def full_name(how: str) -> str:
+    """The name of a partition with the number that is used."""
+    return f"dirichlet({ALPHA:g})" if how == "dirichlet" else how
+
+
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """By name: iid, contiguous, by_label, dirichlet or dirichlet(0.1)."""
+    """By name: iid, contiguous, by_label, or dirichlet(0.1); dirichlet alone is dirichlet(0.5)."""
     name, bracket, rest = how.partition("(")
     make = choose("partition", name, PARTITIONS)
     if not bracket:

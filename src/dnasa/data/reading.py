@@ -1,4 +1,4 @@
-"""Tables in files: text with a separator and a header that are found out, LIBSVM, parquet, .npz and .npy."""
+"""Tables in files: text with a separator and a header that are found out, Excel, LIBSVM, parquet, .npz and .npy."""
 
 import csv
 import gzip
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import files
-from dnasa.data.rows import Rows, of_arrays, of_frame
+from dnasa.data import files, spreadsheets
+from dnasa.data.encoding import MISSING_WORDS
+from dnasa.data.rows import Rows, of_arrays, of_frame, position
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
@@ -22,25 +23,12 @@ if TYPE_CHECKING:
 SAMPLE = 1 << 16  # bytes from which separator and header are found out
 SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma", "|": "bar", " ": "whitespace"}  # in the order they are tried
 NAMED = {name: sign for sign, name in SEPARATORS.items()} | {"\\t": "\t", "space": " "}
-MISSING = (
-    "",
-    "?",
-    "NA",
-    "N/A",
-    "n/a",
-    "NaN",
-    "nan",
-    "null",
-    "NULL",
-    "None",
-    "<NA>",
-    "#N/A",
-)  # the usual ones of pandas, and ?
 LIBSVM = re.compile(r"[+-]?[\d.eE+-]+(,[\d.]+)*(\s+\d+:\S+)+\s*")
 TEXT_TABLES = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab")
 LIBSVM_NAMES = (".libsvm", ".svm", ".svmlight")
-KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".npz", ".npy", ".parquet")
-OTHER_FORMATS = dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet") | {".json": "JSON", ".jsonl": "JSON"}
+KINDS = (*TEXT_TABLES, *LIBSVM_NAMES, ".xlsx", ".npz", ".npy", ".parquet")
+OTHER_FORMATS = dict.fromkeys((".xls", ".ods"), "a spreadsheet: save it as .xlsx or .csv")
+OTHER_FORMATS |= dict.fromkeys((".json", ".jsonl"), "JSON: save it as .csv")
 ARRAYS = {  # what an array of an .npz or the file of an .npy may be called
     "inputs": ("inputs", "X", "x", "X_train", "x_train"),
     "labels": ("labels", "y", "Y", "y_train", "targets"),
@@ -91,7 +79,7 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
 
 def refuse_other_formats(path: Path) -> None:
     if kind(path) in OTHER_FORMATS:
-        raise InputError(f"{path.name} is {OTHER_FORMATS[kind(path)]}: save it as .csv first.")
+        raise InputError(f"{path.name} is {OTHER_FORMATS[kind(path)]} first.")
 
 
 # ---------------------------------------------------------------- text
@@ -109,6 +97,8 @@ def sample(path: Path) -> list[str]:
 
 
 def _open(path: Path) -> Any:
+    if kind(path) == ".xlsx":
+        return io.BytesIO(spreadsheets.read(path).text)
     file = open(path, "rb")  # noqa: SIM115 (closed by the caller)
     zipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)
@@ -149,9 +139,9 @@ def has_header(rows: list[list[str]], target: Any) -> bool:
     if any(word in first for word in str(target).split(",") if not is_number(word)):
         return True
     below = list(zip(*rest, strict=False)) or [()] * len(first)
-    numeric = [bool(column) and all(is_number(cell) or cell in MISSING for cell in column) for column in below]
+    numeric = [bool(column) and all(is_number(cell) or cell in MISSING_WORDS for cell in column) for column in below]
     above = [cell for cell, is_numeric in zip(first, numeric, strict=False) if is_numeric]
-    if any(not is_number(cell) and cell not in MISSING for cell in above):
+    if any(not is_number(cell) and cell not in MISSING_WORDS for cell in above):
         return True
     if above:
         return False
@@ -177,10 +167,18 @@ class TextTable(NamedTuple):
 
 
 def read_text_frame(
-    path: Path, separator: str | None = None, header: bool | None = None, target: Any = None
+    path: Path,
+    separator: str | None = None,
+    header: bool | None = None,
+    target: Any = None,
+    id_column: str | None = None,
 ) -> TextTable:
-    """Values with a separator between them; the header is found out unless `header` says whether there is one."""
-    lines = sample(path)
+    """Values with a separator between them; the header is found out unless `header` says whether there is one.
+
+    The `id_column` is read as text, so that 007 stays 007.
+    """
+    lines, sheet = sample(path), spreadsheets.read(path) if kind(path) == ".xlsx" else None
+    separator = "," if sheet else separator
     sign = _separator(separator) if separator is not None else find_separator(path, lines)
     parsed = [cells(line, sign) for line in lines]
     if header is None:
@@ -189,14 +187,16 @@ def read_text_frame(
     duplicates = [name for name in names if name and names.count(name) > 1]
     if duplicates:
         raise InputError(f"{path.name} has two columns named '{duplicates[0]}': rename one of them.")
-    frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign)))
+    place = position(names or [str(place) for place in range(len(parsed[0]) if parsed else 0)], id_column or "")
+    as_text = None if place is None else {names[place] if header else place: str}
+    frame, notes = _without_surplus(_read_csv(path, sign, header, _decimal(parsed, sign), as_text))
     _check_frame(frame, path, names)
     frame.index = _lines(path, len(frame), header)
     understood = {
-        "separator": SEPARATORS.get(sign, sign),
+        **({"format": f"Excel, sheet '{sheet.name}'"} if sheet else {"separator": SEPARATORS.get(sign, sign)}),
         "header": "yes" if header else "none: columns are 0, 1, 2, ...",
     }
-    return TextTable(frame, understood, notes)
+    return TextTable(frame, understood, (*notes, *(sheet.notes if sheet else ())))
 
 
 def _lines(path: Path, rows: int, header: bool) -> "pd.RangeIndex":
@@ -225,7 +225,7 @@ def _decimal(rows: list[list[str]], sign: str) -> str:
     return "," if commas and not any(re.fullmatch(r"-?\d+\.\d+", cell) for cell in body) else "."
 
 
-def _read_csv(path: Path, sign: str, header: bool, decimal: str) -> "pd.DataFrame":
+def _read_csv(path: Path, sign: str, header: bool, decimal: str, dtype: Any = None) -> "pd.DataFrame":
     import pandas as pd
 
     try:
@@ -233,11 +233,13 @@ def _read_csv(path: Path, sign: str, header: bool, decimal: str) -> "pd.DataFram
             zipped = isinstance(file, gzip.GzipFile)
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)
             return pd.read_csv(
-                path,
+                file if kind(path) == ".xlsx" else path,
                 sep=r"\s+" if sign == " " else sign,
                 header=0 if header else None,
                 decimal=decimal,
-                na_values=["?"],
+                dtype=dtype,
+                keep_default_na=False,
+                na_values=list(MISSING_WORDS),
                 skipinitialspace=True,
                 compression="gzip" if zipped else None,
             )
@@ -288,7 +290,7 @@ def _check_frame(frame: "pd.DataFrame", path: Path, names: list[str]) -> None:
 
 
 def is_libsvm(path: Path) -> bool:
-    lines = sample(path)[:20]
+    lines = [] if kind(path) == ".xlsx" else sample(path)[:20]
     return bool(lines) and all(LIBSVM.fullmatch(line) for line in lines)
 
 

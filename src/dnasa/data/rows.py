@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.encoding import as_frame
+from dnasa.data.encoding import as_frame, changed, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Rows(NamedTuple):
     """`inputs` are a frame, of which the columns `features` are used, or an array; `targets` is a frame.
 
-    `understood` says how the file was read, by name; `notes` are sentences about what was left out.
+    `understood` says how the file was read, by name; `notes` are sentences about what was left out. `id_column` names the
+    rows and is no input. `absent` are columns that were to be left out and are not there.
     """
 
     inputs: Any
@@ -22,6 +23,8 @@ class Rows(NamedTuple):
     features: tuple[str, ...] = ()
     understood: dict[str, str] = {}  # noqa: RUF012 (never changed)
     notes: tuple[str, ...] = ()
+    id_column: str | None = None
+    absent: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -32,10 +35,41 @@ class Rows(NamedTuple):
         return self.inputs[name]
 
 
+class Chosen(NamedTuple):
+    """The user's choice of input columns: all, or `columns`; never `drop` and `id_column`. Each by name or position."""
+
+    columns: Any = None
+    drop: Any = None
+    id_column: str | None = None
+
+    def of(self, rows: Rows, what: str, partly: bool = False) -> Rows:
+        """These rows with fewer columns. Columns to leave out must be there, unless it is enough that another site has them."""
+        if self == Chosen():
+            return rows
+        if not rows.features:
+            raise InputError(f"{what} is no table: leave out --columns, --drop-columns and --id-column.")
+        every, ids = list(rows.inputs.columns), [] if self.id_column is None else [self.id_column]
+        places = {word: position(every, word) for word in (*listed(every, self.drop), *ids)}
+        absent = tuple(word for word, place in places.items() if place is None)
+        for word in () if partly else absent:
+            raise InputError(_no_column(every, word, what))
+        dropped = {every[place] for place in places.values() if place is not None}
+        for name in dropped & set(rows.targets):
+            raise InputError(f"'{name}' is the target of {what}: leave it out of --drop-columns and --id-column.")
+        used = {_name(every, one, what) for one in listed(every, self.columns)} or set(rows.features)
+        features = tuple(name for name in rows.features if name in used - dropped)
+        if not features:
+            raise InputError(f"No column of {what} is left as an input: choose other --columns or --drop-columns.")
+        names = [every[place] for word in ids if (place := places[word]) is not None]
+        kept = (rows.inputs, rows.targets, features, rows.understood, rows.notes)
+        return Rows(*kept, id_column=names[0] if names else None, absent=absent)
+
+
 def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows:
     """A table; its columns are named by text."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    frame = changed(frame, typed)
     names = target_names(frame, target, what)
     features = tuple(name for name in frame.columns if name not in names)
     if not features:
@@ -74,7 +108,7 @@ def target_frame(labels: Any) -> "pd.DataFrame":
     if array.ndim > 2 or (array.ndim == 2 and not array.shape[1]):
         raise InputError(f"Labels must be one per row; these have shape {array.shape}.")
     if array.ndim == 1 or array.shape[1] == 1:
-        return pd.DataFrame({"label": array.reshape(-1)})
+        return as_frame(pd.DataFrame({"label": array.reshape(-1)}))
     return pd.DataFrame(array, columns=[f"label {place}" for place in range(array.shape[1])])
 
 
@@ -83,18 +117,32 @@ def target_names(frame: "pd.DataFrame", target: Any, what: str) -> list[str]:
     columns = list(frame.columns)
     if target is None:
         raise InputError(f"{what} needs its target: give --target with one of its columns, {_some(columns)}.")
-    wanted = [target] if isinstance(target, str | int) else list(target)
-    if isinstance(target, str) and target not in columns and "," in target:
-        wanted = [part.strip() for part in target.split(",")]
-    return [_name(columns, str(one), what) for one in wanted]
+    return [_name(columns, one, what) for one in listed(columns, target)]
+
+
+def listed(columns: list[str], given: Any) -> list[str]:
+    """One word, several in a list, or several with commas between them."""
+    if isinstance(given, str) and given not in columns and "," in given:
+        return [part.strip() for part in given.split(",")]
+    return [str(one) for one in ([given] if isinstance(given, str | int) else given or ())]
+
+
+def position(columns: list[str], wanted: str) -> int | None:
+    """By name, or by position from 0."""
+    if wanted in columns:
+        return columns.index(wanted)
+    return int(wanted) if wanted.isdigit() and int(wanted) < len(columns) else None
 
 
 def _name(columns: list[str], wanted: str, what: str) -> str:
-    if wanted in columns:
-        return wanted
-    if wanted.isdigit() and int(wanted) < len(columns):
-        return columns[int(wanted)]
-    raise InputError(f"{what} has no column '{wanted}'. Its columns: {_some(columns)}.")
+    place = position(columns, wanted)
+    if place is None:
+        raise InputError(_no_column(columns, wanted, what))
+    return columns[place]
+
+
+def _no_column(columns: list[str], wanted: str, what: str) -> str:
+    return f"{what} has no column '{wanted}'. Its columns: {_some(columns)}."
 
 
 def _some(columns: list[str]) -> str:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import own, reading
-from dnasa.data.dataset import Dataset
+from dnasa.data import agreement, own, reading
+from dnasa.data.dataset import Dataset, Site
 from dnasa.data.own import Split
+from dnasa.data.rows import Chosen
 from dnasa.data.summaries import Summary, make_encoding
 
 
@@ -26,7 +28,7 @@ def alone(text: str) -> list[str]:
 
 
 def from_shards(
-    folder: Path,
+    folder: str | Path,
     local_nodes: range,
     nodes: int,
     target: Any = None,
@@ -35,24 +37,30 @@ def from_shards(
     task: str | None = None,
     standardise: bool = True,
     allgather_text: Callable[[str], list[str]] = alone,
+    columns: Any = None,
+    drop_columns: Any = None,
+    id_column: str | None = None,
 ) -> tuple[Dataset, list[np.ndarray]]:
     """The rows of `local_nodes`, and which of them belong to which node; shards of other nodes are empty.
 
     Node i's rows are in `node-i.csv` (or any other format), or in a folder `node-i`; if nothing is called so, the files or
     folders of the sites are the nodes, in the order of their names. Rows of `test.csv` are for testing, or each node's own
-    test file, or every fifth of its rows. With several processes, `allgather_text` is that of their network.
+    test file, or every fifth of its rows. With several processes, `allgather_text` is that of their network. Columns
+    are chosen as in `load`; of those to leave out, some sites may have none.
     """
+    folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
-    splits = []
+    splits, chosen = [], Chosen(columns, drop_columns, id_column)
     tests = None if common is None else own.read(common, own.test_target(common, target), separator, header)[0]
     for path in paths:
         with naming(path):
             rows, own_test = own.read(path, target, separator, header)
+            rows = chosen.of(rows, path.name, partly=True)
             splits.append(Split(rows, own_test if tests is None else tests, f" of {path.name}"))
-    summaries = exchanged(
-        [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)], allgather_text
-    )
-    encoding = make_encoding(summaries, task, standardise)
+    own_summaries = [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)]
+    summaries = agreement.aligned(exchanged(own_summaries, allgather_text))
+    encoding = make_encoding(summaries, task, standardise)._replace(id_column=id_column)
+    of_nodes = _by_node(summaries, local_nodes, nodes)
     pieces = [split.training(encoding) for split in splits]
     tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
     inputs, labels, test_inputs, test_labels = (
@@ -67,14 +75,17 @@ def from_shards(
         source=str(folder),
         encoding=encoding,
         notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
-        test_counts=() if common else _test_counts(summaries, local_nodes, nodes),
+        test_counts=() if common else tuple(summary.tests for summary in of_nodes),
+        class_counts=reduce(Summary.merged, summaries).targets[0].counts,
+        warnings=tuple(agreement.warnings(summaries)),
+        sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
     return data, _shards([len(labels) for _, labels in pieces], local_nodes, nodes)
 
 
 def _summary(path: Path, split: Split, task: str | None) -> Summary:
     with naming(path):
-        return split.summary(task)
+        return split.summary(task)._replace(site=path.name if path.is_dir() else path.name.partition(".")[0])
 
 
 def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
@@ -83,10 +94,11 @@ def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
 
 
-def _test_counts(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> tuple[int, ...]:
+def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
+    """Empty ones for the nodes of other processes, where nothing was exchanged with them."""
     every = range(nodes) if len(summaries) == nodes else local_nodes
-    counts = dict(zip(every, (summary.tests for summary in summaries), strict=True))
-    return tuple(counts.get(node, 0) for node in range(nodes))
+    known = dict(zip(every, summaries, strict=True))
+    return [known.get(node, Summary()) for node in range(nodes)]
 
 
 def _shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.ndarray]:
@@ -140,7 +152,7 @@ def _sites(folder: Path, entries: list[Path], nodes: int) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith(".") and (path.is_dir() or reading.kind(path) in reading.KINDS)
+    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.kind(path) in reading.KINDS)
 
 
 def _is_test(path: Path) -> bool:

@@ -4,6 +4,7 @@ A node summarises its own rows, and summaries are merged: means and sums of squa
 (1979). So nodes whose rows may not move agree on one encoding, the same as if the rows were in one place.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data.categories import check_categories, check_text, nearly_all_different
+from dnasa.data.categories import check_categories, check_text, leave_out, nearly_all_different
 from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers, place
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ class Moments(NamedTuple):
         mean = float(values.mean(dtype=np.float64))
         return cls(values.size, mean, float(values.var(dtype=np.float64)) * values.size)
 
+    @property
+    def deviation(self) -> float:
+        return float(np.sqrt(self.squares / self.n)) if self.n else 0.0
+
     def merged(self, other: "Moments") -> "Moments":
         count, difference = self.n + other.n, other.mean - self.mean
         if not count:
@@ -61,11 +66,6 @@ class Column(NamedTuple):
             full = other if empty[0] is self else self
             gaps = sum((column.counts.get(MISSING, 0) for column in (self, other)), 0)
             return full._replace(gaps=True, counts=full.counts | {MISSING: gaps})
-        if self.kind != other.kind or self.name != other.name:
-            raise InputError(
-                f"Column '{self.name}' ({self.kind}) of one node is column '{other.name}' ({other.kind}) of another: give all "
-                "nodes the same columns."
-            )
         counts = {
             name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in {**self.counts, **other.counts}
         }
@@ -73,34 +73,42 @@ class Column(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Of a target column: its different values, or None where they are real numbers."""
+    """Of a target column: its different values and how many training rows have each; None where they are real numbers."""
 
     name: str
     moments: Moments
     values: tuple[Any, ...] | None
+    counts: tuple[int, ...] = ()
 
     def merged(self, other: "Target") -> "Target":
-        values = None if self.values is None or other.values is None else (*self.values, *other.values)
-        return Target(self.name, self.moments.merged(other.moments), None if values is None else ordered(values))
+        moments = self.moments.merged(other.moments)
+        if self.values is None or other.values is None:
+            return Target(self.name, moments, None)
+        every = (*self.values, *other.values)
+        words, counts = any(isinstance(value, str) for value in every), Counter[Any]()
+        for value, count in zip(every, (*self.counts, *other.counts), strict=True):
+            counts[str(value) if words else value] += count
+        values = tuple(sorted(counts))  # text if some are
+        return Target(self.name, moments, values, tuple(counts[value] for value in values))
 
 
 class Summary(NamedTuple):
-    """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows."""
+    """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows.
 
-    rows: int
-    shape: tuple[int, ...]
-    columns: tuple[Column, ...]
-    array: Moments | None
-    targets: tuple[Target, ...]
-    tests: int
+    `absent` are columns that were to be left out and are not there, `site` is the name of the node's file or folder.
+    """
+
+    rows: int = 0
+    shape: tuple[int, ...] = ()
+    columns: tuple[Column, ...] = ()
+    array: Moments | None = None
+    targets: tuple[Target, ...] = ()
+    tests: int = 0
+    absent: tuple[str, ...] = ()
+    site: str = ""
 
     def merged(self, other: "Summary") -> "Summary":
-        if len(self.columns) != len(other.columns) or (not self.columns and self.shape != other.shape):
-            raise InputError(
-                f"One node's rows have shape {self.shape} and another's {other.shape}: give all nodes the same columns."
-            )
-        if len(self.targets) != len(other.targets):
-            raise InputError("Nodes have different numbers of targets: give all nodes the same columns.")
+        """Of rows with the same columns in the same order (`agreement.aligned`)."""
         pairs, targets = zip(self.columns, other.columns, strict=True), zip(self.targets, other.targets, strict=True)
         array = self.array.merged(other.array) if self.array and other.array else None
         return Summary(
@@ -115,14 +123,16 @@ class Summary(NamedTuple):
     @classmethod
     def from_json(cls, d: Any) -> "Summary":
         """From what another process sent: tuples became lists."""
-        rows, shape, columns, array, targets, tests = d
+        rows, shape, columns, array, targets, tests, absent, site = d
         return cls(
             rows,
             tuple(shape),
             tuple(Column(name, kind, gaps, Moments(*moments), counts) for name, kind, gaps, moments, counts in columns),
             None if array is None else Moments(*array),
-            tuple(Target(n, Moments(*m), None if v is None else tuple(v)) for n, m, v in targets),
+            tuple(Target(n, Moments(*m), None if v is None else tuple(v), tuple(c)) for n, m, v, c in targets),
             tests,
+            tuple(absent),
+            site,
         )
 
 
@@ -142,7 +152,9 @@ def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
         column, tested = rows.targets[name], test.targets[name]
         _check_labels(str(name), column, tested)
         targets.append(_target(str(name), column.iloc[train], tested.iloc[test_picked], task))
-    return Summary(len(train), tuple(rows.inputs.shape[1:]), columns, array, tuple(targets), len(test_picked))
+    return Summary(
+        len(train), tuple(rows.inputs.shape[1:]), columns, array, tuple(targets), len(test_picked), rows.absent
+    )
 
 
 def kind_of(name: str, column: "pd.Series") -> str:
@@ -151,7 +163,7 @@ def kind_of(name: str, column: "pd.Series") -> str:
     if kind in "fiub":
         return "number"
     if kind in "Mmc":
-        raise InputError(f"Column '{name}' holds {column.dtype} values: remove it, or turn them into numbers.")
+        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers, or {leave_out(name)}.")
     return "text" if column.notna().any() else "number"
 
 
@@ -178,20 +190,26 @@ def _check_labels(name: str, *columns: "pd.Series") -> None:
 
 def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | None) -> Target:
     if kind_of(name, column) == "text":
-        words = np.unique(np.concatenate([as_words(column), as_words(tested)]).astype(str)).tolist()
+        words, counts = _counted(as_words(column).astype(str), as_words(tested).astype(str))
         if task == "regression":
             raise InputError(f"Column '{name}' holds text, such as '{words[0]:.30}': a regression needs numbers.")
         if len(words) > MOST_CLASSES:
             raise InputError(
                 f"Column '{name}' has {len(words):,} different texts, too many for classes: is it the target?"
             )
-        return Target(name, Moments(len(column)), tuple(words))
+        return Target(name, Moments(len(column)), tuple(words.tolist()), counts)
     values = numbers(name, column)
-    different = np.unique(np.concatenate([values, numbers(name, tested)]))
+    different, counts = _counted(values, numbers(name, tested))
     if task == "regression" or (task is None and are_real(different)):
         return Target(name, Moments.of(values), None)
     booleans = column.dtype.kind == "b"
-    return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()))
+    return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()), counts)
+
+
+def _counted(trained: np.ndarray, tested: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """All different values, and how often each is in the training rows."""
+    values, places = np.unique(np.concatenate([trained, tested]), return_inverse=True)
+    return values, tuple(np.bincount(places[: len(trained)], minlength=len(values)).tolist())
 
 
 def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
@@ -206,12 +224,6 @@ def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
 
 def _plain(value: float, boolean: bool) -> Any:
     return bool(value) if boolean else int(value) if value.is_integer() else value
-
-
-def ordered(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Each once, in order; text if some are."""
-    mixed = any(isinstance(value, str) for value in values)
-    return tuple(sorted({str(value) for value in values} if mixed else set(values)))
 
 
 # ---------------------------------------------------------------- the encoding
@@ -238,9 +250,7 @@ def make_encoding(summaries: Sequence[Summary], task: str | None = None, standar
     moments = total.targets[0].moments
     if constant(moments):
         raise InputError("All targets are the same: there is nothing to learn.")
-    return encoding._replace(
-        target_mean=np.array([moments.mean]), target_scale=np.array([np.sqrt(moments.squares / moments.n)])
-    )
+    return encoding._replace(target_mean=np.array([moments.mean]), target_scale=np.array([moments.deviation]))
 
 
 def _task(targets: Sequence[Target], task: str | None) -> str:
@@ -268,7 +278,7 @@ def _feature(column: Column) -> Feature:
         names = set(column.counts) | ({MISSING} if column.gaps else set())
         return Feature(column.name, "text", categories=tuple(sorted(names)))
     if not column.moments.n:
-        raise InputError(f"Column '{column.name}' has no values in the training rows: remove it.")
+        raise InputError(f"Column '{column.name}' has no values in the training rows: {leave_out(column.name)}.")
     return Feature(column.name, "number", column.moments.mean if column.gaps else None)
 
 
@@ -282,7 +292,7 @@ def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | 
     if not each:
         return None, None
     mean = np.array([moments.mean for moments in each])
-    scale = np.array([1.0 if constant(moments) else np.sqrt(moments.squares / moments.n) for moments in each])
+    scale = np.array([1.0 if constant(moments) else moments.deviation for moments in each])
     return (mean, scale) if features else (mean[0], scale[0])
 
 

@@ -13,11 +13,12 @@ CONTEXT = 256
 """Characters that a model of a text sees at once."""
 
 
-def from_text(path: Path, context: int = CONTEXT) -> Dataset:
+def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
     """Windows of `context` characters, each the label of the one before it; the last tenth of the text is for testing.
 
     Training windows begin at every character and share the text's memory; test windows do not overlap.
     """
+    path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     codes = np.frombuffer(files.read_text(path).encode("utf-32-le"), np.uint32)

@@ -8,12 +8,15 @@ import numpy as np
 from dnasa.core import InputError
 from dnasa.data import files, images, reading
 from dnasa.data.encoding import Encoding
+from dnasa.data.rows import position
 
 
 def read_rows(
     path: Path, encoding: Encoding, separator: str | None = None, header: bool | None = None
-) -> tuple[Any, list[str]]:
-    """A frame or an array that `encoding` takes, from any format that is trained on; of a folder of images, also their names.
+) -> tuple[Any, list[Any]]:
+    """A frame or an array that `encoding` takes, from any format that is trained on, and the names of the rows, if they have.
+
+    Those are a folder's images, or the `id_column` of a table.
 
     A table may have further columns, such as the target. Separator and header are found out unless they are given.
     """
@@ -21,7 +24,14 @@ def read_rows(
         return _images(path, encoding.shape)
     if not path.is_file():
         raise InputError(f"There is no file or folder {path}.")
-    return _rows(path, encoding, separator, header), []
+    rows = _rows(path, encoding, separator, header)
+    return rows, _names(rows, encoding.id_column)
+
+
+def _names(rows: Any, id_column: str | None) -> list[str]:
+    names = [str(name) for name in getattr(rows, "columns", ())]
+    place = None if id_column is None else position(names, id_column)
+    return [] if place is None else rows.iloc[:, place].tolist()
 
 
 def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | None) -> Any:
@@ -40,7 +50,7 @@ def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | 
     if separator is None and (kind in reading.LIBSVM_NAMES or reading.is_libsvm(path)):
         return _libsvm(path, len(encoding.features))
     names = ",".join(feature.name for feature in encoding.features)
-    return reading.read_text_frame(path, separator, header, names).frame
+    return reading.read_text_frame(path, separator, header, names, encoding.id_column).frame
 
 
 def _libsvm(path: Path, width: int) -> np.ndarray:

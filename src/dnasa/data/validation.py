@@ -30,11 +30,12 @@ def _tenth(rows: int) -> int:
     return max(1, rows // SHARE)
 
 
-def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int) -> Shards:
+def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int, seed: int = 0) -> Shards:
     """These rows of the data, divided among the nodes by a partition."""
     count = len(rows)
     first = count and rows[-1] == count - 1  # a slice does not copy the windows of a text
-    return [rows[shard] for shard in partition(how, data.labels[:count] if first else data.labels[rows], nodes)]
+    labels = data.labels[:count] if first else data.labels[rows]
+    return [rows[shard] for shard in partition(how, labels, nodes, seed)]
 
 
 def divide_validation(rows: np.ndarray, nodes: int) -> Shards:

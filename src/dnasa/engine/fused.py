@@ -12,10 +12,10 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from dnasa.arrays import compiled, like, norm, norms_safe, stack
-from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State, only_x
+from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
 from dnasa.cuda_graphs import CudaGraphs
 from dnasa.engine.steppers import Immediate
-from dnasa.rules.forms import ScaledAverage, TrackedAverage
+from dnasa.rules.forms import Form, ScaledAverage, TrackedAverage, form_of
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
 MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
@@ -23,16 +23,14 @@ SMALL = 1 << 22  # numbers in an array up to which launching kernels takes a GPU
 SCALED = 2  # kind of a step in `kernels.c`; 0 and 1 are D-NASA's family, plain and normalised
 CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core beside the arrays themselves
 
-Form = TrackedAverage | ScaledAverage
-
 
 def supports(rule: Rule, network: Network, state: State) -> bool:
     """All nodes in this process, one exchange with a fixed W, a rule of this form, and arrays that a backend can process."""
-    plain = network.fixed_weights is not None and network.channel is None and network.rounds == 1
-    if not plain or not isinstance(rule.form, Form) or rule.then or rule.points is not only_x:
+    plain, form = network.fixed_weights is not None and network.channel is None and network.rounds == 1, form_of(rule)
+    if not plain or form is None:
         return False
-    x, *_ = rule.form.unpack(state)
-    return _backend(rule.form, network, x) is not None
+    x, *_ = form.unpack(state)
+    return _backend(form, network, x) is not None
 
 
 class Backend(Protocol):
@@ -60,12 +58,13 @@ class Fused(Immediate):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any):
-        self.rule, self.network, self.form, self.sent = rule, network, rule.form, snapshot.sent
+        self.rule, self.network, self.sent = rule, network, snapshot.sent
+        self.form = cast(Form, form_of(rule))  # `supports` was checked
         self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
         self.state = self.form.state_with(snapshot.state, self.held)
         self.x = self.held[0]
         self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
-        backend = cast(type[Backend], _backend(self.form, network, self.x))  # `supports` was checked
+        backend = cast(type[Backend], _backend(self.form, network, self.x))
         self.backend = backend(self.held, network.fixed_weights, self.form)
 
     @property

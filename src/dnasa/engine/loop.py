@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, Schedule, Sent, Snapshot
+from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, named
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state
+from dnasa.problems import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
@@ -45,7 +46,8 @@ class Options(TypedDict, total=False):
     - `overlap`: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
     - `folder`: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
       `resume=True` continues from the newest checkpoint, exactly
-    - `progress`: True for a bar (default: on a terminal), "json" for a line per evaluation and run, False for nothing
+    - `progress`: True for a bar (default: on a terminal, and elsewhere a line each minute on standard error), "json" for a
+      line per evaluation and run, False for nothing
     - `trace`: a file for a timeline of the first steps (Chrome, Perfetto)
     """
 
@@ -87,7 +89,7 @@ DEFAULTS: Options = {
 
 def solve(
     problem: "Problem",
-    topology: "Topology | Changing",
+    topology: "Topology | Changing | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant] = "dnasa",
     *,
     steps: int,
@@ -99,9 +101,10 @@ def solve(
 ) -> Result:
     """Minimise the weighted average of the nodes' losses.
 
-    `rule` is a name, a name with its schedule ("dsgd:constant"), a `Rule` of your own, or several of them. Several rules,
-    stepsizes (`eta`, numbers or functions of t), schedules or seeds run side by side as one array. `start` overrides the
-    problem's starting point: `(d,)`, or `(n, d)` for one per node. The other options are listed in `dnasa.engine.Options`.
+    `topology` is a graph, or the name of one where the problem has a number of nodes. `rule` is a name, a name with its
+    schedule ("dsgd:constant"), a `Rule` of your own, or several of them. Several rules, stepsizes (`eta`, numbers or
+    functions of t), schedules or seeds run side by side as one array. `start` overrides the problem's starting point: `(d,)`,
+    or `(n, d)` for one per node. The other options are listed in `dnasa.engine.Options`.
 
     What a number `eta` means depends on the schedule; with n nodes and T steps, the stepsize at step t = 0, 1, ... is
 
@@ -116,6 +119,7 @@ def solve(
         known = ["steps", "eta", "schedule", "seed", "start", *DEFAULTS]
         raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(known)}.")
     chosen: Options = {**DEFAULTS, **options}
+    problem = completed(problem)
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, chosen)
     return Run(problem, plan, chosen).run()
 
@@ -140,11 +144,23 @@ class Run:
             Session(self._folder(), options["checkpoint_every"], settings, plan.steps, self.network) as session,
             progress as bar,
             np.errstate(all="ignore"),
+            self._telling_others(),
         ):
             answers = self._train(session, bar)
             result = self._result(answers, session)
         session.end("diverged" if self.recorder.all_diverged else "done", self.t)
         return result
+
+    @contextmanager
+    def _telling_others(self) -> Iterator[None]:
+        """An error of this process, which the user may catch, must not leave the others waiting."""
+        try:
+            yield
+        except RunError:
+            raise
+        except Exception as error:
+            self.network.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
+            raise
 
     def _folder(self) -> RunFolder | None:
         folder = self.options["folder"]
@@ -214,7 +230,14 @@ class Run:
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:
-        g = self.problem.gradient(point, self.network.local_nodes, self.plan.seeds, t)
+        nodes = self.network.local_nodes
+        try:
+            g = self.problem.gradient(point, nodes, self.plan.seeds, t)
+        except (InputError, RunError):
+            raise
+        except Exception as error:
+            error.add_note(f"In the gradient of {named(nodes)} at step {t}.")
+            raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
         return g if self.scale is None else g * self.scale
@@ -223,7 +246,7 @@ class Run:
         """n p_i for every local node, where nodes count differently."""
         if self.plan.node_weights is None:
             return None
-        return like(self.recorder.local_weights()[:, None], self.plan.x[0])
+        return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
     def _evaluate(self, snapshots: list[Snapshot], t: int, session: Session, bar: Any) -> bool:
         """Measure and record; whether the run is to stop here."""
@@ -296,7 +319,7 @@ def naming_step(t: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"At step {t}: {error}") from error
+        raise InputError(f"At step {t}: {error}") from error.__cause__ or error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

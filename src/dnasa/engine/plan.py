@@ -31,13 +31,13 @@ class Plan(NamedTuple):
     eval_steps: set[int]
     epoch: float | None  # samples per node in one pass over the data; None if it is unlimited
     node_data: str  # a checksum of all nodes' data
-    node_weights: np.ndarray | None
+    node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have other rows for each seed
     start: Array  # of the first seed, for the settings
 
 
 def make_plan(
     problem: "Problem",
-    topology: "Topology | Changing",
+    topology: "Topology | Changing | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant],
     steps: int,
     eta: Any,
@@ -46,8 +46,10 @@ def make_plan(
     start: Array | None,
     options: "Options",
 ) -> Plan:
-    from dnasa.topology import Changing, Topology, check_weights
+    from dnasa.topology import Changing, Topology, check_weights, make
 
+    if isinstance(topology, str) and problem.nodes is not None:
+        topology = make(topology, problem.nodes)
     if not isinstance(topology, (Topology, Changing)):
         raise InputError(
             f"The topology must be one of dnasa.topology, such as topology.ring(8), topology.from_networkx(graph) or "
@@ -68,9 +70,9 @@ def make_plan(
     _check_storage(options, network)
     _check_watching(options)
     x = [_repeated(first, group.size) for group in groups]
-    checksum, rows = _node_data(problem, network)
+    checksum, rows = _node_data(problem, network, seeds)
     weights = _node_weights(options["node_weights"], topology.nodes, rows)
-    epoch = None if rows is None else sum(rows) / len(rows)
+    epoch = None if rows is None else float(rows.mean())
     eval_steps = _eval_steps(options["evaluate"], steps, problem.batch, epoch)
     return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0])
 
@@ -189,17 +191,19 @@ def _check_watching(options: "Options") -> None:
             raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
 
 
-def _node_weights(given: Sequence[float] | str | None, nodes: int, rows: list[int] | None) -> np.ndarray | None:
+def _node_weights(given: Sequence[float] | str | None, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
     if given is None:
         return None
     if isinstance(given, str):
         if given != "rows":
             raise InputError(f"node_weights must be 'rows' or a positive number for each node, not '{given}'.")
-        given = rows
-        if given is None:
+        if rows is None:
             raise InputError(
                 "This problem's data is unlimited, so nodes have no number of rows: give node_weights as numbers."
             )
+        for count in rows.flat:
+            positive("A node weight", float(count))
+        return rows.astype(np.float64)
     weights = [] if np.ndim(given) != 1 else list(given)
     for weight in weights:
         positive("A node weight", weight)
@@ -210,13 +214,17 @@ def _node_weights(given: Sequence[float] | str | None, nodes: int, rows: list[in
     return np.asarray(weights, dtype=np.float64)
 
 
-def _node_data(problem: "Problem", network: Network) -> tuple[str, list[int] | None]:
-    """A checksum of all nodes' data, and the number of rows of each (None: unlimited), alike in all processes."""
-    local = [[problem.node_fingerprint(node), problem.rows(node)] for node in network.local_nodes]
+def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[str, np.ndarray | None]:
+    """A checksum of all nodes' data and the number of rows of each, (n,) or (seeds, n); None if the data is unlimited.
+
+    Both are the same in all processes.
+    """
+    given: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
+    local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
     everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
     rows = [count for _, count in everyone]
     checksum = zlib.crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
-    return f"{checksum:08x}", None if None in rows else rows
+    return f"{checksum:08x}", None if None in rows else np.array(rows).T
 
 
 def _eval_steps(evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None) -> set[int]:
@@ -275,6 +283,9 @@ def _points(
 ) -> list[Array]:
     """Where each seed begins: `(d,)`, or `(n, d)` for a start of one's own per node."""
     own = [problem.start(s) for s in seeds]
+    if getattr(own[0], "ndim", None) != 1:
+        what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__
+        raise InputError(f"The problem's start must return a one-dimensional NumPy array or torch tensor, not {what}.")
     points = own if start is None else [_as_start(start, own[0])] * len(seeds)
     if points[0].shape not in {own[0].shape, (topology.nodes, *own[0].shape)}:
         raise InputError(

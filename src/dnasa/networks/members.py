@@ -14,13 +14,15 @@ import uuid
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from ipaddress import ip_address
+from typing import Any, NamedTuple, TypeVar
 
 from torch.distributed import PrefixStore
 
 from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.monitor import Monitor, StoreBoard
 
+T = TypeVar("T")
 POLL = 0.05  # seconds between two looks at the store while processes meet
 PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
 
@@ -32,6 +34,14 @@ class Member(NamedTuple):
     name: str
     host: str
     port: int
+
+
+def parsed(text: bytes, check: Callable[[Any], T]) -> T | None:
+    """A value in the store, None if it is damaged or something else: others may write to the store, too."""
+    try:
+        return check(json.loads(text))
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 class Store:
@@ -70,7 +80,10 @@ class Members:
     def _find_run(self, store: Any) -> tuple[int, Store]:
         """A store can be used for one run after the other: the latest, or the next if all processes of that have ended."""
         numbers = Store(store, "dnasa")
-        run = int(numbers.compare_set("run", "", "0"))
+        try:
+            run = int(numbers.compare_set("run", "", "0"))
+        except ValueError as error:
+            raise InputError(f"The store at {numbers.where} is damaged: start a new `dnasa rendezvous`.") from error
         while True:
             self.store = Store(store, f"dnasa run {run}")
             latest = self._latest()
@@ -80,7 +93,7 @@ class Members:
             run += 1
 
     def _check_graph(self, graph: str) -> None:
-        common = self.store.compare_set("graph", "", graph).decode()
+        common = self.store.compare_set("graph", "", graph).decode(errors="replace")
         if common != graph:
             raise InputError(f"The run has another network ({common}) than this process ({graph}): give all the same.")
 
@@ -91,11 +104,11 @@ class Members:
         began, warned = time.monotonic(), False
         while time.monotonic() < began + 2 * self.timeout:
             for node in places:
-                mine, holder = self.me._replace(node=node), self._read(f"place {node}")
+                mine, before = self.me._replace(node=node), self._get(f"place {node}")
+                holder = parsed(before, self._member)
                 if holder and not self._gone(holder) and not self._left_behind(holder):
                     continue
-                before = json.dumps(holder) if holder else ""
-                if self.store.compare_set(f"place {node}", before, json.dumps(mine)).decode() == json.dumps(mine):
+                if self.store.compare_set(f"place {node}", before, json.dumps(mine)) == json.dumps(mine).encode():
                     return mine
             if not warned:
                 warned = True
@@ -125,20 +138,30 @@ class Members:
     def started(self) -> bool:
         return bool(self._closed(1))
 
+    def _get(self, key: str) -> bytes:
+        return self.store.get(key) if self.store.check([key]) else b""
+
+    def _member(self, value: Any) -> Member:
+        """From JSON; a ValueError or a TypeError if it is something else."""
+        member = Member(*value)
+        fits = [*map(type, member)] == [int, str, str, int]
+        if not fits or member.node not in range(self.nodes) or member.port not in range(2**16):
+            raise ValueError(value)
+        ip_address(member.host)
+        return member
+
     def _read(self, key: str) -> Member | None:
-        if not self.store.check([key]):
-            return None
-        return Member(*json.loads(self.store.get(key)))
+        return parsed(self._get(key), self._member)
 
     def _is_here(self, epoch: int, member: Member) -> bool:
         return self._read(f"{epoch} here {member.node}") == member
 
     def _closed(self, epoch: int) -> list[Member]:
         """The list of that epoch, empty if it is still open."""
-        key = f"{epoch} members"
-        if not self.store.check([key]):
-            return []
-        return [Member(*member) for member in json.loads(self.store.get(key))]
+        return self._list(self._get(f"{epoch} members"))
+
+    def _list(self, text: bytes) -> list[Member]:
+        return parsed(text, lambda members: [self._member(member) for member in members]) or []
 
     def _latest(self) -> list[Member]:
         """The list that was closed last."""
@@ -174,7 +197,7 @@ class Members:
                 self._come(epoch)
             closed = self._closed(epoch)
             if self.me in closed:
-                self._enter(epoch)
+                self._enter(epoch, closed)
                 return
             epoch += bool(closed)
             time.sleep(0 if closed else POLL)
@@ -190,12 +213,12 @@ class Members:
         return self.monitor is not None and self.monitor.silent(self.list.index(member), self.timeout)
 
     def _wait(self, epoch: int, complete: Callable[[], bool], what: str) -> None:
-        began, warned = time.monotonic(), False
-        while not (closed := self._closed(epoch)):
+        began, warned, key = time.monotonic(), False, f"{epoch} members"
+        while not (closed := self._list(before := self._get(key))):
             if complete():
                 here = [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
                 present = [m for m in here if m is not None and self._holds_place(m)]
-                self.store.compare_set(f"{epoch} members", "", json.dumps(present))
+                self.store.compare_set(key, before, json.dumps(present))
             elif not warned and time.monotonic() > began + self.timeout:
                 warned = self._warn(epoch, what)
             else:
@@ -204,16 +227,16 @@ class Members:
             raise RunError(
                 f"Node {self.me.node} was left behind: it was silent for {self.timeout:g} s. Start it again to join."
             )
-        self._enter(epoch)
+        self._enter(epoch, closed)
 
     def _warn(self, epoch: int, what: str) -> bool:
         missing = [node for node in range(self.nodes) if not self._read(f"{epoch} here {node}")]
         warnings.warn(f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2)
         return True
 
-    def _enter(self, epoch: int) -> None:
+    def _enter(self, epoch: int, members: list[Member]) -> None:
         previous, before = self.monitor, self.list
-        self.epoch, self.list = epoch, self._closed(epoch)
+        self.epoch, self.list = epoch, members
         for member in set(before) - set(self.list):
             self.store.set(f"left {member.name}", "")
         self.monitor = MembersMonitor(self)
@@ -249,16 +272,18 @@ class MembersMonitor(Monitor):
     def others_call(self, network: str) -> str:
         """The call of the others that follows the last one of this process, empty as long as there is none."""
         key = f"{network} {self.counts.get(network, 0) + 1}"
-        reports = [json.loads(text) for text in self.reports if text]
-        return next((report["calls"][key] for report in reports if key in report["calls"]), "")
+        return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
 
     def _beat(self) -> None:
         super()._beat()
-        with suppress(BlockingIOError):
+        with suppress(OSError):
             while True:
                 self.members.listener.accept()[0].close()
-        if self.problem is None and self.members.called():
-            self.problem = ProcessLost("Processes left or want to join.")
+        try:
+            if self.problem is None and self.members.called():
+                self.problem = ProcessLost("Processes left or want to join.")
+        except RunError as error:
+            self.problem = error
 
 
 def listener(host: str, port: int) -> socket.socket:

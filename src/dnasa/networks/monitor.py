@@ -5,17 +5,37 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dnasa.core import InputError, RunError
 
 INTERVAL = 0.5  # seconds between two reports
-RECENT = 16  # calls that a report names; neighbours are never that many calls apart
+RECENT = 32  # calls that a report names; neighbours are never that many calls apart
+SILENT = 4  # own reports without one of another process, after which it is called silent
 END = "the end of its script"
 REMEDY = (
     "Every process must call step(), averaged() and consensus() equally often: give all of them the same number of "
-    "batches, or train inside dnasa.optim.Join."
+    "batches, or train inside dnasa.optim.Join; an error that one of them catches leaves out its call."
 )
+
+
+class Report(NamedTuple):
+    """What a process is doing."""
+
+    beats: int
+    calls: dict[str, str]
+    failure: str
+    ended: bool
+
+    @classmethod
+    def parse(cls, text: str) -> "Report | None":
+        """None for what is not a report: others may write to the store, too."""
+        try:
+            report = cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError):
+            return None
+        texts = [report.failure, *report.calls.values()] if isinstance(report.calls, dict) else [None]
+        return report if all(isinstance(text, str) for text in texts) and type(report.ended) is bool else None
 
 
 class Board(Protocol):
@@ -33,7 +53,7 @@ class StoreBoard:
 
     def share(self, report: str) -> list[str]:
         self.store.set(self.own, report)
-        return [text.decode() for text in self.store.multi_get(self.everyone)]
+        return [text.decode(errors="replace") for text in self.store.multi_get(self.everyone)]
 
 
 class Monitor:
@@ -45,7 +65,7 @@ class Monitor:
         self.calls: dict[str, str] = {}  # the recent ones, by network and number
         self.beats, self.failure, self.ended = 0, "", False
         self.problem: Exception | None = None
-        self.reports = [""] * size
+        self.reports: list[Report | None] = [None] * size
         self.heard = [time.monotonic()] * size
         self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
@@ -55,6 +75,10 @@ class Monitor:
 
     def note(self, network: str, call: str) -> None:
         """This process now does the next call of that network; all processes must do the same one."""
+        self._count(network, call)
+        self._raise_problem()
+
+    def _count(self, network: str, call: str) -> None:
         with self.lock:
             number = self.counts[network] = self.counts.get(network, 0) + 1
             self.calls[f"{network} {number}"] = call
@@ -69,7 +93,7 @@ class Monitor:
     def end(self) -> None:
         """The script has ended: a further call of another process will not be answered."""
         for network in self.counts:
-            self.note(network, END)
+            self._count(network, END)
         self.ended = True
         self._beat()
 
@@ -79,8 +103,7 @@ class Monitor:
 
     def check(self, began: float, timeout: float) -> list[int]:
         """While waiting since then: raise the problem there is, or give the processes that were silent for the timeout."""
-        if self.problem is not None:
-            raise type(self.problem)(*self.problem.args)
+        self._raise_problem()
         now = time.monotonic()
         if now - began <= timeout:
             return []
@@ -88,9 +111,17 @@ class Monitor:
         late = [rank for rank in others if now - max(began, self.heard[rank]) > timeout]
         if not late and not self.warned:
             self.warned = True
-            doing = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others)
-            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; the others are running: {doing}.", stacklevel=2)
+            silent = [rank for rank in others if self.quiet[rank] >= SILENT]
+            running = [rank for rank in others if rank not in silent]
+            parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]
+            doing = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in running)
+            parts += [f"the others are running: {doing}"] if running else []
+            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; {'; '.join(parts)}.", stacklevel=2)
         return late
+
+    def _raise_problem(self) -> None:
+        if self.problem is not None:
+            raise type(self.problem)(*self.problem.args)
 
     def silent(self, rank: int, timeout: float) -> bool:
         """Whether a process has not reported for the timeout, counted in own reports: this process may have been stopped."""
@@ -112,36 +143,37 @@ class Monitor:
             self.beats += 1
             with self.lock:
                 calls = dict(self.calls)
-            report = {"beats": self.beats, "calls": calls, "failure": self.failure, "ended": self.ended}
+            own = Report(self.beats, calls, self.failure, self.ended)
             try:
-                reports = self.board.share(json.dumps(report))
+                texts = self.board.share(json.dumps(own._asdict()))
             except Exception as error:
                 lost = RunError(f"Rank {self.rank} lost the connection to the others: {error}.")
                 self.problem = self.problem or (error if isinstance(error, RunError) else lost)
                 self.stop.set()
                 return
-            for rank, text in enumerate(reports):
+            for rank, report in enumerate(map(Report.parse, texts)):
                 self.quiet[rank] += 1
-                if rank == self.rank or not text:
-                    continue
-                if text != self.reports[rank]:
-                    self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), text, 0
-                self.problem = self.problem or self._difference(calls, rank, json.loads(text))
+                if rank != self.rank and report is not None and report != self.reports[rank]:
+                    self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), report, 0
+            others = {rank: report for rank, report in enumerate(self.reports) if report}
+            failed = [RunError(report.failure) for report in others.values() if report.failure]
+            different = [self._difference(calls, *other) for other in others.items()]  # perhaps as a result
+            self.problem = self.problem or next(filter(None, [*failed, *different]), None)
 
-    def _difference(self, calls: dict[str, str], rank: int, report: dict[str, Any]) -> Exception | None:
-        if report["failure"]:
-            return RunError(report["failure"])
-        for key in calls.keys() & report["calls"].keys():
-            if calls[key] != report["calls"][key]:
-                (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report["calls"][key])])
+    def _difference(self, calls: dict[str, str], rank: int, report: Report) -> Exception | None:
+        for key in calls.keys() & report.calls.keys():
+            if calls[key] != report.calls[key]:
+                (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report.calls[key])])
                 return InputError(
                     f"The processes call different things: rank {first} is in {one}, rank {second} in {other}. {REMEDY}"
                 )
         return None
 
     def _has_ended(self, rank: int) -> bool:
-        return bool(self.reports[rank]) and json.loads(self.reports[rank])["ended"]
+        report = self.reports[rank]
+        return report is not None and report.ended
 
     def _last_call(self, rank: int) -> str:
-        calls = json.loads(self.reports[rank])["calls"] if self.reports[rank] else {}
+        report = self.reports[rank]
+        calls = report.calls if report else {}
         return f"was last in {list(calls.values())[-1]}" if calls else "has not called anything yet"

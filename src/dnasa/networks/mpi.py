@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
+from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, named
 from dnasa.networks.liveness import Heartbeat, Place, here
 from dnasa.networks.monitor import Monitor
-from dnasa.networks.processes import Message, ProcessExchange, blocks, missing, named
+from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
 from dnasa.topology import Changing, Topology
 
 try:
@@ -87,7 +87,7 @@ class Board:
         while self.comm.Iprobe(status=status):
             incoming = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             self.comm.Recv(incoming, status.source)
-            self.reports[status.source] = incoming.tobytes().decode()
+            self.reports[status.source] = incoming.tobytes().decode(errors="replace")
         return self.reports
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Messages, Network, RunError
+from dnasa.core import Array, Channel, InputError, Messages, Network, RunError, named
 from dnasa.networks.buffers import Buffers, make_buffers
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
@@ -265,10 +265,6 @@ def missing(peers: Sequence[int], shares: Sequence[range], why: str) -> RunError
     """Names the processes that did not answer, and their nodes."""
     names = ", ".join(f"rank {peer} ({named(shares[peer])})" for peer in sorted(set(peers)))
     return RunError(f"No answer from {names}: {why}.")
-
-
-def named(nodes: range) -> str:
-    return f"node {nodes.start}" if len(nodes) == 1 else f"nodes {nodes.start} to {nodes.stop - 1}"
 
 
 def agree(network: Network, settings: dict[str, Any]) -> None:

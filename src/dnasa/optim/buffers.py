@@ -1,28 +1,41 @@
 """Buffers of a model, such as the statistics of batch norm, mixed with the neighbours' after every step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from dnasa.core import Network, RunError
 
 
+def statistics(model: nn.Module) -> list[Tensor]:
+    """The running means and variances of its normalisation layers."""
+    layers = (m for m in model.modules() if isinstance(m, _NormBase))
+    return [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
+
+
 class MixedBuffers:
-    def __init__(self, buffers: Iterable[Tensor], network: Network):
-        self.tensors = [b for b in buffers if b.is_floating_point()]
-        self.network = network
+    """`find` gives the buffers, since moving a model to another device replaces them."""
+
+    def __init__(self, find: Callable[[], list[Tensor]], network: Network):
+        self.find, self.network = find, network
         self.in_flight: tuple[Tensor, Future[Any]] | None = (
             None  # the buffers as they were sent, and the future of their mixture
         )
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [b for b in self.find() if b.is_floating_point()]
+
     def send(self, submit: Callable[..., Future[Any]], dtype: torch.dtype, t: int) -> None:
-        if self.tensors and self.network.nodes > 1:
+        tensors = self.tensors if self.network.nodes > 1 else []
+        if tensors:
             self.receive()
-            sent = torch.cat([b.reshape(-1).to(dtype) for b in self.tensors])[None]
+            sent = torch.cat([b.reshape(-1).to(dtype) for b in tensors])[None]
             self.in_flight = sent, submit(self._mixed, sent, t)
 
     def _mixed(self, sent: Tensor, t: int) -> Tensor:
@@ -36,8 +49,9 @@ class MixedBuffers:
         """Each buffer moves by (W - I) times what was sent, so that what the model has added meanwhile stays."""
         if self.in_flight is not None:
             (sent, future), self.in_flight = self.in_flight, None
-            moves = (future.result() - sent).view(-1).split([b.numel() for b in self.tensors])
-            for b, move in zip(self.tensors, moves, strict=True):
+            tensors = self.tensors
+            moves = (future.result() - sent).view(-1).split([b.numel() for b in tensors])
+            for b, move in zip(tensors, moves, strict=True):
                 b += move.view_as(b)
 
     def discard(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, nothing, whole
 from dnasa.engine.steppers import Immediate
 from dnasa.rules import registry
+from dnasa.rules.forms import form_of
 from dnasa.rules.registry import RULES, Method, Variant
 from dnasa.rules.schedules import constant
 
@@ -29,10 +30,18 @@ class Made(NamedTuple):
     @property
     def compiles(self) -> bool:
         """Whether its steps depend on t through its schedules alone, as those of a declared form do."""
-        return self.make is not None and self.rule.form is not None
+        return self.make is not None and form_of(self.rule) is not None
+
+
+UNKNOWN_LENGTH = (
+    "steps is how often step() will be called, a positive whole number, not {}: leave it out where you do not know "
+    "(in Hugging Face's Trainer it is trainer.state.max_steps; args.max_steps is -1 when num_train_epochs counts)."
+)
 
 
 def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout) -> Made:
+    if steps is not None and whole("steps", steps, low=-(2**62)) < 1:
+        raise InputError(UNKNOWN_LENGTH.format(steps))
     if isinstance(rule, Rule):
         if eta is not None or schedule is not None:
             raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
@@ -41,16 +50,12 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
     if schedule is None and steps is None and not method.needs_eta:
-        schedule = next((name for name in method.schedules if not registry.needs_steps(name)), None)
+        schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
-    if registry.needs_steps(variant.schedule) and steps is None:
-        raise InputError(
-            f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule."
-        )
-    schedules = registry.schedules_of(variant, nodes, whole("steps", steps or 1))
-    make = partial(_make, method, layout)
-    known = steps if registry.needs_steps(variant.schedule) else None
-    ends = known if variant.schedule in registry.ENDING else None
+    schedules = registry.schedules_of(variant, nodes, steps)
+    make, stated = partial(_make, method, layout), variant.stated
+    known = steps if stated and stated.needs_steps is not False else None
+    ends = steps if stated and stated.ends else None
     return Made(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
 
 

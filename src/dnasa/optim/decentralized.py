@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,48 +28,51 @@ from dnasa.engine.overlapped import with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state
 from dnasa.networks.processes import agree
-from dnasa.optim.buffers import MixedBuffers
+from dnasa.optim.buffers import MixedBuffers, statistics
 from dnasa.optim.compiled import MIN_PARAMETERS, InPlace, fused, make_rule
 from dnasa.optim.finite import describe, finite
+from dnasa.optim.first_pass import FirstPass
 from dnasa.optim.flat import Flat
 from dnasa.optim.parameters import check_same_modules, described, start_at_the_same_point, views
 from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import loaded_state, saved_state
-from dnasa.optim.untrained import Untrained
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
 
 NO_LEARNING_RATE = (
-    "Decentralized has no learning rate, its schedule is built in: leave 'lr' and learning-rate schedulers out "
+    "Decentralized has no learning rate to set, its schedule is built in: leave 'lr' and learning-rate schedulers out "
     "(rules that need a stepsize take eta and schedule)."
 )
 
-
-BEYOND = "step() is called more often than steps={} says: the rule's steps are 0 now, and the model no longer changes."
+BEYOND = (
+    "step() is called more often than steps={} says: the stepsize is 0 now, so nothing more is learned and the nodes only "
+    "exchange their models. Give the number of calls as steps=."
+)
 
 
 class Group(dict[str, Any]):
-    """A parameter group whose error message says why it has no learning rate."""
-
-    def __missing__(self, key: str) -> Any:
-        raise InputError(NO_LEARNING_RATE) if key == "lr" else KeyError(key)
+    """A parameter group whose "lr" can only be read."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "lr":
             raise InputError(NO_LEARNING_RATE)
         super().__setitem__(key, value)
 
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # a copy is set key by key otherwise
+
 
 class Decentralized(torch.optim.Optimizer):
     """Trains with the neighbours, without a stepsize.
 
-    `params` as for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start, and
-    its modules are compared between the processes. Parameter groups may differ in `weight_decay` (an L2 term in the loss) and
-    in nothing else, because the step is normalised over all of them together. `network` comes from `dnasa.connect`. `rule` is
-    a name (those that need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `buffers`,
-    such as `model.buffers()`, are mixed with the neighbours' as well. `overlap` exchanges while the next gradient is computed;
-    by default wherever the rule can and there are neighbours. The iterates are the same either way.
+    `params` as for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start, its
+    modules are compared between the processes, and its batch norm statistics are mixed with the neighbours' at every step.
+    `buffers`, such as `model.buffers()`, are mixed instead of them; `()` mixes none. Parameter groups may differ in
+    `weight_decay` (an L2 term in the loss) and in nothing else, because the step is normalised over all of them together.
+    Their "lr" is the stepsize of the last step, for logs. `network` comes from `dnasa.connect`. `rule` is a name (those that
+    need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `overlap` exchanges while the next
+    gradient is computed; by default wherever the rule can and there are neighbours. The iterates are the same either way.
     A gradient that is not finite stops all processes, before it is mixed in, with an error that names rank, step and parameter
     (give `model.named_parameters()` for their names); with `nonfinite="skip"` all skip that step together.
 
@@ -95,7 +99,7 @@ class Decentralized(torch.optim.Optimizer):
         schedule: str | None = None,
         steps: int | None = None,
         weight_decay: float = 0.0,
-        buffers: Iterable[Tensor] = (),
+        buffers: Iterable[Tensor] | None = None,
         overlap: bool | None = None,
         nonfinite: str = "raise",
         lr: None = None,
@@ -112,43 +116,47 @@ class Decentralized(torch.optim.Optimizer):
         choose("reaction to a gradient that is not finite", nonfinite, dict.fromkeys(("raise", "skip")))
         model = params if isinstance(params, nn.Module) else None
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
-        self.nonfinite, self.joined = nonfinite, False
-        self.network, self.t = network.duplicate() if network.duplicate else network, 0
+        self.model, self.nonfinite, self.joined = model, nonfinite, False
+        self.network = network.duplicate() if network.duplicate else network
         self.parameters = Flat(self.param_groups)
-        self.buffers = MixedBuffers(buffers, self.network)
+        self.follows, self.unmixed = buffers is None and model is not None, buffers is None and model is None
+        given = list(buffers or ())
+        find = partial(statistics, model) if model is not None and self.follows else lambda: given
+        self.buffers = MixedBuffers(find, self.network)
         layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(self.parameters.trained))
         self.made = make_rule(rule, eta, schedule, steps, network.nodes, layout)
-        self.rule = self.made.rule
+        self.rule, self.t = self.made.rule, 0
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.rounds)
         self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
         self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
-        others = self.buffers.tensors if model is None else list(model.buffers())
-        self.untrained_tensors = [*self.parameters.frozen, *others]
         self.stepper: Any = None
-        self.snapshot = self._initial()  # once there is a stepper, only the shapes of the arrays
-        self.untrained: Untrained | None = None
+        self.snapshot = _without_memory(self._initial())  # what `t` steps gave, where they were loaded
+        self.first_pass: FirstPass | None = None
         self.recovery = Recovery(self, self._settings() | {"the modules of the model": described(model)})
         if network.join is not None:
             self.recovery.join()
             return
-        self.recovery.begin(lambda: self._start(model))
+        self.recovery.begin(self._start)
         self.network.admit()
 
-    def _start(self, model: nn.Module | None) -> None:
+    @torch.no_grad()
+    def _start(self) -> None:
         """All nodes check that they have the same settings, and start with the weights of the first."""
+        if self.network.nodes == 1:
+            return
         self._check_agreement()
-        if model is not None and self.network.nodes > 1:
-            check_same_modules(self.network, model)
-        start_at_the_same_point(self.network, [self.flat, *self.untrained_tensors])
-        if self.network.nodes > 1 and not model:
-            self.untrained = Untrained(self.parameters.trained, self.untrained_tensors)
+        if self.model is not None:
+            check_same_modules(self.network, self.model)
+        row = self.flat
+        start_at_the_same_point(self.network, [row, *self.untrained_tensors])
+        self.parameters.show(row)
+        self.first_pass = FirstPass(self.parameters.trained, self.untrained_tensors, self.network)
 
     def _check_agreement(self) -> None:
-        if self.network.nodes > 1:
-            for name, value in self._settings().items():
-                agree(self.network, {name: value})
+        for name, value in self._settings().items():
+            agree(self.network, {name: value})
 
     def _settings(self) -> dict[str, Any]:
         """What must be the same at all nodes."""
@@ -173,8 +181,27 @@ class Decentralized(torch.optim.Optimizer):
 
     @property
     def flat(self) -> Tensor:
-        """All trained parameters as one row."""
-        return self.parameters.vector
+        """A copy of all trained parameters as one row."""
+        return self.parameters.row()
+
+    @property
+    def untrained_tensors(self) -> list[Tensor]:
+        """Frozen parameters and buffers, which are equal at the start."""
+        others = self.buffers.tensors if self.model is None else self.model.buffers()
+        return [*self.parameters.frozen, *others]
+
+    @property
+    def t(self) -> int:
+        """The number of steps taken."""
+        return self._t
+
+    @t.setter
+    def t(self, t: int) -> None:
+        """The "lr" of the groups is the stepsize of the last step: the rule's first schedule, where it has any."""
+        self._t = t
+        eta = next(iter(self.made.schedules), lambda t: float("nan"))
+        for group in self.param_groups:
+            dict.__setitem__(group, "lr", float(eta(max(t - 1, 0))))
 
     # ------------------------------------------------------------ the interface of an optimizer
 
@@ -213,8 +240,9 @@ class Decentralized(torch.optim.Optimizer):
         return loss
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        self.stepper.step(gradients, self.t)
-        self.buffers.send(self.stepper.submit, self.flat.dtype, self.t + 1)
+        with self.recovery.exchange():
+            self.stepper.step(gradients, self.t)
+            self.buffers.send(self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
         self._show_point()
 
@@ -242,22 +270,20 @@ class Decentralized(torch.optim.Optimizer):
                     "This rule takes gradients at several points: call step(closure) with a function that clears the "
                     "gradients, computes the loss and calls backward, as for torch.optim.LBFGS."
                 )
-            gradients[-1], first = gradients[-1].clone(), self.flat.clone()
-            self.flat.copy_(point)
+            gradients[-1], first = gradients[-1].clone(), self.flat
+            self.parameters.show(point)
             try:
                 with torch.enable_grad():
                     closure()
                 self.parameters.collect_gradients()
                 gradients.append(self.parameters.decayed_gradient())
             finally:
-                self.flat.copy_(first)
+                self.parameters.show(first)
         return tuple(gradients)
 
     def _show_point(self) -> None:
         """The parameters become the point of the next gradient."""
-        point = self.stepper.points(self.t)[0]
-        if point is not self.flat:
-            self.flat.copy_(point)
+        self.parameters.show(self.stepper.points(self.t)[0])
         increment_version(self.parameters.trained)  # so that a backward pass through an older graph is noticed
         self.versions = self.parameters.versions()
 
@@ -267,7 +293,7 @@ class Decentralized(torch.optim.Optimizer):
         self.parameters.clear_gradients()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if hasattr(self, "flat"):
+        if hasattr(self, "parameters"):
             raise InputError("All parameters are one vector here: give all groups when the optimizer is made.")
         for key in param_group:
             if key == "lr":
@@ -282,6 +308,8 @@ class Decentralized(torch.optim.Optimizer):
 
     # ------------------------------------------------------------ checkpoints
 
+    @torch.inference_mode(False)  # in which frameworks evaluate and save; its tensors could not be changed later
+    @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
         """This node's own state; every node saves and loads its own, together with the model's."""
         own = saved_state(self)
@@ -294,35 +322,43 @@ class Decentralized(torch.optim.Optimizer):
         snapshot, step = loaded_state(self, state_dict)
         self._halt()
         self.snapshot, self.t = snapshot, step
+        if state_dict["decentralized"].get("averaged"):  # then the model's file has the mean
+            self._move_to(snapshot, step)
         for group, loaded in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group["weight_decay"] = loaded["weight_decay"]
 
     # ------------------------------------------------------------ the mean over all nodes
 
     @contextmanager
+    @torch.inference_mode(False)
     @torch.no_grad()
     def averaged(self) -> Iterator[None]:
         """Inside, the model holds the mean of all nodes' answers (of the buffers, too): for evaluation and saving."""
         recovery = self.recovery
         means = recovery.together(lambda: f"averaged() after {self.t} steps", self.means, lambda: recovery.means)
-        tensors = [self.flat, *self.buffers.tensors]
-        own = [a.clone() for a in tensors]
-        self.own_values = own[0]
-        for a, mean in zip(tensors, means, strict=True):
-            a.copy_(mean)
+        buffers = self.buffers.tensors
+        own, own_buffers = self.flat, [b.clone() for b in buffers]
+        self.own_values = own
+        self._show(means[0], buffers, means[1:])
         try:
             with torch.enable_grad():
                 yield
         finally:
-            for a, before in zip(tensors, own, strict=True):
-                a.copy_(before)
+            self._show(own, buffers, own_buffers)
             self.own_values = None
+
+    def _show(self, row: Tensor, buffers: list[Tensor], values: list[Tensor]) -> None:
+        self.parameters.show(row)
+        for b, value in zip(buffers, values, strict=True):
+            b.copy_(value)
 
     def means(self) -> list[Tensor]:
         """Over all nodes: of the answers, then of the buffers."""
-        sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
-        return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+        with self.recovery.exchange():
+            sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
+            return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def consensus(self) -> float:
         """(1/n) sum |x_i - xbar|^2 of the answers: how far the nodes are apart."""
@@ -331,8 +367,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def distance(self) -> float:
         """What `consensus` returns, for nodes that all compute it at the same time."""
-        answer = self.rule.answer(self.waited_snapshot().state)
-        return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
+        with self.recovery.exchange():
+            answer = self.rule.answer(self.waited_snapshot().state)
+            return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
     # ------------------------------------------------------------ processes that leave and join
 
@@ -356,38 +393,50 @@ class Decentralized(torch.optim.Optimizer):
         """Continue from there on another network."""
         self.network = self.buffers.network = network
         self.snapshot, self.t = snapshot, t
-        self._own_parameters().copy_(self.rule.points(snapshot.state, t)[0])
+        self._move_to(snapshot, t)
+
+    def _move_to(self, snapshot: Snapshot, t: int) -> None:
+        point = self.rule.points(snapshot.state, t)[0]
+        if self.own_values is None:
+            self.parameters.show(point)
+        else:
+            self.own_values.copy_(point)
 
     # ------------------------------------------------------------ steps
 
     def _follow_parameters(self) -> None:
         """A model may be moved to its device after the optimizer was made, as `accelerator.prepare` does, but not later."""
-        if self.stepper is None and self.t == 0 and not self.buffers.tensors and self.parameters.moved():
-            self.parameters.follow()
+        if self.stepper is None and self.t == 0 and self.parameters.moved():
+            if self.buffers.tensors and not self.follows:
+                return
+            self.parameters.place_gradients()
             self.fuse = self._fuses()
-            self.snapshot = self._initial()
 
     def _fuses(self) -> bool:
-        return bool(self.flat.is_cuda and self.flat.numel() >= MIN_PARAMETERS and self.made.compiles)
+        g = self.parameters.gradient
+        return bool(g.is_cuda and g.numel() >= MIN_PARAMETERS and self.made.compiles)
 
     def _begin(self, has_closure: bool) -> None:
         """At the first step, so that model and optimizer may be loaded in any order before it."""
-        if self.network.nodes > 1:
-            agree(self.network, {"the step": self.t})
-        if self.untrained is not None and self.t == 0:
-            self.untrained.compare(self.network)
+        if self.first_pass is not None:
+            self.first_pass.check_wrapping()
+        with self.recovery.exchange():
+            if self.network.nodes > 1:
+                agree(self.network, {"the step": self.t})
+            if self.first_pass is not None and self.t == 0 and self.model is None:
+                self.first_pass.compare(self.network, tell=self.unmixed)
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
         self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
         if self.fuse and self.network.nodes == 1:
-            self.stepper = InPlace(self.made, _cloned(snapshot, keep=self.flat))
+            self.stepper = InPlace(self.made, _cloned(snapshot))
         else:
-            rule = fused(self.made, self.flat) if self.fuse else self.rule
+            rule = fused(self.made, self.parameters.gradient) if self.fuse else self.rule
             args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
             self.stepper = make_stepper(*args)
         self.snapshot = _without_memory(snapshot)
         if self.rule.points is not only_x:
-            self.flat.copy_(self.stepper.points(self.t)[0])
+            self.parameters.show(self.stepper.points(self.t)[0])
 
     def _check_first_point(self, point: Tensor, has_closure: bool) -> None:
         """A gradient computed before the first step must be of the point where the rule wants it."""
@@ -440,10 +489,8 @@ class Decentralized(torch.optim.Optimizer):
 
     def _edited(self) -> bool:
         """Changes through `p.data` leave no version. Comparing would wait for a GPU, so a node alone there is not checked."""
-        point = self.stepper.points(self.t)[0]
-        if point is self.flat or (self.flat.is_cuda and self.network.nodes == 1) or torch.equal(point, self.flat):
-            return False
-        return not torch.allclose(point, self.flat, rtol=0, atol=0, equal_nan=True)
+        alone_on_gpu = self.parameters.gradient.is_cuda and self.network.nodes == 1
+        return not alone_on_gpu and self.parameters.differ(self.stepper.points(self.t)[0])
 
     def _unscale(self) -> None:
         """With a GradScaler: undo the scale."""
@@ -461,7 +508,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def _usable(self, gradients: tuple[Tensor, ...]) -> bool:
         """Whether they are finite. A node alone on a GPU is not checked: it would wait for the GPU, and nothing is mixed."""
-        if (self.flat.is_cuda and self.network.nodes == 1) or all(map(finite, gradients)):
+        if (self.parameters.gradient.is_cuda and self.network.nodes == 1) or all(map(finite, gradients)):
             return True
         worst = next(g for g in gradients if not finite(g))
         reason = describe(views(worst, self.parameters.trained), self.parameters.values, self.parameters.names)
@@ -475,8 +522,9 @@ class Decentralized(torch.optim.Optimizer):
 
     def _vote(self, active: bool, unusable: bool) -> tuple[bool, bool]:
         """Whether any node has a batch, and whether any node cannot use its gradient."""
-        self.waited_snapshot()
-        has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
+        with self.recovery.exchange():
+            self.waited_snapshot()
+            has_batch, skip = self.network.mean(torch.tensor([[float(active), float(unusable)]])).view(-1).tolist()
         return has_batch > 0, skip > 0
 
 
@@ -487,11 +535,9 @@ def _loss(closure: Callable[[], Any] | None) -> Any:
         return closure()
 
 
-def _cloned(snapshot: Snapshot, keep: Tensor | None = None) -> Snapshot:
-    """With memory of its own for each array; x stays the array it is if that is `keep`."""
+def _cloned(snapshot: Snapshot) -> Snapshot:
+    """With memory of its own for each array."""
     arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
-    if snapshot.state.x is keep:
-        arrays[next(iter(arrays))] = keep
     return snapshot._replace(state=rebuilt(snapshot.state, arrays))
 
 

@@ -12,7 +12,10 @@ from dnasa.optim.parameters import check_parameters, parameter_names, views
 
 
 class Flat:
-    """`vector` and `gradient` are `(1, d)`; the parameters and their gradients are views of them."""
+    """`gradient` is `(1, d)`, and the parameters' gradients are views of it.
+
+    The parameters keep their own memory: tools that save models take tensors of one memory for copies of each other.
+    """
 
     def __init__(self, groups: Sequence[dict[str, Any]]):
         everyone = [p for group in groups for p in group["params"]]
@@ -20,39 +23,52 @@ class Flat:
         self.trained = [p for p in everyone if p.requires_grad]
         self.frozen = [p for p in everyone if not p.requires_grad]
         self.names = parameter_names(groups)
-        sizes = [sum(p.numel() for p in group["params"] if p.requires_grad) for group in groups]
+        sizes = [sum(p.requires_grad for p in group["params"]) for group in groups]
         self.slices = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        self.join()
-
-    def join(self) -> None:
-        """Make the parameters, where they are now, views of one vector."""
-        check_parameters(self.trained)
-        self.vector = torch.cat([p.detach().reshape(-1) for p in self.trained])[None]
-        self.gradient = torch.zeros_like(self.vector)
-        self.values = views(self.vector, self.trained)
-        self.gradients = views(self.gradient, self.trained)
-        for p, value in zip(self.trained, self.values, strict=True):
-            p.data = value
+        self.place_gradients()
         self.clear_gradients()
 
-    def follow(self) -> None:
-        """After the model was moved to another device."""
-        gradients = [p.grad for p in self.trained]
-        self.join()
-        for p, gradient in zip(self.trained, gradients, strict=True):
-            p.grad = gradient
+    def place_gradients(self) -> None:
+        """Where the parameters are now."""
+        check_parameters(self.trained)
+        self.gradient = self.trained[0].new_zeros(1, sum(p.numel() for p in self.trained))
+        self.gradients = views(self.gradient, self.trained)
+
+    @property
+    def values(self) -> list[Tensor]:
+        """The parameters; what is written here leaves no version."""
+        return [p.data for p in self.trained]
+
+    def row(self) -> Tensor:
+        """A copy of all parameters, `(1, d)`."""
+        return torch.cat([value.reshape(-1) for value in self.values])[None]
+
+    def show(self, row: Tensor) -> None:
+        """The parameters become these."""
+        torch._foreach_copy_(self.values, views(row, self.trained))
+
+    def differ(self, row: Tensor) -> bool:
+        """Whether any parameter is not that of this row."""
+        pairs = [(self.row(), row)] if row.is_cuda else zip(self.values, views(row, self.trained), strict=True)
+        return not all(torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
 
     def moved(self) -> bool:
-        return any(p.data_ptr() != value.data_ptr() for p, value in zip(self.trained, self.values, strict=True))
+        """Whether a parameter has another device, dtype or shape than its gradient."""
+        pairs = zip(self.trained, self.gradients, strict=True)
+        return any((p.device, p.dtype, p.shape) != (g.device, g.dtype, g.shape) for p, g in pairs)
 
     def versions(self) -> int:
         """Changes when a parameter is changed other than through `p.data`."""
         return sum(p._version for p in self.trained)
 
     def clear_gradients(self) -> None:
+        """`model.to(device)` changes the tensor `p.grad` itself, so that is not the one that is kept here.
+
+        The layer of a parameter that is not contiguous would be slower with a gradient that is.
+        """
         self.gradient.zero_()
         for p, view in zip(self.trained, self.gradients, strict=True):
-            p.grad = view
+            p.grad = view.detach() if p.is_contiguous() else None
         for p in self.frozen:
             p.grad = None
 
@@ -80,7 +96,8 @@ class Flat:
         if not any(decays):
             return self.gradient
         g = self.gradient.clone()
-        for part, decay in zip(self.slices, decays, strict=True):
-            if decay:
-                g[:, part].add_(self.vector[:, part], alpha=decay)
+        parts, values = views(g, self.trained), self.values
+        for some, decay in zip(self.slices, decays, strict=True):
+            if decay and parts[some]:
+                torch._foreach_add_(parts[some], values[some], alpha=decay)
         return g

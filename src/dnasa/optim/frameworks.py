@@ -13,3 +13,8 @@ def local_gradients(model: Module) -> None:
     if isinstance(model, DistributedDataParallel):
         model.register_comm_hook(None, noop_hook)
         model.broadcast_buffers = False
+
+
+def keeps_gradients(model: DistributedDataParallel) -> bool:
+    """Whether the last backward pass averaged nothing: after `local_gradients`, or inside `no_sync`."""
+    return not model.require_forward_param_sync or any(hook is noop_hook for hook, _ in model._comm_hooks)

@@ -12,12 +12,20 @@ from torch import Tensor, nn
 from dnasa.core import InputError, Network
 from dnasa.networks.processes import agree
 
+SHARDED = (
+    "FSDP divides the parameters among the processes, and here each process needs all of them: use "
+    "DistributedDataParallel inside a site, dnasa.connect(..., site=...)."
+)
 CHUNK = 1 << 20  # parameters that are sent at once when one process sends the others its values
 
 
 def check_parameters(trained: Sequence[Tensor]) -> None:
     if not trained:
         raise InputError("There is no parameter to train: all are frozen.")
+    if any(hasattr(p, "device_mesh") for p in trained):
+        raise InputError(SHARDED)
+    if len({p.data_ptr() for p in trained if p.numel()}) < sum(p.numel() > 0 for p in trained):
+        raise InputError("Two parameters share their memory: tie weights by using one parameter in both places.")
     kinds = sorted({f"{p.dtype} on {p.device}" for p in trained})
     if len(kinds) > 1:
         raise InputError(f"All parameters must have one dtype and one device; here are {' and '.join(kinds)}.")

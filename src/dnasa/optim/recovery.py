@@ -2,8 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -41,6 +41,8 @@ class Recovery:
         self.calls = self.resume_at = self.lost_steps = 0
         self.means: list[Tensor] = []  # of the answers and the buffers, when the network changed last
         self.consensus = float("nan")
+        self.name: Callable[[], str] = str  # of the call under way
+        self.broken = ""  # why no further call can be done
 
     def begin(self, start: Callable[[], None]) -> None:
         """Before the first step, nobody can join."""
@@ -54,16 +56,37 @@ class Recovery:
 
     def together(self, name: Callable[[], str], work: Callable[[], T], missed: Callable[[], T]) -> T:
         """`work()`, or `missed()` if the others had done that call already when the network changed."""
-        self.calls += 1
+        if self.broken:
+            raise RunError(f"{self.broken} The processes have been out of step since then: start them again.")
+        self.calls, self.name = self.calls + 1, name
         while self.calls >= self.resume_at:
             try:
-                self.opt.network.note(name())
                 return work()
             except ProcessLost:
                 if self.opt.network.survivors is None:
                     raise
+            except BaseException:
+                self.calls -= 1  # the user may catch it, and call again
+                raise
             self._continue(self.opt.stopped(), self.opt.network.survivors)
         return missed()
+
+    @contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Around an exchange of the call under way, which all processes must be in.
+
+        A call that fails before its exchange leaves nothing behind; one that fails within it leaves messages behind.
+        """
+        self.opt.network.note(self.name())
+        try:
+            yield
+        except (InputError, ProcessLost):
+            raise
+        except BaseException as error:
+            if self.opt.network.nodes > 1:
+                why = str(error).rstrip(".") or type(error).__name__
+                self.broken = f"The exchange of {self.name()} failed: {why}."
+            raise
 
     def miss_step(self) -> None:
         self.lost_steps += 1

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 OWN = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the node and their number
 
 
-def saved_names(opt: "Decentralized", state: State) -> list[str]:
+def saved_names(opt: "Decentralized", state: State, averaged: bool) -> list[str]:
     """All arrays of the rule's state but x, where that is what the model's parameters hold."""
     names = list(leaves(state))
-    return names[1:] if opt.rule.points is only_x else names
+    return names[1:] if opt.rule.points is only_x and not averaged else names
 
 
 def saved_state(opt: "Decentralized") -> dict[str, Any]:
     """What torch does not store by parameter; that is put into `opt.state`."""
     state, memory, sent = opt.waited_snapshot()
     arrays, trained = leaves(state), opt.parameters.trained
-    per_node = {}
-    for name in saved_names(opt, state):
-        if arrays[name].shape == opt.flat.shape:
+    per_node, averaged = {}, opt.own_values is not None
+    for name in saved_names(opt, state, averaged):
+        if arrays[name].shape == opt.parameters.gradient.shape:
             for p, view in zip(trained, views(arrays[name], trained), strict=True):
                 opt.state[p][name] = view
         else:
@@ -38,6 +38,7 @@ def saved_state(opt: "Decentralized") -> dict[str, Any]:
         "per_node": per_node,
         "memory": memory,
         "sent": [sent.messages, sent.bytes],
+        "averaged": averaged,
     }
 
 
@@ -48,10 +49,11 @@ def loaded_state(opt: "Decentralized", state_dict: dict[str, Any]) -> tuple[Snap
     saved = [state_dict["state"].get(numbers[id(p)], {}) for p in opt.parameters.trained]
     state = opt.snapshot.state
     memory = {
-        number: tuple(tuple(a.to(opt.flat.device) for a in arrays) for arrays in entries)
+        number: tuple(tuple(a.to(opt.parameters.gradient.device) for a in arrays) for arrays in entries)
         for number, entries in own["memory"].items()
     }
-    arrays = leaves(state) | _arrays(opt, saved, own["per_node"])
+    names = saved_names(opt, state, own.get("averaged", False))
+    arrays = leaves(state) | _arrays(opt, names, saved, own["per_node"])
     return Snapshot(rebuilt(state, arrays), memory, Sent(*own["sent"])), own["step"]
 
 
@@ -67,11 +69,13 @@ def _checked(opt: "Decentralized", own: Any) -> dict[str, Any]:
     return own
 
 
-def _arrays(opt: "Decentralized", saved: list[dict[str, Tensor]], per_node: dict[str, Tensor]) -> dict[str, Tensor]:
+def _arrays(
+    opt: "Decentralized", names: list[str], saved: list[dict[str, Tensor]], per_node: dict[str, Tensor]
+) -> dict[str, Tensor]:
     expected, trained = leaves(opt.snapshot.state), opt.parameters.trained
     arrays = {}
-    for name in saved_names(opt, opt.snapshot.state):
-        whole = expected[name].shape != opt.flat.shape
+    for name in names:
+        whole = expected[name].shape != opt.parameters.gradient.shape
         good = (
             name in per_node and per_node[name].shape == expected[name].shape
             if whole
@@ -82,5 +86,5 @@ def _arrays(opt: "Decentralized", saved: list[dict[str, Tensor]], per_node: dict
                 "This state is of another model or another rule: make both as they were when it was saved."
             )
         joined = per_node[name] if whole else torch.cat([each[name].reshape(-1) for each in saved])[None]
-        arrays[name] = joined.to(opt.flat)
+        arrays[name] = joined.to(opt.parameters.gradient)
     return arrays

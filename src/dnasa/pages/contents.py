@@ -6,44 +6,52 @@ from typing import Any
 
 from dnasa.core import InputError
 from dnasa.pages import parts
-from dnasa.pages.history import AXES, History
+from dnasa.pages.history import AXES, History, short, text
 from dnasa.plots import LABELS, LINEAR, colours
 from dnasa.runs.folder import RunFolder
 from dnasa.studies.run_table import listed, source
 
+REMEDY = "give a run's folder, or one that holds runs."
 DEPTH = 3  # folders below the one that was given: studies have folders of folders
 
 
 class Folders:
-    """All runs in a folder, or the one that it holds."""
+    """All runs in a folder, or the one that it holds. With `wait`, they may begin later."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, wait: bool = False):
         self.path = path
-        self.known: dict[str, Folder] = {}
+        self.known: dict[Path, Folder] = {}
         self.update()
-        if not self.known:
-            raise InputError(f"There is no run in {path}: give a run's folder, or one that holds runs.")
+        if not self.known and not wait:
+            missing = "run in" if path.is_dir() else "folder"
+            raise InputError(f"There is no {missing} {path}: {REMEDY}")
 
     def update(self) -> None:
         """Find runs that are new, and read what was appended to the histories."""
-        if not self.path.is_dir():
-            raise InputError(f"There is no folder {self.path}: give a run's folder, or one that holds runs.")
+        _check_place(self.path)
+        known, self.known = self.known, {}
         for folder in _run_folders(self.path):
-            name = str(folder.relative_to(self.path)) if folder != self.path else folder.resolve().name
-            self.known.setdefault(name, Folder(folder, name))
-        for folder_ in self.known.values():
-            folder_.update()
+            self.known[folder] = known.get(folder) or Folder(folder, self._name(folder))
+        for each in self.known.values():
+            each.update()
+
+    def _name(self, folder: Path) -> str:
+        """Different folders have different names, also as text."""
+        name = text(folder.relative_to(self.path) if folder != self.path else folder.resolve().name)
+        taken = any(each.name == name for each in self.known.values())
+        return f"{name} ({len(self.known)})" if taken else name
 
     def contents(self, since: Mapping[str, int] | None = None) -> dict[str, Any]:
         """Everything; of histories the rows from `since` on, a number for each folder."""
-        folders = [folder.contents((since or {}).get(name, 0)) for name, folder in self.known.items()]
+        folders = [folder.contents((since or {}).get(folder.name, 0)) for folder in self.known.values()]
         metrics = dict.fromkeys(metric for folder in self.known.values() for metric in folder.history.metrics())
         order = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
         return {
             "title": text(self.path.resolve().name),
             "folders": folders,
             "metrics": [
-                {"name": name, "label": LABELS.get(name, name), "log": self._logarithmic(name)} for name in order
+                {"name": name, "label": LABELS.get(name) or text(name), "log": self._logarithmic(name)}
+                for name in order
             ],
             "axes": [axis for axis in AXES if any(axis in folder.history.columns for folder in self.known.values())],
             "colours": self._colours(),
@@ -58,7 +66,8 @@ class Folders:
                 names.setdefault(name, line["rule"])
         rules = list(names.values())
         keys = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
-        chosen = colours(keys)
+        looks = {name: look for folder in self.known.values() for name, look in folder.history.looks.items()}
+        chosen = colours(keys, looks)
         return {name: chosen[key] for name, key in zip(names, keys, strict=True)}
 
     def _logarithmic(self, metric: str) -> bool:
@@ -66,6 +75,16 @@ class Folders:
             return metric not in LINEAR
         values = (value for folder in self.known.values() for value in folder.history.columns.get(metric, ()))
         return all(value is None or value > 0 for value in values)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse what can never be a folder of runs."""
+    try:
+        found = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}. Choose another folder.") from error
+    if not found.is_dir():
+        raise InputError(f"{found} is not a folder: {REMEDY}")
 
 
 def _run_folders(path: Path) -> list[Path]:
@@ -85,34 +104,38 @@ def _is_linked(folder: Path, root: Path) -> bool:
 
 
 class Folder:
-    """One run folder. What cannot be read is reported in the page, as a failure."""
+    """One run folder. What cannot be read is reported in the page, as a failure: it never breaks that of other folders."""
 
     def __init__(self, path: Path, name: str):
-        self.path, self.name = path, text(name)
+        self.path, self.name = path, name
         self.history = History(path / "history.csv")
         self.damage: list[str] = []
+        self.run: RunFolder | None = None
 
     def update(self) -> None:
         self.damage = []
+        self.run = self._attempt(lambda: RunFolder(self.path, resume=True), None)
+        self.history.looks = self.run.looks if self.run else {}
         self._attempt(self.history.update, None)
 
     def _attempt(self, read: Callable[[], Any], otherwise: Any) -> Any:
         try:
             return read()
         except (InputError, OSError) as error:
-            self.damage.append(text(error))
-            return otherwise
+            self.damage.append(str(error))
+        except Exception as error:
+            self.damage.append(f"{self.path} is damaged ({type(error).__name__}: {error}).")
+        return otherwise
 
     def contents(self, since: int) -> dict[str, Any]:
         history = self.history
         first = since if since <= history.count else 0  # a resumed run begins again at its checkpoint
-        run = self._attempt(lambda: RunFolder(self.path, resume=True), None)
-        config = run.config if run else {}
+        run = self.run
+        config, sites = (run.config, list(map(text, run.sites))) if run else ({}, [])
         stored = config.get("options")
         options = stored if isinstance(stored, dict) else {}
         state = run.state if run else "damaged"
         settings = self._attempt(lambda: parts.result_settings(self.path), {})
-        given = self._attempt(lambda: parts.settings(self.path, config, options), {})
         log = self._attempt(lambda: parts.log(self.path), [])
         out = {
             "name": self.name,
@@ -120,33 +143,30 @@ class Folder:
             "step": history.columns["step"][-1] if history.count else 0,
             "steps": _steps(config),
             "source": text(source(options)) if options else "",
-            "settings": {text(name): text(listed(value)) for name, value in given.items()},
+            "settings": self._attempt(lambda: self._settings(config, options), {}),
             "lines": [{"run": run, **line} for run, line in history.lines.items()],
             "first": first,
             "count": history.count,
             "columns": history.since(first),
+            "sites": sites,
             "graph": self._attempt(lambda: parts.graph(self.path), None),
             "tests": self._attempt(lambda: parts.tests(self.path), None),
-            "comparison": self._comparison(),
+            "comparison": self._attempt(lambda: parts.comparison(self.path, history.looks), []),
             "timing": settings.get("timing", {}),
             "trace": self._attempt(lambda: parts.trace(self.path), []),
             "events": log,
         }
-        diverged = self._attempt(lambda: parts.diverged(self.path, history), [])
-        failures = [*parts.ended(state, self.path, log), *parts.lost(settings, log), *diverged, *self.damage]
-        return out | {"lost": bool(parts.lost(settings, log)), "failures": failures}
+        diverged = self._attempt(lambda: parts.diverged(self.path, history, sites), [])
+        lost = parts.lost(settings, log, sites)
+        failures = [*parts.ended(state, self.path, log), *lost, *diverged, *self.damage]
+        return out | {"lost": bool(lost), "failures": list(map(text, failures))}
 
-    def _comparison(self) -> list[list[Any]]:
-        rows = self._attempt(lambda: parts.comparison(self.path), [])
-        return [[text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    def _settings(self, config: dict[str, Any], options: dict[str, Any]) -> dict[str, str]:
+        given = parts.settings(self.path, config, options)
+        return {text(name): text(listed(value)) for name, value in given.items()}
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:
     run = config.get("run")
     steps = run.get("steps") if isinstance(run, dict) else None
-    return steps if type(steps) is int else None
-
-
-def text(value: Any) -> str:
-    """Short, and without characters that cannot be encoded."""
-    return " ".join(f"{value!s:.300}".split()).encode(errors="replace").decode()
+    return short(steps) if type(steps) is int else None

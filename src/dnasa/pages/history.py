@@ -1,17 +1,18 @@
 """The history of a run that may still be under way."""
 
-import csv
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dnasa.core import COLUMNS, InputError
 from dnasa.files import LARGEST, open_regular
-from dnasa.plots import label
+from dnasa.plots import Looks, label
 from dnasa.runs.result import parse_rows
 
 AXES = ("step", "epochs", "seconds", "messages", "bytes")  # what a curve can be drawn against
 DIGITS = 7  # of the numbers in a page
+WHOLE = 2**53  # whole numbers below it are exact in a browser
+LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow
 CHECKED = 256  # bytes before the end of what was read that must still be there
 
 
@@ -20,6 +21,7 @@ class History:
 
     def __init__(self, path: Path):
         self.path = path
+        self.looks: Looks = {}
         self.clear()
 
     def clear(self) -> None:
@@ -27,17 +29,22 @@ class History:
         self.columns: dict[str, list[Any]] = {}
         self.lines: dict[int, dict[str, Any]] = {}  # name and seed of each run
         self.count = 0
+        self.damage = ""
 
     def update(self) -> None:
-        """Read the complete rows that are new."""
+        """Read the complete rows that are new. Those before a damaged one stay."""
+        if not self.path.is_file():  # it does not exist before the first evaluation, and reading a pipe would block
+            return self.clear()
         try:
-            self._read()
-        except FileNotFoundError:
-            self.clear()  # it does not exist before the first evaluation
-        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-            raise InputError(f"{self.path} is damaged ({str(error).partition(chr(10))[0]:.80}).") from error
+            for row in parse_rows(self._new_rows().decode()):
+                self._append(row)
+        except Exception as error:  # anybody may have written the file
+            self.damage = str(error).partition("\n")[0][:80]
+        if self.damage:
+            raise InputError(f"{self.path} is damaged ({self.damage}).")
 
-    def _read(self) -> None:
+    def _new_rows(self) -> bytes:
+        """The header, and the complete rows after those that were read before."""
         with open_regular(self.path) as file:
             file.seek(self.offset - len(self.end))
             if file.read(len(self.end)) != self.end:
@@ -45,22 +52,17 @@ class History:
                 file.seek(0)
             data = file.read(LARGEST)
         data = data[: data.rfind(b"\n") + 1]
-        if not data:
-            return
-        if not self.header:
-            self.header = data[: data.find(b"\n") + 1]
-            text = data
-        else:
-            text = self.header + data
-        for row in parse_rows(text.decode()):
-            self._append(row)
         self.offset, self.end = self.offset + len(data), (self.end + data)[-CHECKED:]
+        known = self.header
+        self.header = known or data[: data.find(b"\n") + 1]
+        return known + data
 
     def _append(self, row: dict[str, Any]) -> None:
-        if type(row["run"]) is not int or type(row["step"]) is not int or None in row:
+        if None in row or not all(type(row[name]) is int and abs(row[name]) < WHOLE for name in ("run", "step")):
             raise ValueError(f"row {self.count + 1} is not an evaluation")
         if row["run"] not in self.lines:
-            self.lines[row["run"]] = {"name": self._name(row), "seed": row.get("seed"), "rule": str(row.get("rule"))}
+            line = {"name": self._name(row), "seed": short(row.get("seed")), "rule": str(row.get("rule"))}
+            self.lines[row["run"]] = line
         for name, value in row.items():
             if name in ("run", "consensus", *AXES) or name not in COLUMNS:
                 self.columns.setdefault(name, []).append(short(value))
@@ -68,9 +70,10 @@ class History:
 
     def _name(self, row: dict[str, Any]) -> str:
         """As in plots; runs that would be named alike are numbered."""
-        seed, eta = row.get("seed"), row.get("eta")
+        seed, eta = short(row.get("seed")), row.get("eta")
         taken = {(line["name"], line["seed"]) for line in self.lines.values()}
-        names = (label(row.get("rule"), row.get("schedule"), _float(eta), number) for number in count(1))
+        variant = row.get("rule"), row.get("schedule"), _float(eta)
+        names = (text(label(*variant, number, self.looks)) for number in count(1))
         return next(name for name in names if (name, seed) not in taken)
 
     def since(self, row: int) -> dict[str, list[Any]]:
@@ -91,11 +94,21 @@ class History:
         return found
 
 
+def text(value: Any) -> str:
+    """For a page: short, and without characters that cannot be encoded."""
+    return " ".join(f"{value!s:.300}".split()).encode(errors="replace").decode()
+
+
 def short(value: Any) -> Any:
-    """For a page: numbers with a few digits, and none that are not finite."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if abs(value) < float("inf") else None
-    return value if isinstance(value, int) else None
+    """For a page: numbers with a few digits; None where there is none."""
+    if not is_number(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Finite in a browser, whose whole numbers overflow too."""
+    return type(value) in (int, float) and abs(value) < LARGEST_NUMBER
 
 
 def _float(value: Any) -> Any:

@@ -2,15 +2,15 @@
 
 import csv
 import re
-from collections.abc import Mapping
-from math import isfinite
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
-from dnasa.pages.history import History, short
-from dnasa.plots import positions, title
+from dnasa.pages.history import History, is_number, short, text
+from dnasa.plots import Looks, positions, title
+from dnasa.runs.folder import node_name, node_names
 from dnasa.runs.graph import MOST_EDGES
 from dnasa.runs.result import parse_rows
 
@@ -49,7 +49,7 @@ def result_settings(path: Path) -> dict[str, Any]:
         return {}
     stored = read_json(file, "settings.json")
     timing, lost_nodes = stored.get("timing", {}), stored.get("lost", [])
-    if not isinstance(timing, dict) or not all(map(_is_number, timing.values())):
+    if not isinstance(timing, dict) or not all(map(is_number, timing.values())):
         raise _damaged(file)
     if not isinstance(lost_nodes, list) or not all(isinstance(loss, dict) for loss in lost_nodes):
         raise _damaged(file)
@@ -65,11 +65,16 @@ def graph(path: Path) -> dict[str, Any] | None:
     n, edges, sent = stored.get("nodes"), stored.get("edges"), stored.get("messages")
     if type(n) is not int or n < 1 or not isinstance(stored.get("name"), str):
         raise _damaged(file)
-    out = {"name": stored["name"][:60], "nodes": n, "directed": stored.get("directed") is True, "edges": None}
+    out = {
+        "name": text(stored["name"])[:60],
+        "nodes": short(n),
+        "directed": stored.get("directed") is True,
+        "edges": None,
+    }
     if edges is None:
         return out
     fits = isinstance(edges, list) and len(edges) <= MOST_EDGES and all(_is_edge(edge, n) for edge in edges)
-    if not fits or not isinstance(sent, list) or len(sent) != n or not all(map(_is_number, sent)):
+    if not fits or not isinstance(sent, list) or len(sent) != n or not all(map(is_number, sent)):
         raise _damaged(file)
     try:
         places = positions(out["name"], n)
@@ -84,17 +89,18 @@ def tests(path: Path) -> dict[str, Any] | None:
     if not (path / "evaluation.json").is_file():
         return None
     from dnasa.trained import evaluation
-    from dnasa.trained.report import metric, tables
+    from dnasa.trained.report import metric, of_each_node, tables
 
     found = evaluation.read(path)
     if found is None:
         return None
-    names = list(map(str, found["names"]))
+    names = list(map(text, found["names"]))
     matrix = found["task"] == "classification" and len(names) <= MOST_CLASSES
     return {
         "metric": metric(found),
-        "nodes": [short(float(value)) for value in evaluation.of_nodes(found)] if found["nodes"] else [],
-        "confusion": {"names": names, "counts": found["confusion"], "rows": found["rows"]} if matrix else None,
+        "members": evaluation.members(found),
+        "nodes": {title: [short(float(value)) for value in column] for title, column in of_each_node(found).items()},
+        "confusion": {"names": names, "counts": found["confusion"], "rows": short(found["rows"])} if matrix else None,
         "tables": [_table(title, frame) for title, frame in tables(found) if not _is_drawn(title, matrix)],
     }
 
@@ -105,11 +111,11 @@ def _is_drawn(title: str, matrix: bool) -> bool:
 
 
 def _table(title: str, frame: Any) -> dict[str, Any]:
-    rows = [[short(float(cell)) if not isinstance(cell, str) else cell for cell in row] for row in frame.to_numpy()]
-    return {"title": title, "columns": list(map(str, frame)), "rows": rows}
+    rows = [[text(cell) if isinstance(cell, str) else short(float(cell)) for cell in row] for row in frame.to_numpy()]
+    return {"title": title, "columns": list(map(text, frame)), "rows": rows}
 
 
-def comparison(path: Path) -> list[list[Any]]:
+def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
     file = path / "table.csv"
     if not file.is_file():
@@ -120,7 +126,10 @@ def comparison(path: Path) -> list[list[Any]]:
         names <= row.keys() and all(type(row[name]) in (int, float) for name in COMPARED) for row in rows
     ):
         raise _damaged(file)
-    return [[title(str(row["rule"])), str(row["schedule"]), *(short(row[name]) for name in COMPARED)] for row in rows]
+    return [
+        [text(title(str(row["rule"]), looks)), text(row["schedule"]), *(short(row[name]) for name in COMPARED)]
+        for row in rows
+    ]
 
 
 def trace(path: Path) -> list[list[Any]]:
@@ -130,11 +139,11 @@ def trace(path: Path) -> list[list[Any]]:
         return []
     events = read_json(file, "trace.json").get("traceEvents")
     try:
-        spans = [event for event in events if event["ph"] == "X" and event["args"]["step"] < MOST_TRACED]  # type: ignore[union-attr]
-        out = [[str(e["name"]), int(e["pid"]), int(e["tid"]), e["ts"] / 1000, e["dur"] / 1000] for e in spans]
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        spans = [event for event in events if event["ph"] == "X" and 0 <= event["args"]["step"] < MOST_TRACED]  # type: ignore[union-attr]
+        out = [[text(e["name"]), int(e["pid"]), int(e["tid"]), e["ts"] / 1000, e["dur"] / 1000] for e in spans]
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
         raise _damaged(file) from error
-    return [[*names, short(begin), short(length)] for *names, begin, length in out]
+    return [[name, *map(short, numbers)] for name, *numbers in out]
 
 
 def log(path: Path) -> list[str]:
@@ -155,21 +164,32 @@ def ended(state: str, path: Path, events: list[str]) -> list[str]:
     return [ENDED[state].format(path)] if state in ENDED else []
 
 
-def lost(stored: Mapping[str, Any], events: list[str]) -> list[str]:
+def lost(stored: Mapping[str, Any], events: list[str], sites: Sequence[str]) -> list[str]:
     """Nodes that left: from the settings at the end of a run, from its log before."""
     found = stored.get("lost") or []
-    lines = [f"Lost at step {loss.get('step')}: nodes {loss.get('nodes')} and their data." for loss in found]
-    return lines or [event[20:] for event in events if re.match(r".{19} Lost nodes ", event)]
+    lines = [
+        f"Lost at step {loss.get('step')}: {node_names(sites, loss.get('nodes'))} and their data." for loss in found
+    ]
+    return lines or [_named(event[20:], sites) for event in events if re.match(r".{19} Lost nodes ", event)]
 
 
-def diverged(path: Path, history: History) -> list[str]:
+def _named(event: str, sites: Sequence[str]) -> str:
+    """The line of a log, which has numbers."""
+    numbers = re.match(r"Lost nodes (\d+(?:, \d+)*) and ", event)
+    if not sites or not numbers:
+        return event
+    names = node_names(sites, list(map(int, numbers[1].split(", "))))
+    return f"Lost {names} and {event[numbers.end() :]}"
+
+
+def diverged(path: Path, history: History, sites: Sequence[str]) -> list[str]:
     """Runs that diverged, with step and node where `runs.csv` has them."""
     known = {row["run"]: row for row in _runs(path / "runs.csv")}
     lines = []
     for run, evaluated in history.diverged().items():
         step, node = (known.get(run, {}).get(name) for name in ("diverged", "diverged_node"))
-        when = f"at step {step:.0f}" if _is_number(step) else f"before step {evaluated}"
-        where = f" at node {node:.0f}" if _is_number(node) else ""
+        when = f"at step {step:.0f}" if is_number(step) else f"before step {evaluated}"
+        where = f" at {node_name(sites, int(node))}" if is_number(node) else ""
         line = history.lines[run]
         lines.append(f"{line['name']}, seed {line['seed']}, diverged {when}{where}.")
     return lines
@@ -194,15 +214,11 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         raise _damaged(file) from error
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and isfinite(value)
-
-
 def _is_edge(edge: Any, n: int) -> bool:
     if not isinstance(edge, list) or len(edge) != 3:
         return False
     i, j, weight = edge
-    return type(i) is type(j) is int and 0 <= i < n and 0 <= j < n and _is_number(weight)
+    return type(i) is type(j) is int and 0 <= i < n and 0 <= j < n and is_number(weight)
 
 
 def _damaged(file: Path) -> InputError:

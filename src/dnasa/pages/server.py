@@ -22,7 +22,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = 0):
-        self.folders, self.lock = Folders(folder), threading.Lock()
+        self.folders, self.lock = Folders(folder, wait=True), threading.Lock()
         self.token = secrets.token_urlsafe(16)
         try:
             super().__init__((LOOPBACK, port), Handler)
@@ -46,24 +46,33 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = 60  # seconds that a connection may be silent
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        query = parse_qs(address.query)
-        given = query.get("token", [""])[0].encode()
-        if not hmac.compare_digest(given, self.server.token.encode()):
-            return self._answer(403, "text/plain", "Open the address that `dnasa watch` printed: it has the token.\n")
+        self._send(*self._answer())
+
+    def _answer(self) -> tuple[int, str, str]:
+        """The status, the kind of the content, and the content. Whatever goes wrong, the browser gets an answer."""
+        try:
+            address = urlsplit(self.path)
+            query = parse_qs(address.query)
+            given = query.get("token", [""])[0].encode()
+            if not hmac.compare_digest(given, self.server.token.encode()):
+                return 403, "text/plain", "Open the address that `dnasa watch` printed: it has the token.\n"
+            if address.path not in ("/", "/contents"):
+                return 404, "text/plain", "There is no such page.\n"
+            since = _since(query)
+        except (ValueError, AttributeError, RecursionError):
+            return 400, "text/plain", "This address cannot be read: since must be a JSON object of numbers.\n"
         try:
             if address.path == "/":
-                return self._answer(200, "text/html", render(self.server.contents(), live=True))
-            if address.path == "/contents":
-                return self._answer(200, "application/json", to_json(self.server.contents(_since(query))))
-        except InputError as error:
-            return self._answer(500, "text/plain", f"{error}\n")
-        self._answer(404, "text/plain", "There is no such page.\n")
+                return 200, "text/html", render(self.server.contents(), live=True)
+            return 200, "application/json", to_json(self.server.contents(since))
+        except Exception as error:
+            return 500, "text/plain", f"{error}\n"
 
-    def _answer(self, code: int, kind: str, text: str) -> None:
-        body = text.encode()
+    def _send(self, code: int, kind: str, text: str) -> None:
+        body = text.encode(errors="replace")
         self.send_response(code)
         for name, value in (
             ("Content-Type", f"{kind}; charset=utf-8"),
@@ -82,8 +91,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def _since(query: dict[str, list[str]]) -> dict[str, int]:
     """How many rows of each folder's history the page has."""
-    try:
-        since = json.loads(query.get("since", ["{}"])[0])
-        return {name: max(0, int(row)) for name, row in since.items()}
-    except (ValueError, TypeError, AttributeError):
-        raise InputError("since must be a JSON object of numbers.") from None
+    since = json.loads(query.get("since", ["{}"])[0])
+    if not all(type(row) is int and row >= 0 for row in since.values()):
+        raise ValueError(since)
+    return dict(since)

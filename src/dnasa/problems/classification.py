@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from dnasa.cuda_graphs import CudaGraphs
 from dnasa.data.validation import validation_name
 from dnasa.problems.batched import Models, cross_entropy
 from dnasa.problems.checksums import checksum
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards
 
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 
@@ -22,10 +23,12 @@ class Classification(Sharded):
 
     `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
     parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
-    holds them); a step draws `batch` of them with replacement. `loss_scale` multiplies the training loss that the rules use
-    (the paper's framework has 1/n); reported losses are not scaled. All models of all nodes and runs are computed together.
-    Without `train_metrics`, an evaluation uses the test rows only and needs no pass over the training data. `validation[i]`
-    are further rows of `inputs` that node i validates on, `test_counts` those of `Dataset`.
+    holds them), or a function of the seed that returns them; a step draws `batch` of them with replacement. `loss_scale`
+    multiplies the training loss that the rules use (the paper's framework has 1/n); reported losses are not scaled. All models
+    of all nodes and runs are computed together. Without `train_metrics`, an evaluation uses the test rows only and needs no
+    pass over the training data. `validation[i]` are further rows of `inputs` that node i validates on, `test_counts` those of
+    `Dataset`. `class_weight`, one number for each class, multiplies the training loss of its rows; test and validation metrics
+    have no weights.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class Classification(Sharded):
         model: Model,
         inputs: Array,
         labels: Array,
-        shards: Sequence[np.ndarray],
+        shards: Shards,
         test_inputs: Array,
         test_labels: Array,
         batch: int = 32,
@@ -43,6 +46,7 @@ class Classification(Sharded):
         train_metrics: bool = True,
         validation: Sequence[np.ndarray] = (),
         test_counts: Sequence[int] = (),
+        class_weight: Array | None = None,
     ):
         super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, test_counts)
         self.inputs, self.labels = self._tensors(inputs, labels)
@@ -53,6 +57,7 @@ class Classification(Sharded):
         self.replayed = CudaGraphs(self._gradient_of)
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
         self._check_labels()
+        self.class_weight = None if class_weight is None else torch.as_tensor(class_weight).to(self.device, self.dtype)
 
     def _tensors(self, inputs: Array, labels: Array) -> tuple[Tensor, Tensor]:
         x, y = (
@@ -71,7 +76,8 @@ class Classification(Sharded):
         """Of the test data and the network: the nodes' rows may be in other processes."""
         kinds = [type(part).__name__ for part in self.models.module.modules()]
         tests = self.test_counts or (self.test_inputs, self.test_labels)
-        common = checksum(*tests, self.layout, kinds)
+        weights = () if self.class_weight is None else (self.class_weight,)
+        common = checksum(*tests, self.layout, kinds, *weights)
         return f"classification, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     @cached_property
@@ -85,10 +91,10 @@ class Classification(Sharded):
 
     def _tests_of(self, node: int) -> tuple[Tensor, ...]:
         """The test rows that belong to a node alone."""
-        rows = self._own_test_rows(node) if self.test_counts else np.empty(0)
+        rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
         return (self.test_inputs[rows], self.test_labels[rows]) if len(rows) else ()
 
-    def node_fingerprint(self, node: int) -> str:
+    def _fingerprint_of(self, node: int) -> str:
         return self._node_fingerprints[node]
 
     def _check_labels(self) -> None:
@@ -127,13 +133,25 @@ class Classification(Sharded):
 
     def _gradient_of(self, flat: Tensor, rows: Tensor) -> Tensor:
         labels = self.labels[rows].repeat_interleave(len(flat) // len(rows), 0)
-        return self.models.gradient(flat, self.inputs[rows], labels, self.loss_scale / self.batch)
+        return self.models.gradient(
+            flat, self.inputs[rows], labels, self._weighted(self.loss_scale / self.batch, labels)
+        )
+
+    def _weighted(self, weight: Any, labels: Tensor) -> Any:
+        """How much the loss of a row counts, a number for all or one for each."""
+        return weight if self.class_weight is None else weight * self.class_weight[labels]
 
     def _models_in_budget(self, rows: int) -> int:
         """How many models with so many rows each fit into the budget."""
         return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
-    def evaluate(self, mean: Tensor, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Tensor]:
+    def evaluate(
+        self,
+        mean: Tensor,
+        nodes: range,
+        weights: Sequence[float] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> dict[str, Tensor]:
         """Nodes count the same, however many rows they have; test metrics are those on the nodes' part of the test rows."""
         flat = mean.reshape(-1, mean.shape[-1])
         names = ("test_loss", "test_accuracy")
@@ -143,21 +161,27 @@ class Classification(Sharded):
         out = {name: value.view(mean.shape[:-1]) for name, value in out.items()}
         if not self.train_metrics:
             return out
-        loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights)
+        if seeds is None:
+            loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights, 0)
+        else:
+            own = np.broadcast_to(1.0 if weights is None else weights, (len(seeds), len(nodes)))
+            each = [self._train(mean[:, s], nodes, own[s], seed) for s, seed in enumerate(seeds)]
+            loss, gradient = (torch.stack(column, 1) for column in zip(*each, strict=True))
         return {"train_loss": loss.view(mean.shape[:-1])} | out | {"gradient": gradient.view_as(mean)}
 
     def _chunks(self, rows: Tensor, models: int) -> Sequence[Tensor]:
         limit = BUDGET[self.device.type] // (self.footprint * models)
         return rows.split(max(1, min(MAX_ROWS, limit)))
 
-    def _train(self, flat: Tensor, nodes: range, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
-        shards = [self._own(node) for node in nodes]
+    def _train(self, flat: Tensor, nodes: range, weights: Sequence[float], seed: int) -> tuple[Tensor, Tensor]:
+        shards = [self._own(node, seed) for node in nodes]
         rows = torch.as_tensor(np.concatenate(shards)).to(self.device)
         factors = [w / (len(shard) * len(nodes)) for shard, w in zip(shards, weights, strict=True)]
         each = torch.as_tensor(np.repeat(factors, [len(shard) for shard in shards])).to(self.device, self.dtype)
         loss, gradient = flat.new_zeros(len(flat), dtype=torch.float64), torch.zeros_like(flat)
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
-            x, y, weight = self.inputs[rows[part]], self.labels[rows[part]], each[part]
+            x, y = self.inputs[rows[part]], self.labels[rows[part]]
+            weight = self._weighted(each[part], y)
             losses: list[Tensor] = []
             gradient += self.models.gradient(flat, _for_each(flat, x), _for_each(flat, y), weight, losses)
             loss += (losses[0] * weight).sum(1)

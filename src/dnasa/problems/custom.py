@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import copied, like, moderate, to_numpy
-from dnasa.core import Array, InputError, Prox, whole
+from dnasa.core import Array, InputError, Prox, named, naming, whole
 from dnasa.extras import needed_by
 from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
@@ -115,7 +115,8 @@ class Custom(Problem):
         return g
 
     def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
-        value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
+        with naming(lambda: f"The batched gradient of {named(rngs.nodes)} at step {t}"):
+            value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
         return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
 
     def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:
@@ -129,7 +130,7 @@ class Custom(Problem):
             alone = self._batched(x[..., [1, 0], :], Generators("custom", rngs.seeds, pair), t)
             good, reason = _close(alone, g[..., [1, 0], :]), "the result differs"
         except Exception as error:
-            good, reason = False, str(error).partition("\n")[0].rstrip(".")
+            good, reason = False, str(error.__cause__ or error).partition("\n")[0].rstrip(".")
         if not good and _close(self._batched(x, rngs, t), g):
             raise InputError(
                 f"The batched gradient, called for nodes {pair} alone, does not give their rows of the call for all nodes "
@@ -137,16 +138,17 @@ class Custom(Problem):
             )
 
     def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
-        g, points, function = copied(x), copied(x), self.gradient_function
-        for v in range(len(x)):  # variants of a seed have the same samples
-            rngs.at(t)
-            for s, generators in enumerate(rngs.generators):
-                out, rows = g[v, s], points[v, s]
-                for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
-                    value = function(rows[k], node, rng)
-                    if not _is_like(value, self.point):
-                        value = _like(value, self.point, f"gradient of node {node}", f" at step {t}")
-                    out[k] = value
+        g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
+        with naming(lambda: f"The gradient of node {node} at step {t}"):
+            for v in range(len(x)):  # variants of a seed have the same samples
+                rngs.at(t)
+                for s, generators in enumerate(rngs.generators):
+                    out, rows = g[v, s], points[v, s]
+                    for k, (node, rng) in enumerate(zip(nodes, generators, strict=True)):
+                        value = function(rows[k], node, rng)
+                        if not _is_like(value, self.point):
+                            value = _like(value, self.point, f"gradient of node {node}", f" at step {t}")
+                        out[k] = value
         return g
 
     def _generators(self, seeds: Sequence[int], nodes: range) -> Generators:
@@ -184,7 +186,8 @@ class Custom(Problem):
     def _measured(self, point: Array) -> dict[str, float]:
         """What `evaluate` returned, if it is numbers by name, and finite where x is."""
         assert self.metrics is not None
-        given = self.metrics(copied(point))
+        with naming(lambda: "The function evaluate"):
+            given = self.metrics(copied(point))
         try:
             numbers = {str(name): float(value) for name, value in given.items()}
         except (AttributeError, TypeError, ValueError, RuntimeError):
@@ -199,7 +202,8 @@ class Custom(Problem):
 
     def _loss(self, x: Array, node: int) -> float:
         assert self.loss is not None
-        value = self.loss(copied(x), node)
+        with naming(lambda: f"The loss of node {node}"):
+            value = self.loss(copied(x), node)
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError):
@@ -211,7 +215,9 @@ class Custom(Problem):
 
     def _full_gradient(self, x: Array, node: int) -> Array:
         assert self.full_gradient is not None
-        g = _like(self.full_gradient(copied(x), node), x, f"full gradient of node {node}")
+        with naming(lambda: f"The full gradient of node {node}"):
+            value = self.full_gradient(copied(x), node)
+        g = _like(value, x, f"full gradient of node {node}")
         if not (abs(g) < np.inf).all() and moderate(x):
             raise InputError(
                 f"The full gradient of node {node} is not finite although x is: check the function full_gradient."

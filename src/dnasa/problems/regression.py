@@ -1,6 +1,5 @@
 """A network that predicts a number, trained on rows that are divided among the nodes."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ from torch import nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.problems.sharded import Model
+from dnasa.problems.sharded import Model, Shards
 from dnasa.problems.supervised import Supervised
 
 MOMENTS = {  # averages that R^2 is computed from
@@ -25,7 +24,7 @@ class Regression(Supervised):
     those of `Supervised`.
     """
 
-    def __init__(self, model: Model, data: Dataset, shards: Sequence[np.ndarray], **options: Any):
+    def __init__(self, model: Model, data: Dataset, shards: Shards, **options: Any):
         if data.encoding is None or data.encoding.target_scale is None:
             raise InputError('Regression needs data of a regression: load it with task="regression".')
         super().__init__(model, nn.functional.mse_loss, data, shards, metrics=MOMENTS, **options)

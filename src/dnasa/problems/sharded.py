@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,16 +13,20 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError, choose, positive, whole
 from dnasa.problems import Problem
+from dnasa.problems.checksums import checksum
 from dnasa.randomness import Samples
 
 BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time
 MAX_ROWS = 4096  # evaluated at a time
 SEEDING = threading.RLock()  # torch's own generator is one for all threads
 Model = Callable[[], nn.Module] | nn.Module
+Shards = Sequence[np.ndarray] | Callable[[int], Sequence[np.ndarray]]
 
 
 class Sharded(Problem):
     """`shards[i]` are node i's rows (empty where another process holds them); a step draws `batch` with replacement.
+
+    Where `shards` is a function, runs with a seed use `shards(seed)`: each seed has its own partition.
 
     `validation[i]`, where given, are rows that node i validates on: every test metric is also measured there, as
     `validation_loss`, `validation_accuracy`, ..., averaged over the nodes, which count the same. Where nodes test on rows of
@@ -34,7 +39,7 @@ class Sharded(Problem):
     def __init__(
         self,
         model: Model,
-        shards: Sequence[np.ndarray],
+        shards: Shards,
         batch: int,
         loss_scale: float,
         dtype: str,
@@ -50,14 +55,16 @@ class Sharded(Problem):
         if loss_scale < torch.finfo(self.dtype).tiny * 1e6:
             raise InputError(f"A loss scale of {loss_scale:g} leaves nothing of a {dtype} gradient: use a larger one.")
         self.make: Callable[[], nn.Module] = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
-        self.shards = [np.asarray(shard, dtype=np.int64) for shard in shards]
+        self.by_seed, self.divide = callable(shards), shards
+        self.divided: dict[int, list[np.ndarray]] = {}
+        self.shards = self.shards_of(0)
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
-        if self.validation and len(self.validation) != len(shards):
-            raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {len(shards)}.")
+        self.loss_scale, self.nodes, self.train_metrics = loss_scale, len(self.shards), train_metrics
+        if self.validation and len(self.validation) != self.nodes:
+            raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {self.nodes}.")
         self.test_counts = list(test_counts)
-        self.loss_scale, self.nodes, self.train_metrics = loss_scale, len(shards), train_metrics
         self.remaining: Sequence[int] = range(self.nodes)  # nodes that were not lost
-        self.samples = Samples("batch", self._draw, self.batch)
+        self.samples = Samples("batch", self._draw, self.batch, by_seed=True)
 
     def _check_rows(self, counts: tuple[int, int], test_counts: tuple[int, int]) -> None:
         """The numbers of inputs and labels, for training and for testing."""
@@ -67,8 +74,13 @@ class Sharded(Problem):
             if not inputs:
                 raise InputError("There are no rows: give at least one for training and one for testing.")
         self.total, self.test_total = counts[0], sum(self.test_counts) or test_counts[0]
-        rows = np.concatenate([*self.shards, *self.validation]) if self.shards else np.empty(0)
-        if not any(map(len, self.shards)) or rows.min() < 0 or rows.max() >= self.total:
+        self._check_shards(self.shards)
+
+    def _check_shards(self, shards: Sequence[np.ndarray]) -> None:
+        if len(shards) != self.nodes:
+            raise InputError(f"The shards of one seed are those of {len(shards)} nodes, of another {self.nodes}.")
+        rows = np.concatenate([*shards, *self.validation]) if shards else np.empty(0)
+        if not any(map(len, shards)) or rows.min() < 0 or rows.max() >= self.total:
             raise InputError(f"The shards must hold row numbers from 0 to {self.total - 1}, and not all be empty.")
 
     def _check_shapes(self, shape: Sequence[int], test_shape: Sequence[int]) -> None:
@@ -77,13 +89,35 @@ class Sharded(Problem):
                 f"Training rows have shape {tuple(shape)}, test rows {tuple(test_shape)}: give both the same shape."
             )
 
-    def rows(self, node: int) -> int:
-        return len(self.shards[node])
+    def shards_of(self, seed: int) -> list[np.ndarray]:
+        """Each node's rows in the runs with this seed."""
+        key = seed if self.by_seed else 0
+        if key not in self.divided:
+            shards = self.divide(seed) if callable(self.divide) else self.divide
+            self.divided[key] = [np.asarray(shard, dtype=np.int64) for shard in shards]
+            if self.divided.keys() > {key}:
+                self._check_shards(self.divided[key])
+        return self.divided[key]
 
-    def _own(self, node: int) -> np.ndarray:
-        if not len(self.shards[node]):
+    def rows(self, node: int, seeds: Sequence[int] | None = None) -> int | list[int]:
+        return len(self.shards[node]) if seeds is None else [len(self.shards_of(seed)[node]) for seed in seeds]
+
+    def node_fingerprint(self, node: int, seeds: Sequence[int] | None = None) -> str:
+        its = self._fingerprint_of(node)
+        return its if seeds is None else f"{its}, divided {checksum([self.shards_of(seed)[node] for seed in seeds])}"
+
+    @abstractmethod
+    def _fingerprint_of(self, node: int) -> str:
+        """Of its rows with the partition of seed 0."""
+
+    def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
+        return None
+
+    def _own(self, node: int, seed: int = 0) -> np.ndarray:
+        rows = self.shards_of(seed)[node]
+        if not len(rows):
             raise InputError(f"Node {node} has no rows: every node of this process needs at least one.")
-        return self.shards[node]
+        return rows
 
     @property
     def _rows_by_node(self) -> list[np.ndarray]:
@@ -92,8 +126,8 @@ class Sharded(Problem):
             return self.shards
         return [np.concatenate(pair) for pair in zip(self.shards, self.validation, strict=True)]
 
-    def _draw(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
-        rows = self._own(node)
+    def _draw(self, generator: np.random.Generator, node: int, length: int, seed: int) -> np.ndarray:
+        rows = self._own(node, seed)
         return rows[generator.integers(len(rows), size=(length, self.batch))]
 
     def _drawn(self, nodes: Sequence[int], seeds: Sequence[int], t: int) -> Tensor:
@@ -117,12 +151,12 @@ class Sharded(Problem):
     def _test_rows(self, nodes: Sequence[int]) -> Tensor:
         """The test rows are divided among the nodes as well, so that real processes divide the work."""
         if self.test_counts:
-            return torch.as_tensor(np.concatenate([self._own_test_rows(node) for node in nodes])).to(self.device)
+            return torch.as_tensor(np.concatenate([self.own_test_rows(node) for node in nodes])).to(self.device)
         positions = [self.remaining.index(node) for node in nodes]
         rows = torch.arange(self.test_total)
         return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
 
-    def _own_test_rows(self, node: int) -> np.ndarray:
+    def own_test_rows(self, node: int) -> np.ndarray:
         """Where each node tests on rows of its own; none of a node in another process."""
         if not len(self.shards[node]):
             return np.empty(0, np.int64)

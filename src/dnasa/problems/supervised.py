@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from dnasa.data import Dataset
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, seeded
+from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards, seeded
 from dnasa.problems.stored import Rows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
@@ -33,13 +34,27 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
 
 
+class WeightedCrossEntropy(nn.Module):
+    """The mean over all rows of a row's cross-entropy times the weight of its class."""
+
+    weight: Tensor
+
+    def __init__(self, weight: np.ndarray):
+        super().__init__()
+        self.register_buffer("weight", torch.as_tensor(weight))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, self.weight, reduction="none").mean()
+
+
 class Supervised(Sharded):
     """min (1/n) sum_i mean over node i's rows of `loss(model(inputs), targets)`, the mean over a batch.
 
     `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
     parameters every seed starts from. Parameters with `requires_grad=False` are not trained; these, and buffers, are those
-    of the first network created. `shards[i]` are node i's rows of `data` (empty where another process holds them); a step
-    draws `batch` of them with replacement. Inputs of type uint8 are images: x becomes (x / 255 - 0.5) / 0.25.
+    of the first network created. `shards[i]` are node i's rows of `data` (empty where another process holds them), or a
+    function of the seed that returns them; a step draws `batch` of them with replacement. Inputs of type uint8 are images: x
+    becomes (x / 255 - 0.5) / 0.25.
 
     `augment(inputs, generator)` changes the inputs of a training batch. `metrics` are functions of (outputs, targets) that
     are averaged over the test rows. Batch norm trains with the statistics of the batch. For tests, statistics are computed
@@ -47,6 +62,7 @@ class Supervised(Sharded):
     with its own and the metrics are averaged ("local"). `autocast="bfloat16"` computes in mixed precision. `loss_scale`
     multiplies the training loss that the rules use; reported losses are not scaled. Without `train_metrics`, an evaluation
     needs no pass over the training data. `validation[i]` are further rows of `data.inputs` that node i validates on.
+    `test_loss` is what tests and validation measure, by default `loss`.
 
     Batches, augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and
     runs are computed together.
@@ -57,7 +73,7 @@ class Supervised(Sharded):
         model: Model,
         loss: Loss,
         data: Dataset,
-        shards: Sequence[np.ndarray],
+        shards: Shards,
         batch: int = 32,
         augment: Augment | None = None,
         metrics: Mapping[str, Loss] | None = None,
@@ -68,6 +84,7 @@ class Supervised(Sharded):
         autocast: str | None = None,
         train_metrics: bool = True,
         validation: Sequence[np.ndarray] = (),
+        test_loss: Loss | None = None,
     ):
         counts = data.test_counts if isinstance(data, Dataset) else ()
         super().__init__(model, shards, batch, loss_scale, dtype, device, train_metrics, validation, counts)
@@ -88,7 +105,7 @@ class Supervised(Sharded):
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
         point = self.start(0)
-        self.measures = {"test_loss": loss} | self._check_model(point) | _checked_names(metrics or {})
+        self.measures = {"test_loss": test_loss or loss} | self._check_model(point) | _checked_names(metrics or {})
         self._check_measures(point)
         self.replayed = CudaGraphs(self._many_on_gpu)
         self.capturable = True
@@ -163,10 +180,10 @@ class Supervised(Sharded):
 
     def _tests_of(self, node: int) -> str:
         """The checksums of the test rows that belong to a node alone."""
-        rows = self._own_test_rows(node) if self.test_counts else np.empty(0)
+        rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
         return f" {self.test_inputs.checksum(rows)} {self.test_labels.checksum(rows)}" if len(rows) else ""
 
-    def node_fingerprint(self, node: int) -> str:
+    def _fingerprint_of(self, node: int) -> str:
         return self._node_fingerprints[node]
 
     # ------------------------------------------------------------ training
@@ -239,63 +256,73 @@ class Supervised(Sharded):
 
     # ------------------------------------------------------------ evaluation
 
-    def statistics(self, mean: Tensor, nodes: range) -> Tensor | None:
+    def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
         """Of batch norm at the mean models, where the nodes' are averaged."""
         if not self.module.norms or self.local_buffers:
             return None
-        points = mean.reshape(-1, mean.shape[-1])
-        each = [torch.stack([self._statistics_of(point, node) for node in nodes]).mean(0) for point in points]
+        each = [
+            torch.stack([self._statistics_of(point, node, seed) for node in nodes]).mean(0)
+            for point, seed in _with_seeds(mean, seeds)
+        ]
         return torch.stack(each).view(*mean.shape[:-1], -1)
 
-    def _statistics_of(self, point: Tensor, node: int) -> Tensor:
-        rows = self._shuffled(node)[: STATISTICS * self.batch]
+    def _statistics_of(self, point: Tensor, node: int, seed: int) -> Tensor:
+        rows = self._shuffled(node, seed)[: STATISTICS * self.batch]
         return self.module.statistics(point, (self._batch(part)[0] for part in self._in_batches(rows)))
 
     def evaluate(
-        self, mean: Tensor, nodes: range, weights: Sequence[float] | None = None, statistics: Tensor | None = None
+        self,
+        mean: Tensor,
+        nodes: range,
+        weights: Sequence[float] | None = None,
+        statistics: Tensor | None = None,
+        seeds: Sequence[int] | None = None,
     ) -> dict[str, Tensor]:
         """Nodes count the same, however many rows they have; the train loss and its gradient are without dropout."""
-        statistics = self.statistics(mean, nodes) if statistics is None else statistics
-        points = mean.reshape(-1, mean.shape[-1])
+        statistics = self.statistics(mean, nodes, seeds) if statistics is None else statistics
+        points = _with_seeds(mean, seeds)
         given = [None] * len(points) if statistics is None else statistics.reshape(len(points), -1)
-        tested = [self._test(point, nodes, its) for point, its in zip(points, given, strict=True)]
+        tested = [self._test(point, nodes, its, seed) for (point, seed), its in zip(points, given, strict=True)]
         out = {name: torch.stack([one[name] for one in tested]).view(mean.shape[:-1]) for name in tested[0]}
         if not self.train_metrics:
             return out
-        each = [self._train(point, nodes, [1.0] * len(nodes) if weights is None else weights) for point in points]
+        shape = (len(seeds or [0]), len(nodes))
+        own = np.tile(np.broadcast_to(1.0 if weights is None else weights, shape), (len(points) // shape[0], 1))
+        each = [self._train(point, nodes, its, seed) for (point, seed), its in zip(points, own, strict=True)]
         losses, gradients = (torch.stack(column) for column in zip(*each, strict=True))
         return {"train_loss": losses.view(mean.shape[:-1])} | out | {"gradient": gradients.view_as(mean)}
 
-    def _train(self, point: Tensor, nodes: range, weights: Sequence[float]) -> tuple[Tensor, Tensor]:
+    def _train(self, point: Tensor, nodes: range, weights: Sequence[float], seed: int) -> tuple[Tensor, Tensor]:
         loss = point.new_zeros((), dtype=torch.float64)
         gradient, part_of = torch.zeros_like(point), torch.empty_like(point)
         for node, weight in zip(nodes, weights, strict=True):
-            rows = self._shuffled(node)
+            rows = self._shuffled(node, seed)
             for part in self._in_batches(rows) if self.module.norms else rows.split(self._most_rows):
                 share = float(weight) * len(part) / (len(rows) * len(nodes))
                 loss += share * self.module.gradient(point, *self._batch(part), part_of, dropout=False)
                 gradient += share * part_of
         return loss, gradient
 
-    def _test(self, point: Tensor, nodes: range, statistics: Tensor | None) -> dict[str, Tensor]:
+    def _test(self, point: Tensor, nodes: range, statistics: Tensor | None, seed: int) -> dict[str, Tensor]:
         if self.module.norms and self.local_buffers:
             every = torch.arange(self.test_total, device=self.device)
-            sums = [self._sums(point, self._statistics_of(point, node), every, self._test_batch) for node in nodes]
+            own = [self._statistics_of(point, node, seed) for node in nodes]
+            sums = [self._sums(point, its, every, self._test_batch) for its in own]
             scale = 1 / (len(nodes) * self.test_total)
         else:
             given = self._no_statistics() if statistics is None else statistics
             sums = [self._sums(point, given, self._test_rows(nodes), self._test_batch)]
             scale = len(self.remaining) / (len(nodes) * self.test_total)
         out = {name: scale * torch.stack([one[name] for one in sums]).sum(0) for name in self.measures}
-        return out | self._validate(point, nodes, statistics) if self.validation else out
+        return out | self._validate(point, nodes, statistics, seed) if self.validation else out
 
-    def _validate(self, point: Tensor, nodes: range, statistics: Tensor | None) -> dict[str, Tensor]:
+    def _validate(self, point: Tensor, nodes: range, statistics: Tensor | None, seed: int) -> dict[str, Tensor]:
         local = self.module.norms and self.local_buffers
         given = self._no_statistics() if statistics is None else statistics
         out = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
         for node in nodes:
             rows = torch.as_tensor(self.validation[node]).to(self.device)
-            sums = self._sums(point, self._statistics_of(point, node) if local else given, rows, self._batch)
+            sums = self._sums(point, self._statistics_of(point, node, seed) if local else given, rows, self._batch)
             out = {name: total + sums[name] / (len(rows) * len(nodes)) for name, total in out.items()}
         return {validation_name(name): value for name, value in out.items()}
 
@@ -316,14 +343,20 @@ class Supervised(Sharded):
     def _most_rows(self) -> int:
         return max(1, min(MAX_ROWS, BUDGET[self.device.type] // self.footprint))
 
-    def _shuffled(self, node: int) -> Tensor:
+    def _shuffled(self, node: int, seed: int = 0) -> Tensor:
         """A node's rows in an order that is always the same."""
-        rows = self.order.at(0, node, 0).permutation(self._own(node))
+        rows = self.order.at(0, node, 0).permutation(self._own(node, seed))
         return torch.as_tensor(np.resize(rows, max(2, len(rows)))).to(self.device)  # batch norm needs two rows
 
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
         """At least `batch` rows each, if there are so many: the statistics of fewer would differ from those in training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
+
+
+def _with_seeds(mean: Tensor, seeds: Sequence[int] | None) -> list[tuple[Tensor, int]]:
+    """Each point of (variants, seeds, d) with its seed; without seeds, with that of the partition that all share."""
+    points = mean.reshape(-1, mean.shape[-1])
+    return list(zip(points, cycle(seeds or [0]), strict=False))
 
 
 def _described(value: object) -> str:

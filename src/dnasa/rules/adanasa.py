@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
-from dnasa.rules.forms import ScaledAverage
+from dnasa.rules.forms import ScaledAverage, declare
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
 GROWTH = 3.0  # eta is at most so many radii
@@ -94,7 +94,8 @@ def adanasa(
         unpack=lambda s: (s.x, s.y, s.m, s.z),
         pack=lambda s, x, y, m, z: s._replace(x=x, y=y, m=m, z=z),
     )
-    return Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, needs=NEEDS, form=form)
+    rule = Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, needs=NEEDS)
+    return declare(rule, form)
 
 
 def scaled(a: Array, m: Array) -> Array:

@@ -1,7 +1,8 @@
 """D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
 from dnasa.core import Messages, Prox, Rule, Schedule, no_prox
-from dnasa.rules.dnasa import State, dnasa
+from dnasa.rules.dnasa import State, dnasa, tracked_average
+from dnasa.rules.forms import declare
 
 
 def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
@@ -19,5 +20,5 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
     if prox is no_prox:
-        return normalized._replace(early=early, form=normalized.form._replace(normalised=False))
-    return normalized._replace(early=early_prox, form=None)
+        return declare(normalized._replace(early=early), tracked_average(eta, alpha, normalised=False))
+    return normalized._replace(early=early_prox)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import nonzero, norm, unit
 from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
-from dnasa.rules.forms import TrackedAverage
+from dnasa.rules.forms import TrackedAverage, declare
 
 
 class State(NamedTuple):
@@ -43,19 +43,18 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
     def restart(s: State) -> State:
         return s._replace(u=s.v)  # then mean(u) = mean(v) over the nodes that are left
 
-    form = TrackedAverage(
+    if prox is not no_prox:
+        return Rule(init, send, receive, early=early_prox, restart=restart, estimate=lambda s: s.z)
+    rule = Rule(init, send, receive, early=early, restart=restart, estimate=lambda s: s.z)
+    return declare(rule, tracked_average(eta, alpha, normalised=True))
+
+
+def tracked_average(eta: Schedule, alpha: Schedule, normalised: bool) -> TrackedAverage:
+    """The form of the rules with this state."""
+    return TrackedAverage(
         eta,
         alpha,
-        normalised=True,
+        normalised,
         unpack=lambda s: (s.x, s.u, s.z, s.v),
         pack=lambda x, u, z, v: State(x, u, v, z),
-    )
-    return Rule(
-        init,
-        send,
-        receive,
-        early=early if prox is no_prox else early_prox,
-        restart=restart,
-        estimate=lambda s: s.z,
-        form=form if prox is no_prox else None,
     )

@@ -1,16 +1,19 @@
-"""Known forms of rules that the engine has fast paths for. A rule declares its form; it is defined by its functions alone."""
+"""Known forms of rules that the engine has fast paths for.
+
+A rule is defined by its functions alone. `declare(rule, form)` says that they step as the form does; a rule made from it by
+`_replace` of one of these functions has no form any more.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from dnasa.core import Array, Schedule, State
+from dnasa.core import Array, Rule, Schedule, State
 
 
 class TrackedAverage(NamedTuple):
     """D-NASA's family: x, u, z <- W[x - eta z/|z| (or - eta z), u + g - v, (1 - alpha) z + alpha (u + g - v)], v <- g.
 
     `unpack(state)` gives (x, u, z, v) and `pack(x, u, z, v)` the state. The step depends on t through eta and alpha alone.
-    A rule made with `_replace` of `early`, `send` or `receive` must also set `form=None`: the fast path reads the form.
     """
 
     eta: Schedule
@@ -49,3 +52,25 @@ class ScaledAverage(NamedTuple):
         """The numbers of step t, and the state with the rest of it after the step."""
         step, state = self.learn(state, g, t)
         return (step, self.alpha(t), self.beta(t)), state
+
+
+Form = TrackedAverage | ScaledAverage
+FUNCTIONS = Rule._fields.index("answer")  # the fields before it define a step
+
+
+class Declared(NamedTuple):
+    """A form, and the functions that it stands for."""
+
+    form: Form
+    functions: tuple[Any, ...]
+
+
+def declare(rule: Rule, form: Form) -> Rule:
+    """The rule with its form."""
+    return rule._replace(form=Declared(form, rule[:FUNCTIONS]))
+
+
+def form_of(rule: Rule) -> Form | None:
+    """The form that the rule declares, unless one of the functions that it stands for was replaced."""
+    declared = rule.form
+    return declared.form if isinstance(declared, Declared) and declared.functions == rule[:FUNCTIONS] else None

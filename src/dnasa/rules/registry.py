@@ -1,11 +1,11 @@
 """The rules that can be used by name, with the schedules, title and colour of each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, groupby
 from typing import Any, NamedTuple
 
-from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, choose, positive
+from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, check_new_name, choose, positive
 from dnasa.rules import schedules
 from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
@@ -29,17 +29,23 @@ from dnasa.rules.sgp import sgp
 
 Eta = float | Schedule
 # The schedules a rule's maker is called with, given the nodes n, the steps T and the stepsize eta.
-Schedules = Callable[[int, int, Any], tuple[Schedule, ...]]
+Schedules = Callable[[int, Any, Any], tuple[Schedule, ...]]
 
 
 @dataclass(frozen=True)
 class Stated:
-    """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts."""
+    """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts.
+
+    `needs_steps` says whether they depend on the number of steps T; None: not declared, and found out when T is used without
+    being known. Those that are 0 from step T on say `ends`.
+    """
 
     make: Schedules
-    formula: str
+    formula: str = ""
+    needs_steps: bool | None = None
+    ends: bool = False
 
-    def __call__(self, n: int, T: int, eta: Any) -> tuple[Schedule, ...]:
+    def __call__(self, n: int, T: Any, eta: Any) -> tuple[Schedule, ...]:
         return self.make(n, T, eta)
 
 
@@ -51,7 +57,7 @@ class Method(NamedTuple):
     """
 
     make: Callable[..., Rule]
-    schedules: dict[str, Schedules]
+    schedules: dict[str, Stated]
     needs_eta: bool = True
     needs_layout: bool = False
     title: str = ""
@@ -59,50 +65,77 @@ class Method(NamedTuple):
     takes_prox: bool = False
 
 
-ETA: dict[str, Schedules] = {
-    "diminishing": Stated(lambda n, T, eta: (schedules.root_decay(eta, n),), "eta sqrt(n/(t+1))"),
-    "fixed": Stated(lambda n, T, eta: (schedules.root_fixed(eta, n, T),), "eta sqrt(n/T)"),
-    "constant": Stated(lambda n, T, eta: (schedules.constant(eta),), "eta"),
-    "cosine": Stated(lambda n, T, eta: (schedules.cosine(eta, T),), "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2"),
+class Look(NamedTuple):
+    """How tables and plots show a rule. Labels leave out `schedule`, the default of a rule without a stepsize."""
+
+    title: str
+    colour: str | None = None
+    schedule: str | None = None
+
+
+def of_t(make: Schedules, formula: str) -> Stated:
+    """Schedules that do not depend on the number of steps."""
+    return Stated(make, formula, needs_steps=False)
+
+
+def of_steps(make: Schedules, formula: str, ends: bool = False) -> Stated:
+    """Schedules that depend on the number of steps."""
+    return Stated(make, formula, needs_steps=True, ends=ends)
+
+
+ETA = {
+    "diminishing": of_t(lambda n, T, eta: (schedules.root_decay(eta, n),), "eta sqrt(n/(t+1))"),
+    "fixed": of_steps(lambda n, T, eta: (schedules.root_fixed(eta, n, T),), "eta sqrt(n/T)"),
+    "constant": of_t(lambda n, T, eta: (schedules.constant(eta),), "eta"),
+    "cosine": of_steps(
+        lambda n, T, eta: (schedules.cosine(eta, T),), "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2", ends=True
+    ),
 }
 COSINE_FIRST = {"cosine": ETA["cosine"]} | ETA
-PARAMETER_FREE: dict[str, Schedules] = {
-    "parameter-free": Stated(lambda n, T, eta: (schedules.parameter_free(eta),), "eta/sqrt(t)"),
-    "parameter-free-fixed": Stated(lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),), "eta/sqrt(T)"),
+PARAMETER_FREE = {
+    "parameter-free": of_t(lambda n, T, eta: (schedules.parameter_free(eta),), "eta/sqrt(t)"),
+    "parameter-free-fixed": of_steps(lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),), "eta/sqrt(T)"),
 }
-DNASA: dict[str, Schedules] = {
-    "diminishing": Stated(lambda n, T, eta: schedules.diminishing(n), "n^(1/4)/t^(3/4)"),
-    "fixed": Stated(lambda n, T, eta: schedules.fixed(n, T), "n^(1/4)/T^(3/4)"),
+DNASA = {
+    "diminishing": of_t(lambda n, T, eta: schedules.diminishing(n), "n^(1/4)/t^(3/4)"),
+    "fixed": of_steps(lambda n, T, eta: schedules.fixed(n, T), "n^(1/4)/T^(3/4)"),
 }
-ADANASA: dict[str, Schedules] = {
-    "linear": Stated(lambda n, T, eta: schedules.adanasa(n, T), "0.4 sqrt(n) min(1, 10(t+1)/T) (1 - t/T)"),
-    "averaged": Stated(lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"),
+ADANASA = {
+    "linear": of_steps(lambda n, T, eta: schedules.adanasa(n, T), "0.4 sqrt(n) min(1, 10(t+1)/T) (1 - t/T)", ends=True),
+    "averaged": of_t(lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"),
 }
-ENDING = ("cosine", "linear")  # schedules that are 0 after the last step
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 
 
-def needs_steps(schedule: str) -> bool:
-    """Whether the schedule of this name depends on the number of steps."""
-    return schedule in ENDING or schedule.endswith("fixed")
+class UnknownSteps:
+    """T where the number of steps is not known: a schedule that uses it is refused."""
+
+    def __init__(self, schedule: str):
+        self.schedule = schedule
+
+    def refuse(self, *_: Any) -> Any:
+        raise InputError(f"Schedule '{self.schedule}' depends on the number of steps: give steps= or another schedule.")
 
 
-def formula_of(schedules: Schedules) -> str:
-    """The stepsize at step t; empty where it is not stated."""
-    return schedules.formula if isinstance(schedules, Stated) else ""
+for _name in (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow"),
+    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rdivmod", "rpow"),
+    *("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "round", "int", "float", "index", "bool"),
+):
+    setattr(UnknownSteps, f"__{_name}__", UnknownSteps.refuse)
 
 
-def and_also(etas: dict[str, Schedules], other: Callable[[int], Schedule]) -> dict[str, Schedules]:
+def and_also(etas: dict[str, Stated], other: Callable[[int], Schedule]) -> dict[str, Stated]:
     """For rules with a second schedule, which depends on n alone."""
 
-    def both(made: Schedules) -> Schedules:
-        return Stated(lambda n, T, eta: (*made(n, T, eta), other(n)), formula_of(made))
+    def both(made: Stated) -> Stated:
+        return replace(made, make=lambda n, T, eta: (*made(n, T, eta), other(n)))
 
     return {name: both(made) for name, made in etas.items()}
 
 
 GT_NSGDM = and_also(COSINE_FIRST, lambda n: schedules.constant(0.9)) | {
-    "theorem-fixed": Stated(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
+    "theorem-fixed": of_steps(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
 }
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4", takes_prox=True),
@@ -144,20 +177,26 @@ def register(
     """Make a rule usable by name: in `solve`, the optimizer, `dnasa train --plugin`, `dnasa compare` and plots.
 
     `make(*schedules) -> Rule`. By default the rule takes one schedule, eta, in the forms of D-SGD (diminishing, fixed,
-    constant, cosine). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; a
-    rule without a stepsize says `needs_eta=False`, one that can minimise f + h `takes_prox=True`: its maker is also given
-    `prox`. Registering a name again replaces a rule of one's own, not a built-in one.
+    constant, cosine). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; one
+    that uses T, the number of steps, needs `steps=` in the optimizer. A rule without a stepsize says `needs_eta=False`, one
+    that can minimise f + h `takes_prox=True`: its maker is also given `prox`. Registering a name again replaces a rule of
+    your own, not a built-in one.
     """
-    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
-        raise InputError(f"A rule's name consists of letters, digits, - and _; '{name}' does not.")
-    if name in BUILT_IN:
-        raise InputError(f"'{name}' is a built-in rule: choose another name.")
+    check_new_name("rule", name, BUILT_IN)
     if not callable(make):
         raise InputError(f"The maker of rule '{name}' must be a function that returns a Rule.")
-    RULES[name] = Method(make, schedules or ETA, needs_eta, needs_layout, title or name, colour, takes_prox)
+    own = {key: made if isinstance(made, Stated) else Stated(made) for key, made in (schedules or {}).items()}
+    RULES[name] = Method(make, own or ETA, needs_eta, needs_layout, title or name, colour, takes_prox)
 
 
 BUILT_IN = frozenset(RULES)
+
+
+def look(name: str) -> Look | None:
+    """Of a rule that is registered in this process."""
+    method = RULES.get(name)
+    tacit = next(iter(method.schedules)) if method and not method.needs_eta else None
+    return method and Look(method.title or name, method.colour, tacit)
 
 
 class Variant(NamedTuple):
@@ -168,10 +207,15 @@ class Variant(NamedTuple):
     eta: Any = None  # a number, a function of t, or None for a rule without a stepsize
 
     @property
+    def stated(self) -> Stated | None:
+        """Its schedule as registered; None for an eta that is a function of t."""
+        return RULES[self.rule].schedules.get(self.schedule) if self.rule in RULES else None
+
+    @property
     def formula(self) -> str:
         """The stepsize at step t with its eta inserted; empty where it is not stated."""
-        made = RULES[self.rule].schedules.get(self.schedule) if self.rule in RULES else None
-        text = formula_of(made) if made else ""
+        stated = self.stated
+        text = stated.formula if stated else ""
         return text.replace("eta", f"{self.eta:.3g}", 1) if isinstance(self.eta, float) else text
 
     def label(self) -> dict[str, Any]:
@@ -227,7 +271,7 @@ def groups(
     several = sum(isinstance(run, Rule) for run in runs) > 1
     numbers = count(1)
     out: list[Group] = []
-    for custom, same in groupby(runs, key=lambda run: isinstance(run, Rule) or _kind(run)):
+    for custom, same in groupby(runs, key=lambda run: isinstance(run, Rule) or _kind(run, nodes, steps)):
         if custom is True:
             out += [Group(rule, (_own(several, numbers),)) for rule in same if isinstance(rule, Rule)]
         else:
@@ -236,9 +280,9 @@ def groups(
     return out
 
 
-def _kind(variant: Variant) -> tuple[str, bool]:
-    """What variants must share to be one rule: averaging needs an array more."""
-    return variant.rule, variant.schedule == "averaged"
+def _kind(variant: Variant, nodes: int, steps: int) -> tuple[str, int]:
+    """What variants must share to be one rule, which is made from as many schedules."""
+    return variant.rule, len(schedules_of(variant, nodes, steps))
 
 
 def _own(several: bool, numbers: Iterator[int]) -> Variant:
@@ -246,19 +290,25 @@ def _own(several: bool, numbers: Iterator[int]) -> Variant:
     return Variant(f"{CUSTOM} {next(numbers)}" if several else CUSTOM, CUSTOM)
 
 
-def schedules_of(variant: Variant, nodes: int, steps: int) -> tuple[Schedule, ...]:
-    """The schedules of a variant; an eta that is a function of t takes the place of the constant one."""
-    method = RULES[variant.rule]
+def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Schedule, ...]:
+    """The schedules of a variant; an eta that is a function of t takes the place of the constant one.
+
+    Without `steps`, those that depend on the number of steps are refused.
+    """
+    method, T = RULES[variant.rule], UnknownSteps(variant.schedule) if steps is None else steps
     if not callable(variant.eta):
-        made = method.schedules[variant.schedule](nodes, steps, variant.eta)
+        made = method.schedules[variant.schedule](nodes, T, variant.eta)
         if not isinstance(made, tuple) or not all(map(callable, made)):
             raise InputError(
                 f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {made!r:.60}."
             )
-        return made
-    constant = method.schedules.get("constant") or next(iter(method.schedules.values()))
-    others = constant(nodes, steps, 1.0)[1:]
-    return (variant.eta, *others)
+    else:
+        constant = method.schedules.get("constant") or next(iter(method.schedules.values()))
+        made = (variant.eta, *constant(nodes, T, 1.0)[1:])
+    if steps is None:
+        for schedule in made:
+            schedule(0)  # most use T only when they are called
+    return made
 
 
 def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox | None = None) -> Rule:

@@ -9,7 +9,7 @@ from math import cos, pi, sqrt
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Schedule
+from dnasa.core import Array, InputError, Schedule, naming
 
 __all__ = [
     "adanasa",
@@ -152,7 +152,8 @@ def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62)
 
 
 def _number(schedule: Schedule, t: int) -> float:
-    value = schedule(t)
+    with naming(lambda: f"The stepsize at step {t}"):
+        value = schedule(t)
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):

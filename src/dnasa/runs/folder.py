@@ -7,6 +7,7 @@ import platform
 import sys
 import time
 import zlib
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -15,6 +16,7 @@ import numpy as np
 
 from dnasa.core import InputError, RunError
 from dnasa.files import make_folder, read_bytes, read_json, to_json
+from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
 from dnasa.runs.own_files import LIST, LOCK, RUNNING, OwnFiles
@@ -143,7 +145,7 @@ class RunFolder:
         if self.resume:
             self._log_other_versions(self.config.get("versions"))
         else:
-            self.config |= {"versions": versions(), "run": run}
+            self.config |= {"versions": versions(), "run": run} | _own_rules(run)
             self._write("config.json", to_json(self.config))
             if graph is not None:
                 self._write("graph.json", json.dumps(graph).encode())
@@ -248,6 +250,19 @@ class RunFolder:
 
     # ------------------------------------------------------------ read
 
+    @property
+    def sites(self) -> list[str]:
+        """The names of the nodes, where their data has some."""
+        stored = self.config.get("sites")
+        return list(map(str, stored)) if isinstance(stored, list) else []
+
+    @property
+    def looks(self) -> dict[str, Look]:
+        """Title, colour and default schedule of the rules that are not built in: reading them executes no plugin."""
+        stored = self.config.get("rules")
+        entries = stored.items() if isinstance(stored, dict) else ()
+        return {name: Look(*entry) for name, entry in entries if _is_look(entry)}
+
     def read_config(self) -> dict[str, Any]:
         return read_json(self.path / "config.json", f"{self.path} holds no run to continue")
 
@@ -263,6 +278,30 @@ class RunFolder:
         if state not in STATES:
             return "unknown"
         return "killed" if state == "running" else str(state)
+
+
+def _own_rules(run: dict[str, Any]) -> dict[str, Any]:
+    names = dict.fromkeys(rule for rule, *_ in run.get("the rule", ()))
+    own = {name: look(name) for name in names if name in RULES and name not in BUILT_IN}
+    return {"rules": own} if own else {}
+
+
+def _is_look(entry: Any) -> bool:
+    texts = isinstance(entry, list) and all(part is None or isinstance(part, str) for part in entry)
+    return texts and len(entry) == len(Look._fields) and entry[0] is not None
+
+
+def node_name(sites: Sequence[str], node: Any) -> str:
+    """The name of the node's site, or its number."""
+    return sites[node] if type(node) is int and 0 <= node < len(sites) else f"node {node}"
+
+
+def node_names(sites: Sequence[str], nodes: Any) -> str:
+    """Of a list, or of whatever a file has in its place."""
+    several = nodes if isinstance(nodes, list) else [nodes]
+    if sites:
+        return ", ".join(node_name(sites, node) for node in several)
+    return f"nodes {', '.join(map(str, several))}"
 
 
 def _is_history(data: bytes) -> bool:

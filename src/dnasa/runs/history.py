@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule, naming
 from dnasa.prox import checked
 from dnasa.rules.registry import Group, Variant
 from dnasa.runs import metrics
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from dnasa.problems import Problem
 
+EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run that ends there has diverged
+KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have
 MOST_PENDING = 1000  # checks left on a GPU: reading them takes little time, each of them some memory
+LOSSES = ("train_loss", "test_loss", "grad_norm")  # the first that is measured tells whether a run has exploded
 Metric = Callable[[Array], float]  # of the mean answer of a run, (d,)
 
 
@@ -30,6 +33,9 @@ class Evaluation(NamedTuple):
     step: int
     rows: list[dict[str, Any]]
     mean: Array
+
+    def __repr__(self) -> str:
+        return f"Evaluation at step {self.step} of {len(self.rows)} runs, means of shape {tuple(self.mean.shape)}"
 
 
 class Recorder:
@@ -100,6 +106,25 @@ class Recorder:
             self.agreed = self.diverged.copy()
         self._update_all_diverged()
 
+    def _mark_exploded(self) -> None:
+        """At the end: a run whose loss is finite but absurd from some evaluation to the last has diverged there.
+
+        With diminishing stepsizes a loss may rise that far and fall again, so an absurd loss before the end decides nothing.
+        """
+        for run in range(self.diverged.size):
+            rows = self.rows[run :: self.diverged.size]
+            metric = next((name for name in LOSSES if rows and name in rows[0]), None)
+            if metric is None or rows[0]["step"] != 0:
+                continue
+            limit = EXPLODED * max(1.0, abs(rows[0][metric]))
+            for row in reversed(rows):
+                if not row[metric] > limit:
+                    break
+                self.diverged[divmod(run, len(self.seeds))] = row["step"]
+                row |= dict.fromkeys(row.keys() - KEPT, np.nan)
+        self.agreed = self.diverged.copy()
+        self._update_all_diverged()
+
     # ------------------------------------------------------------ evaluation
 
     def answers(self, snapshots: Sequence[Any]) -> Array:
@@ -134,8 +159,10 @@ class Recorder:
 
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
         nodes = self.network.local_nodes
-        options: dict[str, Any] = {} if self.node_weights is None else {"weights": self.local_weights()}
-        statistics = self.problem.statistics(mean, nodes)
+        options: dict[str, Any] = {"seeds": self.seeds} if self.problem.by_seed else {}
+        statistics = self.problem.statistics(mean, nodes, **options)
+        if self.node_weights is not None:
+            options["weights"] = self.local_weights()
         if statistics is not None:
             self.statistics = options["statistics"] = self.network.mean(statistics[..., None, :])
         local = self.problem.evaluate(mean, nodes, **options)
@@ -155,8 +182,8 @@ class Recorder:
     def local_weights(self) -> np.ndarray:
         """n p_i of the local nodes, among the nodes that are still there."""
         weights = np.asarray(self.node_weights, dtype=np.float64)
-        left = weights[list(self.network.node_ids)]
-        return weights[list(self.network.local_nodes)] * len(left) / left.sum()
+        left = weights[..., list(self.network.node_ids)]
+        return weights[..., list(self.network.local_nodes)] * left.shape[-1] / left.sum(-1, keepdims=True)
 
     def _rows(
         self, row: dict[str, np.ndarray], snapshots: Sequence[Any], t: int, seconds: float
@@ -226,6 +253,7 @@ class Recorder:
         import pandas as pd
 
         self._read_pending()
+        self._mark_exploded()
         runs = pd.DataFrame([variant.label() | {"seed": seed} for variant in self.variants for seed in self.seeds])
         for name, values in (("diverged", self.diverged), ("diverged_node", self.diverged_node)):
             runs[name] = pd.array([int(t) if t >= 0 else pd.NA for t in values.ravel()], dtype="Int64")
@@ -248,6 +276,10 @@ def _answer(rule: Rule, state: Any) -> Array:
 
 def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
     try:
-        return np.array([[float(metric(point)) for point in variant] for variant in mean])
+        with naming(lambda: f"The metric '{name}'"):
+            values = [[metric(point) for point in variant] for variant in mean]
+        return np.array([[float(value) for value in of_variant] for of_variant in values])
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"The metric '{name}' must return one number for a point of shape (d,): {error}.") from error

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, JSON lines on standard output, or nothing."""
+"""The progress of a run: a bar on a terminal, elsewhere a line each minute, JSON lines on standard output, or nothing."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from dnasa.core import InputError
 
 Progress = bool | Literal["json"] | None
 Rows = Sequence[Mapping[str, Any]]
+LINE_EVERY = 60.0  # seconds
 
 
 class Speed:
@@ -68,11 +69,8 @@ class Bar:
         self.progress.stop()
 
     def show(self, t: int, rows: Rows) -> None:
-        """The smallest current loss of the runs that have not diverged."""
         self.speed.evaluated(rows)
-        losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
-        finite = [loss for loss in losses if loss == loss]
-        self.progress.update(self.task, completed=t, loss=min(finite, default=float("nan")))
+        self.progress.update(self.task, completed=t, loss=smallest_loss(rows))
 
     def advance(self, t: int) -> None:
         self.speed.advance(t)
@@ -81,6 +79,28 @@ class Bar:
             self.drawn = now
             left = duration(self.speed.remaining(t))
             self.progress.update(self.task, completed=t, samples=self.speed.samples_per_second, left=left)
+
+
+class Lines:
+    """A line on standard error each minute, for output that is redirected to a file."""
+
+    def __init__(self, speed: Speed):
+        self.speed, self.printed, self.loss = speed, time.perf_counter(), float("nan")
+
+    def show(self, t: int, rows: Rows) -> None:
+        self.speed.evaluated(rows)
+        self.loss = smallest_loss(rows)
+
+    def advance(self, t: int) -> None:
+        self.speed.advance(t)
+        now = time.perf_counter()
+        if now - self.printed < LINE_EVERY:
+            return
+        self.printed = now
+        speed = f"{self.speed.samples_per_second:,.0f} samples/s"
+        left = duration(self.speed.remaining(t))
+        parts = [f"Step {t:,} of {self.speed.steps:,}", speed, f"loss {self.loss:.4g}", left]
+        print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
 
 
 class JsonLines:
@@ -113,14 +133,22 @@ class Quiet:
 
 
 def make_progress(steps: int, batch: int, progress: Progress) -> Any:
-    """A context manager; by default a bar on a terminal, and nothing elsewhere."""
+    """A context manager; by default a bar on a terminal, and a line each minute elsewhere."""
     if progress == "json":
         return nullcontext(JsonLines(Speed(steps, batch)))
     if progress not in (True, False, None):
         raise InputError(f"progress is True, False, None or 'json', not {progress!r:.40}.")
-    if progress is False or (progress is None and not sys.stderr.isatty()):
+    if progress is False:
         return nullcontext(Quiet())
+    if progress is None and not sys.stderr.isatty():
+        return nullcontext(Lines(Speed(steps, batch)))
     return Bar(Speed(steps, batch))
+
+
+def smallest_loss(rows: Rows) -> float:
+    """Of the runs that have not diverged."""
+    losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
+    return min((loss for loss in losses if loss == loss), default=float("nan"))
 
 
 def duration(seconds: float | None) -> str:

@@ -6,6 +6,7 @@ import io
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +136,9 @@ def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> 
     if "rule" not in history or None in history:
         raise ValueError("history.csv has no rule, or rows longer than its header")
     timing, lost = settings.get("timing"), settings.get("lost", [])
-    if not isinstance(timing, dict) or not all(type(value) in (int, float) for value in timing.values()):
+    if not isinstance(timing, dict) or not all(
+        type(value) in (int, float) and isfinite(value) for value in timing.values()
+    ):
         raise ValueError("settings.json has no timing in numbers")
     if not isinstance(lost, list) or not all(map(_is_loss, lost)):
         raise ValueError("settings.json has lost nodes without a step")

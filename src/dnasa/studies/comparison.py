@@ -17,12 +17,12 @@ from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.plots import label
-from dnasa.rules.registry import Variant, variants
+from dnasa.rules.registry import RULES, Variant, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
 from dnasa.runs.result import Result
-from dnasa.statistics import VARIANT, curves, differences, final, over_seeds
+from dnasa.statistics import VARIANT, curves, differences, final, over_seeds, start
 from dnasa.studies import drawing, tuning
 from dnasa.studies.tuning import Selection
 
@@ -40,6 +40,7 @@ METRICS = (  # the first that is there is compared; never the consensus: where n
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
+SCHEDULE = "diminishing"  # of every rule with a stepsize that names none: the stepsizes of all rules mean the same
 RULES_COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")
 
 
@@ -61,6 +62,10 @@ class Comparison:
     timed: pd.DataFrame | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the grid's run
     rank: int = 0
+
+    def __repr__(self) -> str:
+        """One line; `table` has the results."""
+        return f"Comparison of {', '.join(dict.fromkeys(self.choice.rule))} by {self.metric}"
 
     @property
     def all_diverged(self) -> bool:
@@ -152,7 +157,18 @@ class Comparison:
         ]
         if self.choice.eta.isna().all():
             lines[0] = f"Nothing was tuned; results are those on {where}, {spread}."
-        return (lines if count > 1 else lines[:1]) + [self._edge_note(row) for row in self._edges().itertuples()]
+        edges = [self._edge_note(row) for row in self._edges().itertuples()]
+        return (lines if count > 1 else lines[:1]) + edges + self._still_notes()
+
+    def _still_notes(self) -> list[str]:
+        """The chosen variants whose runs did not improve on the start, where that was measured."""
+        table = tuning.against_start(self._chosen(final(self.history)), self._chosen(start(self.history)), self.metric)
+        name = tables.metric_name(self.metric)
+        return [
+            f"{label(row.rule, row.schedule)}: the {name} at the end, {tables.number(self.metric, row.end)}, is no better "
+            f"than at the start, {tables.number(self.metric, row.start)}."
+            for row in table[table.still].rename(columns={"mean": "end"}).itertuples()
+        ]
 
     def _edges(self) -> pd.DataFrame:
         return self.choice[self.choice.edge != ""]
@@ -196,16 +212,17 @@ def compare(
 ) -> Comparison:
     """Run every rule with every stepsize and seed, choose a stepsize for each rule and schedule, and report its results.
 
-    Rules may name their schedule, as in "dsgd:constant". `etas` are the stepsizes of all rules, or a dictionary with those of
-    each. `metric` is compared (default: the test accuracy, else the test loss, else the training loss, ...). With `extend`, the
-    grid is continued where its edge is best, at most 8 times. `x` is steps, epochs, bytes, messages or seconds; for seconds the
-    chosen variants are run again, each by itself. A `RunFolder` to resume continues with what is missing. Further options are
-    those of `solve`.
+    Rules may name their schedule, as in "dsgd:constant". All others that need a stepsize have the same, `schedule` (default:
+    diminishing, whatever the rule's own default is); rules that need none have their own where they do not know it. `etas` are
+    the stepsizes of all rules, or a dictionary with those of each. `metric` is compared (default: the test accuracy, else the
+    test loss, else the training loss, ...). With `extend`, the grid is continued where its edge is best, at most 8 times. `x`
+    is steps, epochs, bytes, messages or seconds; for seconds the chosen variants are run again, each by itself. A `RunFolder`
+    to resume continues with what is missing. Further options are those of `solve`.
     """
     seeds = distinct("seed", as_list(seed))
     column = choose("x", x, X)
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
-    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule)]
+    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(seeds) if _needs_other_seeds(problem, wanted, metric) else []
     runs = Runs(problem, topology, folder, {"steps": steps, **options})
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
@@ -214,7 +231,7 @@ def compare(
     histories, count = [with_eta(first.history)], 0
     while True:
         history = pd.concat(histories, ignore_index=True)
-        choice = tuning.chosen(final(history), selection)
+        choice = tuning.chosen(final(history), selection, start(history))
         more = runs.agree(tuning.extension(final(history), choice)) if extend and count < MOST_EXTENSIONS else []
         if not more:
             break
@@ -222,6 +239,15 @@ def compare(
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
     return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank)
+
+
+def schedule_of(rule: str, schedule: str | None = None) -> str | None:
+    """The schedule with which a rule is compared; None: the one it names, or its default."""
+    method = RULES.get(rule)
+    if method is None or (method.needs_eta and schedule):
+        return schedule
+    wanted = schedule or (SCHEDULE if method.needs_eta else None)
+    return wanted if wanted in method.schedules else None
 
 
 def _grid(etas: Sequence[float] | Mapping[str, Sequence[float]], rule: str, extend: bool) -> list[float]:

@@ -91,8 +91,8 @@ def draw_stepsizes(
 def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any], height: float) -> None:
     """`height` is that of the crosses, different for each rule so that all can be seen."""
     rows = rows.assign(eta=drawable(rows.eta.astype(float)))
-    bars = np.stack([rows["mean"] - rows.low, rows.high - rows["mean"]]).clip(min=0)
-    axis.errorbar(rows.eta, rows["mean"], bars, label=name, ms=4, capsize=2, **style)
+    axis.plot(rows.eta, rows["mean"], label=name, ms=4, **style)
+    axis.vlines(rows.eta, rows.low, rows.high, color=style["color"], linewidth=1)
     lost = rows.eta[rows["mean"].isna()]
     cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
     axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)

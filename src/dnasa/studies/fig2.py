@@ -84,7 +84,11 @@ def findings(summary: pd.DataFrame, table: pd.DataFrame) -> list[str]:
         if column.startswith("test loss")
     ]
     ends = [
-        f"{title(str(rule))} {rows.value.iloc[0]:.3g} | {rows.value.min():.3g} | {rows.value.iloc[-1]:.3g}"
+        f"{title(str(rule))} {_text(rows.value.iloc[0])} | {_text(rows.value.min())} | {_text(rows.value.iloc[-1])}"
         for rule, rows in table[table.eta.notna()].groupby("rule", sort=False)
     ]
     return [*lines, "Final test loss at the grid's low end | best | high end: " + "; ".join(ends) + "."]
+
+
+def _text(loss: float) -> str:
+    return f"{loss:.3g}" if np.isfinite(loss) else "diverged"

@@ -28,10 +28,13 @@ def parts(text: str) -> tuple[Path, str]:
     return Path(path), name
 
 
-def maker(text: str, shape: Sequence[int], outputs: int) -> Callable[[], nn.Module]:
-    """Calls `make(inputs, outputs)`: the shape of one row of inputs, and the number of outputs."""
+def maker(text: str, shape: Sequence[int], outputs: int, code: bytes | None = None) -> Callable[[], nn.Module]:
+    """Calls `make(inputs, outputs)`: the shape of one row of inputs, and the number of outputs.
+
+    `code` is that of the file, if it has been read already.
+    """
     path, name = parts(text)
-    make, _ = _function(path.resolve(), name)
+    make, _ = _function(path.resolve(), name, code)
 
     def made() -> nn.Module:
         try:
@@ -64,18 +67,18 @@ def check_outputs(text: str, made: Callable[[], nn.Module], rows: np.ndarray, ou
 def source(text: str) -> bytes:
     """The file as it was executed."""
     path, name = parts(text)
-    return _function(path.resolve(), name)[1]
+    return _function(path.resolve(), name, None)[1]
 
 
 @cache
-def _function(path: Path, name: str) -> tuple[Callable[..., Any], bytes]:
-    if not path.is_file():
+def _function(path: Path, name: str, code: bytes | None) -> tuple[Callable[..., Any], bytes]:
+    if code is None and not path.is_file():
         raise InputError(f"There is no file {path}: give the path of a Python file with a function {name}.")
     if launched_rank() == 0:
         print(f"Executing {path} for its model.", file=sys.stderr, flush=True)
     try:
-        code = read_bytes(path)
-        module = execute(path, f"dnasa_model_{path.stem}")
+        code = read_bytes(path) if code is None else code
+        module = execute(path, f"dnasa_model_{path.stem}", code)
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} {failure(path, error)}.") from error
     make = getattr(module, name, None)

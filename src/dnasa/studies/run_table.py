@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONDITIONS = {  # options that are off by default
+    "weights": "{} weights",
     "compress": "messages compressed by {}",
     "message_dtype": "messages in {}",
     "drop": "links fail with probability {:g}",
@@ -53,8 +54,9 @@ def experiment(options: dict[str, Any], graph: str) -> str:
     parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps"]
     seeds = options["seeds"]
     parts += [f"{seeds} seed{'s' * (seeds > 1)}"]
+    parts += ["one partition for all"] * (divided and seeds > 1 and options.get("partition_seed") is not None)
     parts += [f"{options['rounds']} exchanges per step"] * (options["rounds"] > 1)
-    parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options[name]]
+    parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"
 
 

@@ -1,11 +1,14 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dnasa.core import InputError, choose, size
+import numpy as np
+
+from dnasa.core import InputError, choose, size, whole
 from dnasa.data.encoding import MISSING
 from dnasa.data.shards import alone
 from dnasa.data.text import CONTEXT
@@ -14,22 +17,34 @@ from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
 
 if TYPE_CHECKING:
-    from dnasa.data import Dataset
+    from dnasa.data.dataset import Dataset, Site
     from dnasa.data.partitions import Shards
     from dnasa.problems import Problem
 
 CURVE_POINTS = 50
+UNEVEN = 10  # times as many rows at a site as at another
+OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
+OF_FILES = (*OF_TABLES, "no_standardise")  # without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
 
 
 class Source(NamedTuple):
-    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too."""
+    """A problem, when to evaluate it, and one line about its model and data; of a problem with data, these too.
+
+    `warnings` are sentences about what the user should look at.
+    """
 
     problem: "Problem"
     evaluate: int | list[int] | None
     description: str = ""
     model: str = ""
     rows: "Dataset | None" = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def sites(self) -> list[str]:
+        """The names of the nodes, where their data has some."""
+        return [site.name for site in self.rows.sites] if self.rows else []
 
 
 def make_source(
@@ -58,13 +73,30 @@ def make_source(
     rows, shards, validation = divided(given, local_nodes, validate, allgather_text)
     model = given.model or models.default(rows)
     evaluate = curve_steps(given, rows, options["batch"]) if validate else None
-    options |= {"model": model, "validation": validation, "train_metrics": evaluate is None}
+    options |= {
+        "class_weight": given.class_weight,
+        "model": model,
+        "validation": validation,
+        "train_metrics": evaluate is None,
+    }
     task = tasks.on_shards(rows, shards, **options)
     lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
     lines.insert(1, f"Layers: {models.layers(task.make())}.")
     if given.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
-    return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows)
+    warnings = (*rows.warnings, *uneven(rows.sites, given.weights_by))
+    return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows, warnings)
+
+
+def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
+    """What to know where one site has many times the rows of another."""
+    small, large = (pick(sites, key=lambda site: site.rows, default=None) for pick in (min, max))
+    if weights_by is not None or small is None or large is None or large.rows <= UNEVEN * small.rows:
+        return []
+    return [
+        f"{small.name} trains on {small.rows:,} rows and {large.name} on {large.rows:,}, and each site counts the same: with "
+        "--weights-by rows, each row does."
+    ]
 
 
 def synthetic(given: SimpleNamespace) -> "Problem":
@@ -78,19 +110,20 @@ def synthetic(given: SimpleNamespace) -> "Problem":
 
 def divided(
     given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
-) -> tuple["Dataset", "Shards", "Shards | tuple[()]"]:
-    """The data, which rows each node trains on, and which it validates on."""
+) -> tuple["Dataset", "Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
+    """The data, which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     from dnasa import data
 
     if given.shard_dir is not None:
         rows, shards = shards_of(given, local_nodes, allgather_text)
         return rows, *(data.hold_out_of_each(shards) if validate else (shards, ()))
     rows = loaded(given)
-    if not validate:
-        return rows, data.partition(given.partition, rows.labels, given.nodes), ()
-    train, validation = data.hold_out(rows)
-    shards = data.divide(rows, train, given.partition, given.nodes)
-    return rows, shards, data.divide_validation(validation, given.nodes)
+    train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
+    validation = () if held_out is None else data.divide_validation(held_out, given.nodes)
+    divide = partial(data.divide, rows, train, given.partition, given.nodes)
+    if given.partition_seed is not None:
+        return rows, divide(whole("--partition-seed", given.partition_seed, low=0)), validation
+    return rows, divide(0) if given.partition == "contiguous" else divide, validation
 
 
 def shards_of(
@@ -107,11 +140,11 @@ def loaded(given: SimpleNamespace) -> "Dataset":
     from dnasa import data
 
     if given.data in data.DATASETS:
-        for name in ("target", "separator", "no_header", "task", "no_standardise"):
+        for name in OF_FILES:
             if getattr(given, name):
                 raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
     text, context = text_options(given.model)
-    for name in ("target", "separator", "no_header", "task") if text else ():
+    for name in OF_TABLES if text else ():
         if getattr(given, name):
             option = name.replace("_", "-")
             raise InputError(
@@ -137,6 +170,9 @@ def reading_options(given: SimpleNamespace) -> dict[str, Any]:
         "header": False if given.no_header else None,
         "task": given.task,
         "standardise": not given.no_standardise,
+        "columns": given.columns,
+        "drop_columns": given.drop_columns,
+        "id_column": given.id_column,
     }
 
 

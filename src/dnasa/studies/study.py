@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
 from dnasa.core import InputError, Interrupted, choose
-from dnasa.plots import label
+from dnasa.plots import title
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
 from dnasa.statistics import final
-from dnasa.studies.comparison import Comparison, X, compare
+from dnasa.studies.comparison import Comparison, X, compare, schedule_of
 from dnasa.studies.sources import make_source
 from dnasa.studies.study_file import Cell, Study
 
@@ -74,19 +74,19 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     if not rules:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values()]
-    return Prepared(source.problem, graph, rules, notes, [cell.settings["steps"]] if at_end else source.evaluate)
+    return Prepared(source.problem, graph, rules, notes, [0, cell.settings["steps"]] if at_end else source.evaluate)
 
 
 def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
     """Why the rule cannot be used on this graph; empty if it can."""
-    variant = variants(rule, cell.settings["etas"][rule])[0]
+    variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
     made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
         topology.check_weights(
             registry.make(RULES[variant.rule], made, problem.layout, problem.prox),
             graph,
             1,
-            label(variant.rule, variant.schedule),
+            title(variant.rule),
         )
     except InputError as error:
         return str(error)
@@ -124,8 +124,9 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
     saved = folder.config.get("options")
+    earlier = {"partition_seed": 0} if cell.partition else {}  # without it, all seeds had the partition of seed 0
     for key, value in settings.items():
-        before = saved.get(key) if isinstance(saved, dict) else None
+        before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
         if before != value:
             raise InputError(
                 f"{path} was run with {key} = {before!s:.60}, not {value!s:.60}: delete this folder to run it again, or choose "

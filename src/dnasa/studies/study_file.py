@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dnasa.core import InputError
+from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
 from dnasa.studies.comparison import RULES_COMPARED
-from dnasa.studies.sources import PROBLEMS
+from dnasa.studies.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
 FIGURES = ("stepsizes", "curves")
@@ -56,12 +57,14 @@ def _is_grid(value: Any) -> bool:
 
 
 WHOLE = Kind("a positive whole number", _is_whole)
+FROM_ZERO = Kind("a whole number from 0 on", lambda value: _is_whole(value, 0))
 TEXT = Kind("a text", _is_text)
 TEXTS = Kind("a list of different texts", lambda value: _are(_is_text, value))
 FLAG = Kind("true or false", lambda value: type(value) is bool)
 SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "graphs": (TEXTS, ["ring"]),
     "partitions": (TEXTS, ["iid"]),
+    "partition_seed": (FROM_ZERO, None),
     "rules": (TEXTS, list(RULES_COMPARED)),
     "etas": (
         Kind(f"a list of different positive numbers, or a table of such lists by rule and '{DEFAULT}'", _is_grid),
@@ -71,14 +74,18 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "nodes": (WHOLE, 8),
     "weights": (TEXT, None),
     "weights_by": (Kind("'rows'", lambda value: value == "rows"), None),
+    "class_weight": (Kind("'balanced'", lambda value: value == "balanced"), None),
     "steps": (WHOLE, 1000),
     "batch": (WHOLE, None),
-    "seed": (Kind("a whole number from 0 on", lambda value: _is_whole(value, 0)), 0),
+    "seed": (FROM_ZERO, 0),
     "seeds": (WHOLE, 1),
     "metric": (TEXT, None),
     "evaluate": (WHOLE, None),
     "model": (TEXT, None),
     "target": (TEXT, None),
+    "columns": (TEXT, None),
+    "drop_columns": (TEXT, None),
+    "id_column": (TEXT, None),
     "separator": (TEXT, None),
     "no_header": (FLAG, None),
     "task": (TEXT, None),
@@ -87,8 +94,15 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "dtype": (TEXT, None),
     "checkpoint_every": (WHOLE, None),
 }
-OF_FILES = ("target", "separator", "no_header", "task", "no_standardise")  # without effect on known datasets
-OF_DATA = ("partitions", "model", "loss_scale", "weights_by", *OF_FILES)  # without effect on synthetic problems
+OF_DATA = (
+    "partitions",
+    "partition_seed",
+    "model",
+    "loss_scale",
+    "weights_by",
+    "class_weight",
+    *OF_FILES,
+)  # without effect on synthetic problems
 OF_STUDY: dict[str, tuple[Kind, Any]] = {
     "name": (
         Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),
@@ -226,7 +240,7 @@ def _cells(problem: str, whole: Mapping[str, Any], own: Mapping[str, Any], quick
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
     graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
-    divisions = [None] if problem in PROBLEMS else partitions
+    divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
 
 

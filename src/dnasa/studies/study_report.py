@@ -10,7 +10,6 @@ import pandas as pd
 
 from dnasa import tables
 from dnasa.plots import label, panels
-from dnasa.rules.registry import variants
 from dnasa.statistics import VARIANT
 from dnasa.studies import drawing
 from dnasa.studies.comparison import Comparison, X
@@ -71,8 +70,11 @@ class StudyReport:
             if len(found) == 1:
                 gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
                 columns["difference to the best"] = pd.Series(gaps, names)
-        wanted = [variants(rule, [1.0])[0] for rule in found[0][0].settings["rules"]]
-        frame = pd.DataFrame(columns).reindex([label(*variant[:2]) for variant in wanted]).fillna("-")
+        order = [rule.partition(":")[0] for rule in found[0][0].settings["rules"]]
+        lines = pd.concat([comparison.choice for _, comparison in found])
+        lines = lines.sort_values("rule", key=lambda rules: rules.map(order.index), kind="stable")
+        every = dict.fromkeys(label(row.rule, row.schedule) for row in lines.itertuples())
+        frame = pd.DataFrame(columns).reindex(list(every)).fillna("-")
         return frame.rename_axis("method").reset_index()
 
     def titles(self) -> dict[str, str]:

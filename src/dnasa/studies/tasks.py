@@ -1,24 +1,26 @@
 """A dataset with a network, divided among the nodes: what studies and the command line train."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from dnasa.core import InputError
+from dnasa.core import InputError, choose
 from dnasa.data import Dataset, load, partition
 from dnasa.problems.classification import Classification
 from dnasa.problems.regression import Regression
-from dnasa.problems.sharded import Sharded
-from dnasa.problems.supervised import Augment, Supervised, cross_entropy
+from dnasa.problems.sharded import Sharded, Shards
+from dnasa.problems.supervised import Augment, Supervised, WeightedCrossEntropy, cross_entropy
 from dnasa.studies import models
 
 BATCH = 32
+ClassWeight = str | Mapping[Any, float] | None
 
 
 def classification(
-    data: str | Dataset,
+    data: str | Path | Dataset,
     nodes: int,
     how: str = "iid",
     batch: int = BATCH,
@@ -29,14 +31,14 @@ def classification(
     train_metrics: bool = True,
 ) -> Sharded:
     """As the paper runs it: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
-    rows = load(data, target) if isinstance(data, str) else data
+    rows = data if isinstance(data, Dataset) else load(data, target)
     shards = partition(how, rows.labels, nodes)
     return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)
 
 
 def on_shards(
     rows: Dataset,
-    shards: Sequence[np.ndarray],
+    shards: Shards,
     batch: int = BATCH,
     loss_scale: str | float = 1.0,
     dtype: str = "float32",
@@ -45,28 +47,34 @@ def on_shards(
     model: str | None = None,
     augment: Augment | None = None,
     validation: Sequence[np.ndarray] = (),
+    class_weight: ClassWeight = None,
 ) -> Sharded:
-    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i.
+    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i,
+    or a function of the seed that returns them.
 
-    `validation` are rows of each node on which nobody trains. `Supervised` models get no train metrics: a pass over all
-    images or windows would take longer than the training; only they take `augment`, and on a GPU they compute in mixed
-    precision unless dtype is float64. For others whole numbers are features: tokens need `Classification` itself.
+    `validation` are rows of each node on which nobody trains. `class_weight` is as in scikit-learn: "balanced", with
+    rows / (classes * rows of the class) at all nodes together, or a weight for each class by its name; tests have no weights.
+    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training; only they
+    take `augment`, and on a GPU they compute in mixed precision unless dtype is float64. For others whole numbers are features:
+    tokens need `Classification` itself.
     """
     name = model or models.default(rows)
-    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, len(shards))}
-    options["validation"] = validation
+    nodes = len(shards(0) if callable(shards) else shards)
+    options: Any = {"batch": batch, "dtype": dtype, "device": device, "loss_scale": scale(loss_scale, nodes)}
+    options["validation"], weights = validation, class_weights(rows, class_weight)
     if rows.task == "regression":
         return Regression(models.make(name, rows), rows, shards, train_metrics=train_metrics, **options)
     if rows.task == "multilabel":
         options |= {"train_metrics": train_metrics, "metrics": {"test_label_accuracy": label_accuracy}}
-        loss = nn.functional.binary_cross_entropy_with_logits
-        return Supervised(models.make(name, rows), loss, rows, shards, **options)
+        several = nn.functional.binary_cross_entropy_with_logits
+        return Supervised(models.make(name, rows), several, rows, shards, **options)
     if not models.batched(name, rows):
         if rows.inputs.dtype.kind in "iu" and rows.inputs.dtype != np.uint8 and not rows.vocabulary:
             rows = rows._replace(inputs=rows.inputs.astype(np.float32), test_inputs=rows.test_inputs.astype(np.float32))
         mixed_precision = device.startswith("cuda") and dtype == "float32"
         options |= {"augment": augment, "train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
-        return Supervised(models.make(name, rows), cross_entropy, rows, shards, **options)
+        loss = cross_entropy if weights is None else WeightedCrossEntropy(weights)
+        return Supervised(models.make(name, rows), loss, rows, shards, test_loss=cross_entropy, **options)
     return Classification(
         models.make(name, rows),
         rows.inputs.astype(np.float32, copy=False),
@@ -76,8 +84,28 @@ def on_shards(
         rows.test_labels,
         train_metrics=train_metrics,
         test_counts=rows.test_counts,
+        class_weight=weights,
         **options,
     )
+
+
+def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:
+    """The weight of each class; a class without training rows has none."""
+    if how is None:
+        return None
+    if rows.task != "classification" or rows.vocabulary:
+        raise InputError("Only rows with classes have class weights: leave them out.")
+    if isinstance(how, str):
+        choose("class weight", how, {"balanced": None})
+        counts = np.array(rows.class_counts or np.bincount(rows.labels, minlength=rows.classes))
+        return np.where(counts > 0, counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1)), 0.0)
+    names = list(rows.encoding.classes) if rows.encoding else list(range(rows.classes))
+    for name, weight in how.items():
+        if name not in names or not 0 <= weight < np.inf:
+            raise InputError(
+                f"The class weight {name}: {weight} does not fit: classes are {names[:10]}, weights from 0 on."
+            )
+    return np.array([float(how.get(name, 1)) for name in names])
 
 
 def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -9,10 +9,12 @@ import pandas as pd
 from dnasa.data.validation import validation_name
 from dnasa.rules.registry import Variant
 from dnasa.runs.result import Result
-from dnasa.statistics import final, larger_is_better, over_seeds
+from dnasa.statistics import VARIANT, final, larger_is_better, over_seeds
 from dnasa.tables import metric_name
 
 LINE = ["rule", "schedule"]  # what has a stepsize of its own
+STILL = 1e-3  # of the value at the start: a run that improves by less stands still
+OBJECTIVES = ("train_loss", "test_loss")
 
 
 class Selection(NamedTuple):
@@ -55,18 +57,33 @@ def best(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     return table.loc[rows].set_index("rule")
 
 
-def chosen(runs: pd.DataFrame, selection: Selection) -> pd.DataFrame:
+def against_start(runs: pd.DataFrame, first: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """`over_seeds`, with the mean at the start, not a number where it was not measured, and whether the end is no better."""
+    begin = over_seeds(first, metric)[[*VARIANT, "mean"]].rename(columns={"mean": "start"})
+    table = over_seeds(runs, metric).merge(begin, on=list(VARIANT), how="left")
+    gain = (table["mean"] - table.start) * (1 if larger_is_better(metric) else -1)
+    return table.assign(still=gain <= STILL * table.start.abs())
+
+
+def chosen(runs: pd.DataFrame, selection: Selection, first: pd.DataFrame | None = None) -> pd.DataFrame:
     """For each rule and schedule the stepsize with the best mean, what it was chosen by, and at which edge of its grid it is.
 
     `edge` is empty inside the grid, for a single stepsize, and for rules that need none. If every stepsize diverged, it is
-    the smallest.
+    the smallest. `first` are the evaluations of the start: by a metric that is no loss, such as the gradient norm, which may
+    be smallest where nothing moves, stepsizes that improve it or the loss are preferred.
     """
-    table = valued(over_seeds(runs[runs.seed.isin(selection.seeds)], selection.metric), selection.metric)
-    larger = larger_is_better(selection.metric)
+    tried, metric = runs[runs.seed.isin(selection.seeds)], selection.metric
+    table = valued(over_seeds(tried, metric), metric).assign(still=False)
+    if first is not None and not metric.startswith(("train_", "test_", "validation_")):
+        begin = first[first.seed.isin(selection.seeds)]
+        known = [name for name in (metric, *OBJECTIVES) if name in runs]
+        table["still"] = np.all([against_start(tried, begin, name).still for name in known], axis=0)
     rows = []
     for _, same in table.groupby(LINE, sort=False, dropna=False):
         order = same.sort_values("eta")
-        row = order.loc[order.value.idxmax() if larger else order.value.idxmin()]
+        moves = ~order.still & order["mean"].notna()
+        values = order.value[moves] if moves.any() else order.value
+        row = order.loc[values.idxmax() if larger_is_better(metric) else values.idxmin()]
         edge = edge_of(order.eta, row.eta) if len(order) > 1 else ""
         rows.append(row[[*LINE, "eta", "value"]].to_dict() | {"edge": edge})
     return pd.DataFrame(rows)

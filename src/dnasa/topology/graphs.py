@@ -6,6 +6,8 @@ itself and the nodes it sends to.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from inspect import signature
 from itertools import pairwise, zip_longest
 from math import log2
 from typing import Any
@@ -14,7 +16,7 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.core import InputError, choose, whole
+from dnasa.core import InputError, check_new_name, choose, whole
 from dnasa.topology.matrices import changing, from_matrix
 from dnasa.topology.types import Changing, Topology, check_node
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
@@ -106,15 +108,24 @@ def complete(n: int, weights: str | None = None) -> Topology:
 
 
 def grid(n: int, weights: str | None = None) -> Topology:
-    """The squarest rows x columns grid of n nodes (a path when n is prime)."""
-    rows, columns = squarest(n)
-    return _build("grid", rows * columns, _lattice(rows, columns, wrap=False), weights)
+    """The squarest rows x columns grid of n nodes; a prime number is refused."""
+    return _lattice("grid", n, "path", weights, wrap=False)
 
 
 def torus(n: int, weights: str | None = None) -> Topology:
-    """The squarest grid of n nodes with its opposite sides joined."""
+    """The squarest grid of n nodes with its opposite sides joined; a prime number is refused."""
+    return _lattice("torus", n, "ring", weights, wrap=True)
+
+
+def _lattice(name: str, n: int, line: str, weights: str | None, wrap: bool) -> Topology:
     rows, columns = squarest(n)
-    return _build("torus", rows * columns, _lattice(rows, columns, wrap=True), weights)
+    if rows == 1 and n > 2:
+        sizes = f"{n - 1} or {n + 1}" if n > 3 else "4"
+        raise InputError(
+            f"{n} is prime, so a {name} of {n} nodes would be a {line}: take {sizes} nodes, or the {line}."
+        )
+    made = _build(name, n, _lattice_pairs(rows, columns, wrap), weights)
+    return replace(made, parameters=f"{rows} x {columns}")
 
 
 def ladder(n: int, weights: str | None = None) -> Topology:
@@ -122,7 +133,7 @@ def ladder(n: int, weights: str | None = None) -> Topology:
     n = _node_count(n)
     if n % 2 and n > 1:
         raise InputError(f"A ladder has two equal sides: its number of nodes must be even, not {n}. Try {n + 1}.")
-    return _build("ladder", n, _lattice(2, n // 2, wrap=False), weights)
+    return _build("ladder", n, _lattice_pairs(2, n // 2, wrap=False), weights)
 
 
 def hypercube(n: int, weights: str | None = None) -> Topology:
@@ -148,7 +159,7 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     for attempt in range(100):
         graph = nx.fast_gnp_random_graph(n, p, seed=np.random.default_rng([seed, attempt]))
         if nx.is_connected(graph):
-            return _build("random", n, list(graph.edges), weights)
+            return replace(_build("random", n, list(graph.edges), weights), parameters=f"p = {p:g}, seed {seed}")
     raise InputError(f"No connected graph in 100 draws with n = {n}, p = {p}. Raise p above log(n)/n.")
 
 
@@ -203,10 +214,15 @@ def directed_exponential(n: int, weights: str | None = None) -> Topology:
     return _build_directed("directed_exponential", n, _steps(n, _hops(n)), weights)
 
 
-def from_networkx(graph: nx.Graph, weights: str | None = None) -> Topology:
+def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None = None) -> Topology:
     """A topology from a networkx graph; node i is the node labelled i, or, with other labels, the i-th of `graph.nodes`.
 
     Edges of a DiGraph lead from the sender to the receiver. Self-loops and edge attributes are ignored.
+
+    Args:
+        graph: a connected Graph, or a strongly connected DiGraph.
+        weights: how W is made, by name (`WEIGHTS`, or "lazy").
+        name: for titles; by default that of the networkx graph, or "networkx" if it has none.
     """
     if not isinstance(graph, nx.Graph):
         raise InputError(f"from_networkx needs a networkx Graph or DiGraph, not a {type(graph).__name__}.")
@@ -214,9 +230,10 @@ def from_networkx(graph: nx.Graph, weights: str | None = None) -> Topology:
     labels = range(n) if set(graph.nodes) == set(range(n)) else graph.nodes
     number = {node: i for i, node in enumerate(labels)}
     pairs = {(number[a], number[b]) for a, b in graph.edges() if a != b}
+    name = name or str(graph.name) or "networkx"
     if graph.is_directed():
-        return _build_directed("networkx", n, sorted(pairs), weights)
-    return _build("networkx", n, sorted({(min(pair), max(pair)) for pair in pairs}), weights)
+        return _build_directed(name, n, sorted(pairs), weights)
+    return _build(name, n, sorted({(min(pair), max(pair)) for pair in pairs}), weights)
 
 
 def without(topology: Topology | Changing, lost: Sequence[int]) -> Topology:
@@ -228,7 +245,7 @@ def without(topology: Topology | Changing, lost: Sequence[int]) -> Topology:
     if not graph:
         raise InputError("No node is left.")
     graph.add_edges_from(_missing_directed(graph) if topology.directed else _missing(graph))
-    return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"))
+    return from_networkx(nx.convert_node_labels_to_integers(graph, ordering="sorted"), name=topology.name)
 
 
 def _missing(graph: nx.Graph) -> list[tuple[int, int]]:
@@ -272,7 +289,7 @@ def squarest(n: int) -> tuple[int, int]:
     return rows, n // rows
 
 
-def _lattice(rows: int, columns: int, wrap: bool) -> np.ndarray:
+def _lattice_pairs(rows: int, columns: int, wrap: bool) -> np.ndarray:
     """The pairs of neighbours in a grid; `wrap` joins opposite sides."""
     number = np.arange(rows * columns).reshape(rows, columns)
     pairs = [
@@ -289,7 +306,48 @@ def _lattice(rows: int, columns: int, wrap: bool) -> np.ndarray:
 UNDIRECTED = (ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, paper_random)
 DIRECTED = (directed_ring, directed_exponential)
 TOPOLOGIES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (*UNDIRECTED, *DIRECTED)}
-"""Graphs by name."""
+"""Graphs by name, with registered ones."""
+BUILT_IN = frozenset(TOPOLOGIES)
+
+
+def register(name: str, make: Callable[..., Any]) -> None:
+    """Make a graph of your own usable by name: in `connect`, `make`, `dnasa train --plugin`, study files and `dnasa topology`.
+
+    Registering a name again replaces a graph of your own, not a built-in one.
+
+    Args:
+        name: letters, digits, - and _.
+        make: a function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
+            topology. If it has an argument `weights`, it is given the value of `--weights`; without one, these weights are
+            applied to a networkx graph, and refused for a W.
+    """
+    check_new_name("topology", name, BUILT_IN)
+    if not callable(make):
+        raise InputError(f"The maker of topology '{name}' must be a function of the number of nodes.")
+    takes_weights = "weights" in signature(make).parameters
+
+    def named(nodes: int, weights: str | None = None) -> Topology | Changing:
+        nodes = _node_count(nodes)
+        made = make(nodes, weights=weights) if takes_weights else make(nodes)
+        try:
+            return _named(name, made, nodes, None if takes_weights else weights)
+        except InputError as error:
+            raise InputError(f"Topology '{name}': {error}") from error
+
+    TOPOLOGIES[name] = named
+
+
+def _named(name: str, made: Any, nodes: int, weights: str | None) -> Topology | Changing:
+    """What a registered function returned, checked, under its name."""
+    if isinstance(made, nx.Graph):
+        made = from_networkx(made, weights)
+    elif weights is not None:
+        raise InputError("It has weights of its own: leave weights out, or return a networkx graph.")
+    elif not isinstance(made, Topology | Changing):
+        made = from_matrix(made)
+    if made.nodes != nodes:
+        raise InputError(f"Its function returned {made.nodes} nodes in place of {nodes}.")
+    return replace(made, name=name)
 
 
 def make(name: str, nodes: int, weights: str | None = None) -> Any:

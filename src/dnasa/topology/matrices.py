@@ -169,9 +169,10 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: 
     """
     needs = rule.needs
     if topology.directed and not needs.directed:
+        wrap = ", or wrap this one: rules.push_sum(rule)" if needs.allows_push_sum else ""
         raise InputError(
-            f"{name} needs an undirected graph, and {topology.name} is directed. Use an undirected one, the rules sgp or "
-            "push_dsgt, or wrap the rule: rules.push_sum(rule)."
+            f"{name} needs an undirected graph, and {topology.name} is directed. Use an undirected one, or the rules sgp or "
+            f"push_dsgt{wrap}."
         )
     if needs.smallest_eigenvalue <= -1:
         return

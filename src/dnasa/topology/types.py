@@ -24,11 +24,19 @@ DENSE_NODES = 200  # up to here, or above a density of 10 %, W is stored as a de
 class Topology:
     """A connected graph and its W, a NumPy array or a SciPy CSR matrix.
 
-    W is symmetric and doubly stochastic, or, on a directed graph, column-stochastic.
+    W is symmetric and doubly stochastic, or, on a directed graph, column-stochastic. `parameters` is a text for titles, such as
+    "p = 0.8, seed 0": what defines the graph besides its name and its number of nodes.
     """
 
     name: str
     weights: Any
+    parameters: str = ""
+
+    def __repr__(self) -> str:
+        name = f"{self.name} ({self.parameters})" if self.parameters else self.name
+        kind = "directed, " if self.directed else ""
+        size = f"{self.nodes:,} node{'s' * (self.nodes > 1)}"
+        return f"{name}: {size}, {kind}degree {extent(self.degrees)}, rho = {self.rho:.4g}"
 
     @property
     def nodes(self) -> int:
@@ -101,6 +109,11 @@ class Changing:
     name: str
     each: tuple[Topology, ...]
     directed = False
+    parameters = ""
+
+    def __repr__(self) -> str:
+        kind = f"{self.period} graphs in turn, degree {extent(self.degrees)}"
+        return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
 
     @property
     def nodes(self) -> int:
@@ -165,6 +178,12 @@ def store(name: str, matrix: sp.csr_array) -> Topology:
     n = matrix.shape[0]
     sparse = n > DENSE_NODES and matrix.nnz < 0.1 * n * n
     return Topology(name, matrix if sparse else matrix.toarray())
+
+
+def extent(numbers: np.ndarray) -> str:
+    """The smallest and the largest."""
+    low, high = numbers.min(), numbers.max()
+    return f"{low} to {high}" if low < high else f"{high}"
 
 
 def check_node(node: int, nodes: int) -> None:

@@ -19,7 +19,7 @@ def laplacian(adjacency: sp.csr_array) -> sp.csr_array:
     matrix = sp.diags_array(adjacency.sum(axis=1)) - adjacency
     # Rounded, because the last digits of an eigenvalue differ between processors.
     largest = float(f"{largest_eigenvalue(matrix):.12g}")
-    return sp.eye_array(adjacency.shape[0]) - matrix / largest
+    return sp.eye_array(adjacency.shape[0]) - matrix / (largest or 1.0)  # 0: a graph without edges
 
 
 def third(adjacency: sp.csr_array) -> sp.csr_array:

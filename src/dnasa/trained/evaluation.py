@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 BINS = 10  # of equal width, for calibration
 OF_CALIBRATION = ("decisions", "confidence", "right")
 OF_REGRESSION = ("squared_error", "absolute_error", "target", "squared_target")
-NOT_SUMMED = ("task", "names", "scale")
+NOT_SUMMED = ("task", "names", "scale", "site_kind")
+SITE_KINDS = ("test", "training")
 Evaluation = dict[str, Any]
 
 
@@ -35,7 +36,19 @@ def evaluate(model: "TrainedModel", rows: Dataset, of_nodes: "Iterable[TrainedMo
         decided, confidence = decisions(model, outputs)
         out["confusion"] = confusion(decided, labels, len(model.classes), model.task)
         out |= calibration(confidence, decided == labels)
-    return out | {"nodes": [score(each, rows) for each in of_nodes]}
+    return out | {"nodes": [score(each, rows.test_inputs, labels) for each in of_nodes]}
+
+
+def at_sites(model: "TrainedModel", parts: Iterable[tuple[np.ndarray, np.ndarray]], kind: str) -> Evaluation:
+    """The model on each site's own inputs and labels, as sums; zero where another process has them. `kind` of rows they are."""
+    sums = [(score(model, *part), _total(model, part[1])) if len(part[1]) else (0.0, 0.0) for part in parts]
+    scores, totals = map(list, zip(*sums, strict=True))
+    return {"site_kind": kind, "site_scores": scores, "site_totals": totals}
+
+
+def _total(model: "TrainedModel", labels: np.ndarray) -> float:
+    """The number of decisions; in a regression, the sum of squared deviations from the mean."""
+    return float(((labels - labels.mean(0)) ** 2).sum()) if model.task == "regression" else float(labels.size)
 
 
 def merged(parts: Sequence[Evaluation]) -> Evaluation:
@@ -46,12 +59,12 @@ def merged(parts: Sequence[Evaluation]) -> Evaluation:
     }
 
 
-def score(model: "TrainedModel", rows: Dataset) -> float:
+def score(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray) -> float:
     """The number of right decisions; in a regression, the sum of squared errors."""
-    outputs = model.outputs(rows.test_inputs)
+    outputs = model.outputs(inputs)
     if model.task == "regression":
-        return float(((rows.test_labels - outputs) ** 2).sum())
-    return float((decisions(model, outputs)[0] == rows.test_labels).sum())
+        return float(((labels - outputs) ** 2).sum())
+    return float((decisions(model, outputs)[0] == labels).sum())
 
 
 def decisions(model: "TrainedModel", outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +132,18 @@ def of_nodes(evaluation: Evaluation) -> np.ndarray:
     return sums / sum(evaluation["decisions"])
 
 
+def members(evaluation: Evaluation) -> list[int]:
+    """The nodes that were not lost, in the order of their models."""
+    return list(evaluation.get("members", range(len(evaluation.get("site_totals") or evaluation["nodes"]))))
+
+
+def of_sites(evaluation: Evaluation) -> np.ndarray:
+    """The accuracy, or R2, of the joint model at each site; not a number where a site has no rows for it."""
+    totals = np.array(evaluation["site_totals"])
+    shares = np.array(evaluation["site_scores"]) / np.where(totals > 0, totals, np.nan)
+    return 1 - shares if evaluation["task"] == "regression" else shares
+
+
 # ---------------------------------------------------------------- stored with the run
 
 
@@ -130,6 +155,7 @@ def read(folder: Path) -> Evaluation | None:
     stored = read_json(path, "evaluation.json")
     try:
         _check(stored)
+        stored["names"] = [str(name).encode(errors="replace").decode() for name in stored["names"]]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path} is damaged ({error}): train the model again.") from error
     return stored
@@ -140,6 +166,13 @@ def _check(stored: Evaluation) -> None:
     if not k or len(stored["names"]) != k or type(stored["rows"]) is not int or stored["rows"] < 1:
         raise ValueError("names or rows")
     _check_counts(stored["nodes"], (len(stored["nodes"]),))
+    if not all(type(node) is int for node in members(stored)):
+        raise ValueError("the members")
+    if "site_totals" in stored:
+        for name in ("site_scores", "site_totals"):
+            _check_counts(stored[name], (len(stored["site_totals"]),))
+        if stored["site_kind"] not in SITE_KINDS:
+            raise ValueError("the rows of the sites")
     if task == "regression":
         for name in ("squared_error", "absolute_error", "squared_target", "scale"):
             _check_counts(stored[name], (k,))

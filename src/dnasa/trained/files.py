@@ -1,11 +1,13 @@
 """A trained model in a run folder: `model.safetensors` has its parameters and buffers, `model.json` says what they belong to.
 
 Nothing is pickled. The model of a user's own file is stored with a copy of that file, `model.py`, and its checksum; loading
-executes the copy and no other file.
+executes the copy and no other file, and only if the caller trusts it.
 """
 
 import hashlib
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,13 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
     own.write("model.json", to_json(description))
 
 
-def load(folder: str | Path) -> TrainedModel:
-    """The model of a finished run."""
+def load(folder: str | Path, trust: bool = False) -> TrainedModel:
+    """The model of a finished run.
+
+    Args:
+        folder: The folder of the run.
+        trust: Whether to execute the folder's `model.py`, which a model from a file of your own needs.
+    """
     path = Path(folder)
     if not (path / "model.json").is_file():
         raise InputError(f"{path} holds no trained model: give the folder of a finished `dnasa train --out` with data.")
@@ -67,8 +74,11 @@ def load(folder: str | Path) -> TrainedModel:
         raise InputError(f"{path / 'model.json'} is damaged ({error}): train the model again.") from error
     tensors = _read(path / "model.safetensors")
     if own_model.is_own(name):
-        name = _own_copy(path, name, description.get("sha256"))
-    return TrainedModel(_network(path, name, encoding, tensors), encoding, kind)
+        code = _own_code(path, name, description.get("sha256"), trust)
+        make = own_model.maker(f"{path / name}", encoding.shape, encoding.outputs, code)
+    else:
+        make = models.network(name, encoding.shape, encoding.outputs, str(path))
+    return TrainedModel(_network(path, name, make, tensors), encoding, kind)
 
 
 def checksum(code: bytes) -> str:
@@ -96,20 +106,23 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise InputError(f"Cannot read {path}: {str(error).splitlines()[0]}. Train the model again.") from error
 
 
-def _own_copy(folder: Path, name: str, expected: Any) -> str:
-    file, function = own_model.parts(name)
-    try:
-        same = str(file) == COPY and checksum(read_bytes(folder / COPY)) == expected
-    except OSError:
-        same = False
-    if not same:
-        raise InputError(f"{folder / COPY} is not the file that the model was trained with: it is not executed.")
-    return f"{folder / COPY}:{function}"
+def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
+    """The copy of the user's file. Its checksum shows damage, but not who wrote it: it is in the same folder."""
+    code, copy = b"", folder / COPY
+    with suppress(OSError):
+        code = read_bytes(copy)
+    if str(own_model.parts(name)[0]) != COPY or checksum(code) != expected:
+        raise InputError(f"{copy} is not the file that the model was trained with: it is not executed.")
+    if not trust:
+        raise InputError(
+            f"This model needs the code in {copy}, which is not executed unless you trust it: read the file, then add "
+            "--trust (in Python, trust=True)."
+        )
+    return code
 
 
-def _network(folder: Path, name: str, encoding: Encoding, tensors: dict[str, Tensor]) -> nn.Module:
+def _network(folder: Path, name: str, make: Callable[[], nn.Module], tensors: dict[str, Tensor]) -> nn.Module:
     """Built and filled; that the shapes fit is checked before memory is used."""
-    make = models.network(name, encoding.shape, encoding.outputs, str(folder))
     try:
         if not own_model.is_own(name):
             with torch.device("meta"):

@@ -1,6 +1,7 @@
 """What a finished run leaves: the trained model and its tests."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,13 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     def trained(point: torch.Tensor) -> TrainedModel:
         return TrainedModel(problem.network(point, statistics), encoding, kind)
 
+    def of_all(part: evaluation.Evaluation) -> evaluation.Evaluation:
+        texts = network.allgather_text(json.dumps(part))
+        return evaluation.merged([json.loads(text) for text in texts])
+
     own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
-    tested = kind != "tokens" and not (own_tests and result.settings.get("lost"))
+    lost = result.settings.get("lost")
+    tested = kind != "tokens" and not (own_tests and lost)
     model, row = trained(x.mean(0)), result.final().loc[run]
     if tested and (own_tests or result.rank == 0):
         quick = problem.test_total <= 3 * problem.batch * int(
@@ -42,16 +48,31 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
         )  # testing all nodes takes less than the training
         measured = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
         if own_tests:
-            measured = evaluation.merged([json.loads(text) for text in network.allgather_text(json.dumps(measured))])
+            measured = of_all(measured)
+    at_sites = {}
+    if tested and rows.sites and not lost:
+        at_sites = of_all(evaluation.at_sites(model, _parts(problem, rows), "test" if rows.test_counts else "training"))
     if result.rank == 0:
         if tested:
             own = OwnFiles(folder)
+            measured |= at_sites | ({"members": list(problem.remaining)} if lost else {})
             own.write("evaluation.json", to_json(measured))
             if can_draw():
-                own.write("evaluation.png", rendered(report.draw(measured), "png"))
+                figure = report.draw(measured, [site.name for site in rows.sites])
+                own.write("evaluation.png", rendered(figure, "png"))
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
     return tested
+
+
+def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The rows of each site that nobody else has: its test rows, or those for training where all share the test rows."""
+    for node, shard in enumerate(problem.shards):
+        if rows.test_counts:
+            own = problem.own_test_rows(node)
+            yield rows.test_inputs[own], rows.test_labels[own]
+        else:
+            yield rows.inputs[shard], rows.labels[shard]
 
 
 def _of_run(problem: Sharded, result: Result, run: int) -> tuple[torch.Tensor, torch.Tensor | None]:

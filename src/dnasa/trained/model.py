@@ -28,6 +28,9 @@ class TrainedModel:
         self.network, self.encoding, self.kind = network.eval(), encoding, kind
         self.dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
 
+    def __repr__(self) -> str:
+        return f"TrainedModel, {type(self.network).__name__}; {self.encoding}"
+
     @property
     def task(self) -> str:
         """classification, regression or multilabel"""

@@ -1,8 +1,10 @@
 """Predictions for the rows of a file, as a table."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnasa.core import InputError
 from dnasa.data.unlabelled import read_rows
 from dnasa.trained.model import TrainedModel
 
@@ -11,14 +13,23 @@ if TYPE_CHECKING:
 
 
 def of_file(
-    model: TrainedModel, path: Path, separator: str | None = None, header: bool | None = None
+    model: TrainedModel,
+    path: Path,
+    separator: str | None = None,
+    header: bool | None = None,
+    id_column: str | None = None,
 ) -> "pd.DataFrame":
-    """A row for each row of the file; for images, the first column has their names."""
+    """A row for each row of the file; the first column has the names of images, or the `id_column`, by default the model's."""
     model.check_takes_rows()
-    rows, names = read_rows(path, model.encoding, separator, header)
+    wanted = id_column or model.encoding.id_column
+    rows, names = read_rows(path, model.encoding._replace(id_column=wanted), separator, header)
+    if id_column and not names:
+        raise InputError(f"{path.name} has no column '{id_column}': leave --id-column out.")
+    if wanted and not names:
+        warnings.warn(f"{path.name} has no column '{wanted}': predictions are in the order of its rows.", stacklevel=2)
     predicted = table(model, rows)
     if names:
-        predicted.insert(0, "file", names)
+        predicted.insert(0, "file" if path.is_dir() else str(wanted), names, allow_duplicates=True)
     return predicted
 
 

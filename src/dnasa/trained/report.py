@@ -1,11 +1,22 @@
 """The tests of a trained model as tables and as a picture."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnasa.trained.evaluation import BINS, OF_CALIBRATION, Evaluation, calibration_error, of_nodes, regression_errors
+from dnasa.runs.folder import node_name
+from dnasa.trained.evaluation import (
+    BINS,
+    OF_CALIBRATION,
+    Evaluation,
+    calibration_error,
+    members,
+    of_nodes,
+    of_sites,
+    regression_errors,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,11 +28,23 @@ MOST_LISTED = 40  # classes of which each has a line
 Tables = Iterator[tuple[str, "pd.DataFrame"]]
 
 
-def tables(evaluation: Evaluation) -> Tables:
-    """Titles and tables, of what `evaluate` measured."""
+def tables(evaluation: Evaluation, sites: Sequence[str] = ()) -> Tables:
+    """Titles and tables, of what `evaluate` measured; `sites` are the names of the nodes, where they have some."""
     yield from OF_TASK[evaluation["task"]](evaluation)
+    found = of_each_node(evaluation)
+    if found:
+        yield "Each site" if sites else "Each node's own model", _nodes(found, members(evaluation), sites)
+
+
+def of_each_node(evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """What was measured of each node, with a title."""
+    found, where = {}, ""
+    if "site_totals" in evaluation:
+        title = f"{metric(evaluation)} of the joint model on its own {evaluation['site_kind']} rows"
+        found[title], where = of_sites(evaluation), " on all test rows"
     if evaluation["nodes"]:
-        yield "Each node's own model", _nodes(evaluation)
+        found[f"{metric(evaluation)} of its own model{where}"] = of_nodes(evaluation)
+    return found
 
 
 def metric(evaluation: Evaluation) -> str:
@@ -103,14 +126,16 @@ def _regression(evaluation: Evaluation) -> Tables:
     yield f"Errors on {evaluation['rows']:,} test rows, in units of the target", pd.DataFrame(columns)
 
 
-def _nodes(evaluation: Evaluation) -> "pd.DataFrame":
+def _nodes(found: dict[str, np.ndarray], nodes: Sequence[int], sites: Sequence[str]) -> "pd.DataFrame":
     """All nodes where they are few, else the lowest, the middle and the highest."""
     import pandas as pd
 
-    values = of_nodes(evaluation)
+    values = next(iter(found.values()))
     order = np.argsort(values, kind="stable")
-    shown = range(len(values)) if len(values) <= MOST else [int(order[i]) for i in (0, len(order) // 2, -1)]
-    return pd.DataFrame({"node": list(shown), metric(evaluation): values[list(shown)]})
+    shown = list(range(len(values))) if len(values) <= MOST else [int(order[i]) for i in (0, len(order) // 2, -1)]
+    numbers = [nodes[i] for i in shown]
+    names = {"site": [node_name(sites, node) for node in numbers]} if sites else {"node": numbers}
+    return pd.DataFrame(names | {title: column[shown] for title, column in found.items()})
 
 
 OF_TASK = {"classification": _classification, "multilabel": _multilabel, "regression": _regression}
@@ -119,13 +144,13 @@ OF_TASK = {"classification": _classification, "multilabel": _multilabel, "regres
 # ---------------------------------------------------------------- the picture
 
 
-def draw(evaluation: Evaluation) -> "Figure":
+def draw(evaluation: Evaluation, sites: Sequence[str] = ()) -> "Figure":
     """Confusion matrix, calibration, and each node's own model, as far as they were measured."""
     from dnasa.plots import panels
 
-    parts = [_draw_matrix] if evaluation["task"] == "classification" else []
+    parts: list[Callable[..., None]] = [_draw_matrix] if evaluation["task"] == "classification" else []
     parts += [_draw_calibration] if "decisions" in evaluation else []
-    parts += [_draw_nodes] if evaluation["nodes"] or not parts else []
+    parts += [partial(_draw_nodes, sites=sites)] if evaluation["nodes"] or not parts else []
     figure, axes = panels(len(parts))
     for part, axis in zip(parts, axes.flat, strict=True):
         part(axis, evaluation)
@@ -161,14 +186,18 @@ def _draw_calibration(axis: "Axes", evaluation: Evaluation) -> None:
     axis.legend()
 
 
-def _draw_nodes(axis: "Axes", evaluation: Evaluation) -> None:
+def _draw_nodes(axis: "Axes", evaluation: Evaluation, sites: Sequence[str]) -> None:
     """The range is at least a hundredth around the values, and ends at 1, the highest that there is."""
     from matplotlib.ticker import MaxNLocator
 
     values = of_nodes(evaluation)
     axis.plot(values, "o", markersize=4, clip_on=False)
     axis.set(xlabel="node, with its own model", ylabel=f"test {metric(evaluation)}")
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if sites and len(values) <= MOST:
+        names = [node_name(sites, node) for node in members(evaluation)]
+        axis.set_xticks(range(len(values)), [f"{name:.12}" for name in names], rotation=90)
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.ticklabel_format(axis="y", useOffset=False)
     if np.isfinite(values).any():
         low, high = np.nanmin(values), np.nanmax(values)

@@ -1,11 +1,15 @@
 // What there is to say about one run folder besides its curves.
 
-const KINDS = { gradient: "#4c78a8", exchange: "#e45756", rule: "#54a24b", evaluation: "#b279a2", waiting: "#f58518" };
+const KINDS = { __proto__: null, gradient: "#4c78a8", exchange: "#e45756", rule: "#54a24b", evaluation: "#b279a2", waiting: "#f58518" };
 
 const BEND = 0.12; // of a directed edge
 
 function details(folder) {
-  return [settings(folder), graph(folder), nodes(folder), timeline(folder), tests(folder)].filter(Boolean);
+  return [tests(folder), nodes(folder), graph(folder), settings(folder), timeline(folder)].filter(Boolean);
+}
+
+function nodeName(folder, i) {
+  return folder.sites[i] ?? `node ${i}`;
 }
 
 function failures(folders) {
@@ -25,10 +29,11 @@ function graph(folder) {
   const rho = found.rho ? `, rho = ${number(found.rho)}` : "";
   const caption = element("p", {}, `${found.name}, ${found.nodes} nodes${rho}. The thicker a line, the larger its weight.`);
   if (!found.edges) return section("Graph", element("p", {}, `${found.name}, ${number(found.nodes)} nodes: too many edges to draw.`));
-  return section("Graph", drawGraph(found, folder.tests), caption);
+  return section("Graph", drawGraph(found, folder), caption);
 }
 
-function drawGraph(found, measured) {
+function drawGraph(found, folder) {
+  const name = (i) => nodeName(folder, i);
   const places = scaled(found.places);
   const heaviest = Math.max(...found.edges.map((edge) => edge[2]), 1e-12);
   const size = Math.max(3, Math.min(16, 220 / Math.sqrt(found.nodes) / 4));
@@ -36,17 +41,22 @@ function drawGraph(found, measured) {
     const line = drawn("path", { d: path(places[i], places[j], found.directed), "stroke-width": 0.5 + (5 * weight) / heaviest });
     const target = drawn("path", { d: path(places[i], places[j], found.directed), class: "target" });
     const head = found.directed ? arrow(places[i], places[j]) : null;
-    const between = found.directed ? `${i} → ${j}` : `${i} – ${j}`;
-    return hoverable(drawn("g", { class: "edge", "data-weight": weight }, line, head, target), `nodes ${between}`, `weight ${number(weight)}`);
+    const between = found.directed ? `${name(i)} → ${name(j)}` : `${name(i)} – ${name(j)}`;
+    return hoverable(drawn("g", { class: "edge", "data-weight": weight }, line, head, target), between, `weight ${number(weight)}`);
   });
   const circles = places.map(([x, y], i) => {
-    const own = measured?.nodes[i];
-    const text = found.nodes <= 50 ? drawn("text", { x, y, dy: "0.35em" }, String(i)) : null;
+    const inside = { x, y, dy: "0.35em" }, below = { x, y: y + size, dy: "1.1em", class: "site" };
+    const text = found.nodes > 50 ? null : folder.sites[i] ? drawn("text", below, folder.sites[i].slice(0, 16)) : drawn("text", inside, String(i));
     const node = drawn("g", { class: "node" }, drawn("circle", { cx: x, cy: y, r: size }), text);
-    const lines = [`node ${i}`, `${number(found.messages[i])} messages sent per exchange`];
-    return hoverable(node, ...lines, ...(own === undefined || own === null ? [] : [`${measured.metric} of its own model ${number(own)}`]));
+    return hoverable(node, name(i), `${number(found.messages[i])} messages sent per exchange`, ...measuredOf(folder, i));
   });
   return drawn("svg", { viewBox: "0 0 480 360", class: "graph", role: "img", "aria-label": `graph ${found.name}` }, ...edges, ...circles);
+}
+
+// What was measured of a node: at its site, and of its own model.
+function measuredOf({ tests: found }, i) {
+  const place = found ? found.members.indexOf(i) : -1;
+  return place < 0 ? [] : Object.entries(found.nodes).map(([title, values]) => `${title} ${number(values[place])}`);
 }
 
 function scaled(places) {
@@ -80,35 +90,36 @@ function arrow(from, to) {
 function nodes(folder) {
   const { graph: found, tests: measured, lost } = folder;
   const sent = found?.messages && !lost ? found.messages : null;
-  const own = measured?.nodes.length ? measured.nodes : null;
+  const columns = Object.entries(measured?.nodes ?? {}); // title and values
   const first = firstLine(folder);
-  if (!own && !sent) return null;
+  if (!columns.length && !sent) return null;
   const total = sent ? sent.reduce((a, b) => a + b, 0) : 0;
   const last = (name) => first?.columns[name]?.at(-1) ?? null;
   const [messages, size] = [last("messages"), last("bytes")];
-  const columns = ["node", ...(own ? [`${measured.metric} of its own model`] : []), ...(sent && total && size !== null ? ["messages sent", "bytes sent"] : [])];
-  const rows = Array.from({ length: own?.length ?? sent.length }, (_, i) => [
-    i,
-    ...(own ? [own[i]] : []),
-    ...(columns.includes("bytes sent") ? [(messages * sent[i]) / total, (size * sent[i]) / total] : []),
-  ]);
-  const which = folder.lines.length > 1 && columns.includes("bytes sent") ? element("p", { class: "note" }, `Messages and bytes of ${first.title}.`) : null;
-  return section("Nodes", own ? bars(own, measured.metric) : null, table(columns, rows), which);
+  if (sent && total && size !== null) columns.push(["messages sent", sent.map((count) => (messages * count) / total)], ["bytes sent", sent.map((count) => (size * count) / total)]);
+  const members = measured?.members ?? sent.map((_, i) => i);
+  const names = members.map((i) => nodeName(folder, i));
+  const title = folder.sites.length ? "Sites" : "Nodes";
+  const rows = names.map((name, place) => [name, ...columns.map(([, values]) => values[place])]);
+  const which = folder.lines.length > 1 && size !== null ? element("p", { class: "note" }, `Messages and bytes of ${first.title}.`) : null;
+  const charts = Object.entries(measured?.nodes ?? {}).map(([what, values]) => bars(values, what, names));
+  return section(title, element("div", { class: "charts", style: "margin-bottom: 8px" }, ...charts), table([title.slice(0, -1).toLowerCase(), ...columns.map(([name]) => name)], rows), which);
 }
 
-function bars(values, metric) {
+// From 0 to 1, the highest accuracy and R2 that there is; an R2 below 0 has no bar.
+function bars(values, title, names) {
   const known = values.filter((value) => value !== null);
-  const low = Math.min(...known), high = Math.max(...known);
-  const floor = Math.max(0, Math.min(low, high - 0.02) - (high - low) * 0.2);
+  const range = known.length ? `: ${cell(title, Math.min(...known))} to ${cell(title, Math.max(...known))}` : "";
   const width = 480 / values.length;
   const shapes = values.map((value, i) => {
-    const height = value === null ? 0 : 4 + (110 * (value - floor)) / Math.max(high - floor, 1e-12);
-    const shape = drawn("rect", { x: i * width + width * 0.1, y: 120 - height, width: width * 0.8, height, class: "value" });
-    return hoverable(shape, `node ${i}`, `${metric} ${number(value, 6)}`);
+    const height = 120 * Math.min(1, Math.max(0, value ?? 0));
+    const place = { x: i * width + width * 0.1, width: width * 0.8 };
+    const shape = drawn("g", {}, drawn("rect", { ...place, y: 0, height: 120, class: "target" }), drawn("rect", { ...place, y: 120 - height, height, class: "value" }));
+    return hoverable(shape, names[i], `${title} ${number(value, 6)}`);
   });
   return element("figure", { class: "bars" },
-    element("figcaption", {}, `${metric} of each node's own model: ${number(low)} to ${number(high)}`),
-    drawn("svg", { viewBox: "0 0 480 122", preserveAspectRatio: "none", role: "img", "aria-label": `${metric} of each node` }, ...shapes));
+    element("figcaption", {}, title + range),
+    drawn("svg", { viewBox: "0 0 480 120", preserveAspectRatio: "none", role: "img", "aria-label": `${title}, of each node` }, ...shapes));
 }
 
 // ---------------------------------------------------------------- the timeline
@@ -142,7 +153,7 @@ function key(kinds) {
 // A lane for each process and thread.
 function trace(spans) {
   const lanes = [...new Set(spans.map(([, rank, thread]) => `${rank}.${thread}`))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-  const end = Math.max(...spans.map(([, , , begin, length]) => begin + length));
+  const end = spans.reduce((last, [, , , begin, length]) => Math.max(last, begin + length), 1e-9);
   const shapes = spans.map(([kind, rank, thread, begin, length]) => {
     const y = 22 * lanes.indexOf(`${rank}.${thread}`);
     const shape = drawn("rect", { x: (480 * begin) / end, y, width: Math.max(0.3, (480 * length) / end), height: 18, fill: KINDS[kind] ?? "#888888" });
@@ -178,5 +189,5 @@ function confusion({ names, counts, rows }) {
   });
   return element("figure", {},
     element("figcaption", {}, `Confusion matrix of ${number(rows)} test rows`),
-    element("div", { class: "scroll matrix", tabindex: 0 }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...body))));
+    scrolled("matrix", element("table", {}, element("thead", {}, head), element("tbody", {}, ...body))));
 }

@@ -56,7 +56,8 @@ function cell(name, value) {
 function table(columns, rows, select = null) {
   const body = element("tbody");
   const order = rows.map((_, i) => i);
-  const show = () => body.replaceChildren(...order.map((i) => tableRow(columns, rows[i], select && (() => select(i)))));
+  const kinds = columns.map((_, place) => (rows.some((row) => typeof row[place] === "number") ? "number" : ""));
+  const show = () => body.replaceChildren(...order.map((i) => tableRow(columns, kinds, rows[i], select && (() => select(i)))));
   const heads = columns.map((name, place) => {
     let sign = 1;
     const sort = () => {
@@ -64,17 +65,31 @@ function table(columns, rows, select = null) {
       sign = -sign;
       show();
     };
-    return element("th", { class: rows.some((row) => typeof row[place] === "number") ? "number" : null }, element("button", { type: "button", onclick: sort }, name));
+    return element("th", { class: `${kinds[place]} ${name.length > 24 ? "long" : ""}` }, element("button", { type: "button", onclick: sort }, name));
   });
   show();
-  return element("div", { class: "scroll", tabindex: 0 }, element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
+  return scrolled("", element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body));
 }
 
-function tableRow(columns, row, select) {
+// What is wider than the page fades out on the side where there is more, since phones show no scroll bar.
+function scrolled(kind, content) {
+  const box = element("div", { class: `scroll ${kind}`, tabindex: 0, onscroll: () => mark(box) }, content);
+  sized.observe(box);
+  return box;
+}
+
+function mark(box) {
+  box.classList.toggle("more-left", box.scrollLeft > 1);
+  box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+}
+
+const sized = new ResizeObserver((entries) => entries.forEach((entry) => mark(entry.target)));
+
+function tableRow(columns, kinds, row, select) {
   const cells = row.map((value, place) => {
     const content = value instanceof Node ? value : cell(columns[place], value);
     const first = place === 0 && select ? element("button", { type: "button", onclick: select }, content) : content;
-    return element("td", { class: typeof value === "number" ? "number" : null }, first);
+    return element("td", { class: kinds[place] }, first);
   });
   return element("tr", {}, ...cells);
 }

@@ -11,15 +11,25 @@ const parts = { head: element("header"), overview: element("div"), details: elem
 // New rows are appended; a history that was rewritten replaces the one before.
 function take(contents) {
   state.contents = contents;
+  bare(contents.colours);
+  const names = new Set(contents.folders.map((folder) => folder.name));
+  for (const name of state.folders.keys()) if (!names.has(name)) state.folders.delete(name);
+  for (const [id, line] of state.lines) if (!names.has(line.folder)) state.lines.delete(id);
   for (const folder of contents.folders) {
+    [folder.settings, folder.timing, folder.columns].forEach(bare);
     state.folders.set(folder.name, folder);
     for (const line of folder.lines) lineOf(contents, folder, line, folder.first === 0);
-    const { run, ...columns } = folder.columns;
-    (run ?? []).forEach((number, row) => {
+    const { columns } = folder;
+    (columns.run ?? []).forEach((number, row) => {
       const into = state.lines.get(`${folder.name}/${number}`).columns;
       for (const name in columns) (into[name] ??= []).push(columns[name][row]);
     });
   }
+}
+
+// Names that a run folder gives, such as "constructor", must not find what every object inherits.
+function bare(object = {}) {
+  return Object.setPrototypeOf(object, null);
 }
 
 function lineOf(contents, folder, { run, name, seed }, anew) {
@@ -27,7 +37,7 @@ function lineOf(contents, folder, { run, name, seed }, anew) {
   const group = contents.folders.length === 1 ? name : `${folder.name}: ${name}`;
   const line = state.lines.get(id) ?? { folder: folder.name, run, seed, shown: true };
   Object.assign(line, { name, group, title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
-  if (anew || !line.columns) line.columns = {};
+  if (anew || !line.columns) line.columns = bare();
   state.lines.set(id, line);
 }
 
@@ -41,12 +51,20 @@ function show() {
   const { contents } = state;
   document.title = `${contents.title} – dnasa`;
   const folder = state.folders.get(state.chosen) ?? contents.folders[0];
+  if (!folder) return wait(contents);
   state.chosen = folder.name;
   parts.head.replaceChildren(element("h1", {}, contents.title), ...summary(contents, folder));
   charts.set(contents.metrics, contents.axes, Array.from(state.lines.values()));
   charts.node.hidden = state.lines.size === 0;
   keepPlaces(parts.overview, () => overview(contents));
   keepPlaces(parts.details, () => [choice(contents), ...details(folder)]);
+}
+
+function wait(contents) {
+  const line = element("p", { role: "status" }, badge("waiting"), " There is no run in this folder yet. It is shown here when it begins.");
+  parts.head.replaceChildren(element("h1", {}, contents.title), line);
+  [parts.overview, parts.details].forEach((part) => part.replaceChildren());
+  charts.node.hidden = true;
 }
 
 // Updates leave alone what a reader has opened or scrolled.
@@ -131,8 +149,9 @@ async function poll() {
     parts.error.textContent = `No update: ${error.message}. Is \`dnasa watch\` still running?`;
     parts.error.hidden = false;
   }
-  const running = [...state.folders.values()].some((folder) => folder.state === "running");
-  setTimeout(poll, running ? FAST : SLOW);
+  const folders = [...state.folders.values()];
+  const busy = !folders.length || folders.some((folder) => folder.state === "running");
+  setTimeout(poll, busy ? FAST : SLOW);
 }
 
 const { live, ...contents } = JSON.parse(document.getElementById("contents").textContent);

@@ -1,0 +1,183 @@
+"""Whether the tables of several sites fit together, from the summaries that nodes exchange: rows stay where they are."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from dnasa.core import InputError
+from dnasa.data.categories import leave_out
+from dnasa.data.encoding import MISSING
+from dnasa.data.summaries import Column, Moments, Summary
+
+FAR = 3  # standard deviations
+SCALE = 10  # a factor that is no difference between sites
+ENOUGH = 10  # rows without a category of the other sites are no coincidence
+MOST = 10  # warnings
+
+
+def aligned(summaries: Sequence[Summary]) -> list[Summary]:
+    """With the columns of all sites in the order of the first one's; an error names the site that does not fit."""
+    first = summaries[0]
+    for summary in summaries:
+        if not (first.columns and summary.columns) and first.shape != summary.shape:
+            raise InputError(
+                f"The rows of {first.site} have shape {first.shape} and those of {summary.site} {summary.shape}: give all "
+                "sites the same."
+            )
+        names, others = ([target.name for target in one.targets] for one in (first, summary))
+        if names != others:
+            raise InputError(
+                f"The target of {first.site} is '{','.join(names)}' and that of {summary.site} '{','.join(others)}': give "
+                "--target by name."
+            )
+    for word in first.absent:
+        if all(word in summary.absent for summary in summaries):
+            raise InputError(f"No site has a column '{word}': correct --drop-columns or --id-column.")
+    _check_names(summaries)
+    order = [column.name for column in first.columns]
+    tables = [{column.name: column for column in summary.columns} for summary in summaries]
+    for name in order:
+        _check_kinds(name, summaries, [table[name] for table in tables])
+    pairs = zip(summaries, tables, strict=True)
+    return [summary._replace(columns=tuple(table[name] for name in order)) for summary, table in pairs]
+
+
+def _check_names(summaries: Sequence[Summary]) -> None:
+    """A column is expected of all sites if most of them have it, or half of them and the first."""
+    counts = Counter(column.name for summary in summaries for column in summary.columns)
+    first = {column.name for column in summaries[0].columns}
+    expected = [name for name, count in counts.items() if 2 * count + (name in first) > len(summaries)]
+    for summary in summaries:
+        own = [column.name for column in summary.columns]
+        missing = next((name for name in expected if name not in own), None)
+        more = next((name for name in own if counts[name] < len(summaries)), None)
+        if missing is not None:
+            instead = "" if more is None else f" (it has a column '{more}', which others do not have)"
+            raise InputError(
+                f"{summary.site} has no column '{missing}', which {_with(missing, summaries)} has{instead}: add or rename "
+                f"it, or {leave_out(missing)} at all sites."
+            )
+        if more is not None and more not in expected:
+            raise InputError(
+                f"{summary.site} has a column '{more}', which the other sites do not have: remove it, or {leave_out(more)}."
+            )
+
+
+def _with(name: str, summaries: Sequence[Summary]) -> str:
+    return next(summary.site for summary in summaries if any(column.name == name for column in summary.columns))
+
+
+def _check_kinds(name: str, summaries: Sequence[Summary], columns: Sequence[Column]) -> None:
+    """A column without values counts as numbers, and fits any."""
+    sites: dict[str, list[int]] = defaultdict(list)
+    for place, column in enumerate(columns):
+        if column.kind == "text" or column.moments.n:
+            sites[column.kind].append(place)
+    if len(sites) > 1:
+        odd, usual = sorted(sites, key=lambda kind: len(sites[kind]))
+        word = next(iter(columns[sites["text"][0]].counts))
+        held = {"text": f"text, such as '{word:.30}'", "number": "numbers"}
+        where = {kind: summaries[places[0]].site for kind, places in sites.items()}
+        raise InputError(
+            f"Column '{name}' of {where[odd]} holds {held[odd]}; at {where[usual]} it holds {held[usual]}: correct it, or "
+            f"{leave_out(name)}."
+        )
+
+
+# ---------------------------------------------------------------- warnings
+
+
+def warnings(summaries: Sequence[Summary]) -> list[str]:
+    """A sentence for each column that looks as if a site wrote it differently: in other units, or in other words."""
+    sites, found = [summary.site for summary in summaries], []
+    for columns in zip(*(summary.columns for summary in summaries), strict=True):
+        name, words = columns[0].name, [_known(column.counts) for column in columns]
+        found += _numbers(name, sites, [column.moments for column in columns])
+        found += _spellings(name, sites, words, "categories") + _others(name, sites, words)
+    for targets in zip(*(summary.targets for summary in summaries), strict=True):
+        real = all(target.values is None for target in targets)
+        found += _numbers(targets[0].name, sites, [target.moments for target in targets]) if real else []
+        classes = [{word: 1 for word in target.values or () if isinstance(word, str)} for target in targets]
+        found += _spellings(targets[0].name, sites, classes, "classes")
+    more = len(found) - MOST
+    return found[:MOST] + ([f"{more} further columns differ between the sites."] if more > 0 else [])
+
+
+def _known(counts: Mapping[str, int]) -> dict[str, int]:
+    return {word: count for word, count in counts.items() if word != MISSING}
+
+
+def _numbers(name: str, sites: Sequence[str], moments: Sequence[Moments]) -> list[str]:
+    """Means far from the median of all sites' means, in deviations from it that half of the sites do not exceed.
+
+    Both take the differences between sites into account, and a minority cannot move them. Zeros and ones have no units, and
+    a column that is constant at most sites has no deviation.
+    """
+    known = [(site, m, m.deviation) for site, m in zip(sites, moments, strict=True) if m.n]
+    if len(known) < 2 or all(abs(m.squares / m.n - m.mean * (1 - m.mean)) < 1e-9 for _, m, _ in known):
+        return []
+    centre = _median(m.mean for _, m, _ in known)
+    spread = _median((deviation**2 + (m.mean - centre) ** 2) ** 0.5 for _, m, deviation in known)
+    return [
+        f"Column '{name}' of {site} has mean {m.mean:.4g} and standard deviation {deviation:.4g}, at the other sites about "
+        f"{centre:.4g} and {spread:.4g}: is it in other units?"
+        for site, m, deviation in known
+        if spread and _is_far(m, deviation, centre, spread)
+    ]
+
+
+def _is_far(m: Moments, deviation: float, centre: float, spread: float) -> bool:
+    """By more than a few rows with extreme values can explain; other units change mean and deviation by the same factor."""
+    error, difference = FAR * max(deviation, spread) / m.n**0.5, abs(m.mean - centre)
+    if difference - error > FAR * spread:
+        return True
+    if difference <= error or not (m.mean and centre and deviation):
+        return False
+    low, high = sorted((abs(m.mean / centre), deviation / spread))
+    return (low >= SCALE or high <= 1 / SCALE) and high < 2 * low
+
+
+def _median(values: Iterable[float]) -> float:
+    """The lower one of an even number."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _spellings(name: str, sites: Sequence[str], words: Sequence[Mapping[str, int]], what: str) -> list[str]:
+    """Words that differ in case and spaces only, where a site does not use the usual one."""
+    spelled: dict[str, Counter[str]] = defaultdict(Counter)
+    for own in words:
+        for word in own:
+            spelled[_folded(word)][word] += 1
+    found = []
+    for spellings in spelled.values():
+        (usual, _), *others = spellings.most_common()
+        for other, _ in others:
+            users = [site for site, own in zip(sites, words, strict=True) if other in own and usual not in own]
+            if users:
+                found.append(
+                    f"Column '{name}' of {', '.join(users)} has '{other:.30}', where other sites have '{usual:.30}': these are "
+                    f"different {what} unless they are written the same."
+                )
+    return found
+
+
+def _others(name: str, sites: Sequence[str], words: Sequence[Mapping[str, int]]) -> list[str]:
+    """Sites that share no category with others, unless none of several sites does: then the column names the site."""
+    folded = [{_folded(word) for word in own} for own in words]
+    users = Counter(word for own in folded for word in own)
+    alone = [
+        place
+        for place, own in enumerate(folded)
+        if len(own) > 1 and sum(words[place].values()) >= ENOUGH and all(users[word] == 1 for word in own)
+    ]
+    if not alone or (len(alone) == sum(map(bool, folded)) > 2) or sum(map(bool, folded)) < 2:
+        return []
+    some = ", ".join(f"'{word:.30}'" for word in sorted(words[alone[0]])[:3])
+    return [
+        f"Column '{name}' of {', '.join(sites[place] for place in alone[:3])} has no category that another site has, such as "
+        f"{some}: is it written in other words?"
+    ]
+
+
+def _folded(word: str) -> str:
+    return " ".join(word.casefold().split())

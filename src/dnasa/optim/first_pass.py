@@ -1,0 +1,90 @@
+"""What the first training pass shows of the model: what the optimizer was not given, and how a framework has wrapped it."""
+
+import sys
+import warnings
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from dnasa.core import InputError, Network
+from dnasa.optim.buffers import statistics
+from dnasa.optim.frameworks import keeps_gradients
+from dnasa.optim.parameters import SHARDED, checksum
+
+
+class FirstPass:
+    """The outermost module whose forward pass uses a trained parameter is the model, or what a framework made of it."""
+
+    def __init__(self, trained: Iterable[Tensor], equal: Iterable[Tensor], network: Network):
+        self.trained = {id(p) for p in trained}
+        self.equal = self.trained | {id(a) for a in equal}
+        self.model: nn.Module | None = None
+        self.sharded, self.checksum = False, 0
+        rank = dist.get_rank() if dist.is_initialized() else -1
+        texts = [text.split() for text in network.allgather_text(f"{network.rank} {rank}")]
+        self.ranks = {int(other) for node, other in texts if int(node) == network.rank}  # several for a site
+        method = weakref.WeakMethod(self._before_forward)  # an optimizer that is no longer used is not held by the hook
+
+        def before_forward(module: nn.Module, args: Any) -> None:
+            if (call := method()) is not None:
+                call(module)
+
+        self.hook = register_module_forward_pre_hook(before_forward)
+        weakref.finalize(self, self.hook.remove)
+
+    def _before_forward(self, module: nn.Module) -> None:
+        if not torch.is_grad_enabled():  # an evaluation may use the model without its wrapping
+            return
+        self.sharded = self.sharded or is_sharded(module)  # which may have replaced the parameters
+        if any(id(p) in self.trained for p in module.parameters()):
+            self.hook.remove()
+            self.model, self.sharded = module, is_sharded(module)
+            tensors = (a for a in (*module.parameters(), *module.buffers()) if id(a) not in self.equal)
+            self.checksum = checksum(a for a in tensors if not is_lazy(a) and not a.is_sparse)
+
+    def check_wrapping(self) -> None:
+        """DistributedDataParallel may average the gradients of a site's processes, not those of several nodes."""
+        self.hook.remove()
+        if self.sharded:
+            raise InputError(SHARDED)
+        model = self.model
+        if not isinstance(model, DistributedDataParallel) or keeps_gradients(model):
+            return
+        averaged = dist.get_process_group_ranks(model.process_group)
+        if len(averaged) > 1 and not self.ranks.issuperset(averaged):
+            raise InputError(
+                "DistributedDataParallel averages the gradients of all nodes before the optimizer mixes them: call "
+                "dnasa.optim.local_gradients(model) before the first backward pass. Inside a site: "
+                "DistributedDataParallel(model, process_group=site)."
+            )
+
+    def compare(self, network: Network, tell: bool) -> None:
+        """Users are told of tensors that the optimizer was not given: those that differ now, and statistics that will."""
+        checksums = network.allgather_text(str(self.checksum) if self.model else "None")
+        known = [(rank, text) for rank, text in enumerate(checksums) if text != "None"]
+        for rank, text in known:
+            if text != known[0][1]:
+                warnings.warn(
+                    f"Frozen parameters or buffers of the model differ between rank {known[0][0]} and rank {rank}. "
+                    "Decentralized(model, network) makes them equal at the start.",
+                    stacklevel=4,
+                )
+                break
+        if tell and network.rank == 0 and self.model and statistics(self.model):
+            warnings.warn(
+                "Each node keeps its own batch norm statistics, since the optimizer was given parameters only: "
+                "Decentralized(model, network) mixes them, too.",
+                stacklevel=4,
+            )
+
+
+def is_sharded(module: nn.Module) -> bool:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # where it was never imported, nothing is sharded
+    return fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule))

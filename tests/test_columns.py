@@ -1,0 +1,122 @@
+"""Which columns are inputs, and the one that names the rows: --columns, --drop-columns and --id-column."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_data_command import Run, run
+from test_own_data import encoding_of
+from test_shards import in_processes, sites
+
+from dnasa import data
+from dnasa.core import InputError
+
+__all__ = ["run"]  # the fixture
+
+
+def table(rows: int = 60, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"patient": [f"{i:04}" for i in range(rows)], "note": [f"text {i}" for i in range(rows)]})
+    frame["age"], frame["dose"] = rng.normal(50, 18, rows), rng.normal(size=rows)
+    return frame.assign(kind=np.where(frame.age > 50, "old", "young"))
+
+
+def features(rows: data.Dataset) -> list[str]:
+    return [feature.name for feature in encoding_of(rows).features]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"drop_columns": "patient,note"}, ["age", "dose"]),
+        ({"drop_columns": ["note"], "id_column": "patient"}, ["age", "dose"]),
+        ({"columns": "dose, age"}, ["age", "dose"]),
+        ({"columns": "2"}, ["age"]),
+        ({"columns": "age,dose,kind", "drop_columns": "3"}, ["age"]),
+    ],
+)
+def test_inputs_are_the_columns_that_are_chosen(tmp_path: Path, options: Any, left: list[str]) -> None:
+    table().to_csv(tmp_path / "t.csv", index=False)
+    from_file, from_frame = (
+        data.load(str(tmp_path / "t.csv"), "kind", **options),
+        data.from_frame(table(), "kind", **options),
+    )
+    plain = data.from_frame(table()[[*left, "kind"]], "kind")
+    for rows in (from_file, from_frame):
+        assert features(rows) == left
+        np.testing.assert_allclose(rows.inputs, plain.inputs, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "'patient' has 48 different texts .* with --drop-columns patient, or keep it .* with --id-column patient"),
+        ({"drop_columns": "pateint"}, "has no column 'pateint'. Its columns: patient"),
+        ({"id_column": "pateint"}, "has no column 'pateint'"),
+        ({"columns": "agee"}, "has no column 'agee'"),
+        ({"drop_columns": "kind"}, "'kind' is the target of The frame"),
+        ({"columns": "kind"}, "No column of The frame is left"),
+    ],
+)
+def test_a_wrong_choice_gets_one_line(options: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        data.from_frame(table(), "kind", **options)
+
+
+def test_images_and_known_datasets_have_no_columns_to_choose(tmp_path: Path, run: Run) -> None:
+    np.savez(tmp_path / "x.npz", inputs=np.zeros((10, 2, 3, 3)), labels=np.arange(10) % 2)
+    with pytest.raises(InputError, match=r"x\.npz is no table: leave out --columns"):
+        data.load(str(tmp_path / "x.npz"), drop_columns="0")
+    for words in (["--data", "digits"], ["--problem", "spike"]):
+        code, _, err = run("train", *words, "--drop-columns", "a")
+        assert code == 2
+        assert err.count("\n") == 1
+        assert "--drop-columns" in err
+
+
+def test_a_column_that_only_some_sites_have_can_be_left_out(tmp_path: Path) -> None:
+    made = {"bonn": table().drop(columns="note"), "oslo": table(40, 1), "rome": table(40, 2).drop(columns="patient")}
+    folder, options = sites(tmp_path / "d", made), {"target": "kind", "drop_columns": "note", "id_column": "patient"}
+    for blocks in ([range(3)], [range(1), range(1, 3)]):
+        for rows, _ in in_processes(folder, blocks, 3, **options):
+            assert features(rows) == ["age", "dose"]
+            assert encoding_of(rows).id_column == "patient"
+        with pytest.raises(InputError, match="No site has a column 'nota'"):
+            in_processes(folder, blocks, 3, **options | {"drop_columns": "note,nota"})
+
+
+def test_the_id_column_comes_back_with_the_predictions(tmp_path: Path, run: Run) -> None:
+    table().to_csv(tmp_path / "t.csv", index=False)
+    words = ["--data", tmp_path / "t.csv", "--target", "kind", "--drop-columns", "note", "--id-column", "patient"]
+    assert "'patient'" not in run("data", *words[1:])[1]
+    for command in (["train", "--out", tmp_path / "train"], ["compare", "--rules", "dnasa"]):
+        code, out, err = run(*command, *words, "--steps", 3)
+        assert code == 0, err
+        assert "2 inputs standardised" in out
+    stored = json.loads((tmp_path / "train" / "config.json").read_text())["options"]
+    assert (stored["drop_columns"], stored["id_column"]) == ("note", "patient")
+    assert json.loads((tmp_path / "train" / "model.json").read_text())["encoding"]["id_column"] == "patient"
+    assert "2 inputs standardised" in run("train", "--config", tmp_path / "train" / "config.json")[1]
+    new = table(7, 5)[["dose", "patient", "age"]]
+    new.to_csv(tmp_path / "new.csv", index=False)
+    new.to_parquet(tmp_path / "new.parquet")
+    new.drop(columns="patient").assign(bed=range(7)).to_csv(tmp_path / "bare.csv", index=False)
+
+    def predicted(file: str, *more: str) -> pd.DataFrame:
+        code, _, err = run("predict", tmp_path / "train", tmp_path / file, "--out", tmp_path / "p.csv", *more)
+        assert code == 0, err
+        assert ("no column 'patient': predictions are in the order of its rows" in err) == (
+            file == "bare.csv" and not more
+        )
+        return pd.read_csv(tmp_path / "p.csv", dtype={"patient": str})
+
+    for file in ("new.csv", "new.parquet"):
+        found = predicted(file)
+        assert found.columns[:2].tolist() == ["patient", "prediction"]
+        assert found.patient.tolist() == new.patient.tolist()
+    assert predicted("bare.csv").columns[0] == "prediction"
+    assert predicted("bare.csv", "--id-column", "bed").bed.tolist() == list(range(7))
+    assert run("predict", tmp_path / "train", tmp_path / "bare.csv", "--id-column", "x")[0] == 2

@@ -1,0 +1,203 @@
+"""The same table is encoded the same from every format; Excel workbooks are read as text tables are."""
+
+import datetime
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from openpyxl import Workbook, load_workbook
+from test_own_data import encoding_of
+
+from dnasa import data
+from dnasa.core import InputError
+from dnasa.data.unlabelled import read_rows
+
+ROWS = 12
+BLANKS = ["", " ", "NA", "?", None]
+NUMBERS = st.lists(
+    st.one_of(st.sampled_from(BLANKS), st.integers(-9, 9), st.floats(-99, 99, width=32)), min_size=ROWS, max_size=ROWS
+)
+WORDS = st.lists(
+    st.sampled_from([*BLANKS, "red", "dark red", "a;b", "1,5 m", 'the "old"']), min_size=ROWS, max_size=ROWS
+)
+BOOLS = st.lists(st.sampled_from([True, False, None]), min_size=ROWS, max_size=ROWS)
+
+
+def workbook(path: Path, frame: pd.DataFrame) -> Path:
+    book = Workbook()
+    book.active.append(list(frame.columns))
+    for row in frame.astype(object).itertuples(index=False):
+        book.active.append([None if value is None or value != value else value for value in row])
+    book.save(path)
+    return path
+
+
+def parquet(path: Path, frame: pd.DataFrame) -> Path:
+    """Which has one type in a column: with blanks between its numbers it is text."""
+    mixed = {n for n in frame if frame[n].map(lambda v: isinstance(v, str)).any()}
+    frame.assign(**{n: frame[n].map(str, na_action="ignore") for n in mixed}).to_parquet(path)
+    return path
+
+
+@settings(
+    max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(numbers=NUMBERS, words=WORDS, bools=BOOLS)
+def test_the_same_table_is_encoded_the_same_from_every_format(
+    tmp_path: Path, numbers: Any, words: Any, bools: Any
+) -> None:
+    columns = {"size": [1.5, 2, *numbers], "colour": ["red", "blue", *words], "open": [True, False, *bools]}
+    columns["kind"] = ["x", "y"] * (1 + ROWS // 2)
+    frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+    whole = pd.concat([frame] * 2, ignore_index=True)
+    whole.to_csv(tmp_path / "t.csv", index=False)
+    whole.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
+    parquet(tmp_path / "t.parquet", whole)
+    workbook(tmp_path / "t.xlsx", whole)
+    plain = frame.assign(**{name: frame[name].where(~frame[name].isin(BLANKS)) for name in frame})
+    plain = plain.assign(size=plain["size"].astype(float))
+    rows = [data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "tsv", "parquet", "xlsx")]
+    twice = pd.concat([plain] * 2, ignore_index=True)
+    rows += [data.from_frame(table, "kind") for table in (whole, twice, twice.convert_dtypes())]
+    for other in rows[1:]:
+        assert encoding_of(other).inputs == encoding_of(rows[0]).inputs
+        np.testing.assert_allclose(other.inputs, rows[0].inputs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            encoding_of(other).encode(frame), encoding_of(rows[0]).encode(plain), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_missing_numbers_of_arrays_are_those_of_tables(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2
+    x[3, 1] = x[7, 2] = np.nan
+    np.savez(tmp_path / "x.npz", inputs=x, labels=y)
+    frame = pd.DataFrame(x).astype(object).assign(kind=y)
+    made = data.from_frame(frame.fillna(" "), "kind")
+    assert encoding_of(made).inputs == ("0", "1", "1 missing", "2", "2 missing")
+    np.testing.assert_allclose(data.load(str(tmp_path / "x.npz")).inputs, made.inputs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "NA", None])
+def test_a_blank_label_is_a_missing_label(tmp_path: Path, blank: Any) -> None:
+    frame = pd.DataFrame({"a": range(10), "kind": [*"xyxyxyxyx", blank]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    workbook(tmp_path / "t.xlsx", frame)
+    reads: list[Any] = [
+        lambda kind=kind: data.load(str(tmp_path / f"t.{kind}"), "kind") for kind in ("csv", "parquet", "xlsx")
+    ]
+    reads += [lambda: data.from_frame(frame, "kind"), lambda: data.from_arrays(frame[["a"]], frame.kind.to_numpy())]
+    for read in reads:
+        with pytest.raises(InputError, match="has rows without a label"):
+            read()
+
+
+def test_text_that_is_meant_as_text_stays_text() -> None:
+    codes = pd.DataFrame({"code": ["01", "02"] * 5, "ward": pd.Categorical(["1", ""] * 5), "kind": ["x", "y"] * 5})
+    made = encoding_of(data.from_frame(codes, "kind"))
+    assert made.inputs == ("code=01", "code=02", "ward missing", "ward=1")
+
+
+# ---------------------------------------------------------------- Excel
+
+
+def book_of(path: Path, *rows: list[Any]) -> Workbook:
+    book = Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.save(path)
+    return book
+
+
+BODY = [[i, "ab"[i % 2], f"k{i % 2}"] for i in range(10)]
+
+
+def test_empty_rows_and_columns_of_a_sheet_are_no_rows_and_columns(tmp_path: Path) -> None:
+    book = book_of(tmp_path / "plain.xlsx", ["a", "b", "kind"], *BODY)
+    plain = data.load(str(tmp_path / "plain.xlsx"), "kind")
+    book.active.insert_rows(1, 2)
+    book.active.insert_rows(6)
+    book.active["H40"].number_format = "0.0"  # cells that were once formatted
+    book.save(tmp_path / "gaps.xlsx")
+    rows = data.load(str(tmp_path / "gaps.xlsx"), "kind")
+    np.testing.assert_array_equal(rows.inputs, plain.inputs)
+    assert rows.notes == ()
+
+
+def test_the_first_of_several_sheets_is_used_and_named(tmp_path: Path) -> None:
+    book = book_of(tmp_path / "t.xlsx", ["a", "b", "kind"], *BODY)
+    book.active.title = "patients"
+    book.create_sheet("legend").append(["what"])
+    book.save(tmp_path / "t.xlsx")
+    rows = data.load(str(tmp_path / "t.xlsx"), "kind")
+    assert rows.notes == ("The first sheet, 'patients', is used, and not: legend.",)
+
+
+def with_value(formula: str, value: object) -> Any:
+    def change(book: Workbook) -> None:
+        book.active["A3"], book.active["A4"] = formula, value
+
+    return change
+
+
+def dates(book: Workbook) -> None:
+    for cell in book.active["A"][1:]:
+        cell.value = datetime.datetime(2020, 1, cell.row)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (with_value("=A2*2", 1), r"Cell A3 of t\.xlsx has a formula without a value: open and save"),
+        (with_value("#DIV/0!", 1), r"Cell A3 of t\.xlsx holds #DIV/0!: correct it, or leave it empty"),
+        (lambda book: book.active.merge_cells("A2:A4"), r"t\.xlsx has merged cells \(A2:A4\): give each cell its own"),
+        (with_value("one", 1), "Column 'a' holds 'one' in line 3; 9 of 10 values are numbers"),
+        (lambda book: book.active.delete_rows(1, 99), r"t\.xlsx is empty"),
+        (dates, "Column 'a' holds dates, such as '2020-01-.*--drop-columns a"),
+    ],
+)
+def test_what_a_sheet_cannot_hold_gets_one_line(tmp_path: Path, change: Any, words: str) -> None:
+    book = book_of(tmp_path / "t.xlsx", ["a", "b", "kind"], *BODY)
+    change(book)
+    book.save(tmp_path / "t.xlsx")
+    with pytest.raises(InputError, match=words) as error:
+        data.load(str(tmp_path / "t.xlsx"), "kind")
+    assert "\n" not in str(error.value)
+
+
+def test_formulas_have_the_values_that_were_saved(tmp_path: Path) -> None:
+    """As spreadsheet programs write them: the formula and its value."""
+    book_of(tmp_path / "plain.xlsx", ["a", "b", "kind"], *BODY)
+    changed = tmp_path / "t.xlsx"
+    with zipfile.ZipFile(tmp_path / "plain.xlsx") as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            content = old.read(name).replace(b'<c r="A5" t="n"><v>3</v></c>', b'<c r="A5"><f>A4+1</f><v>3</v></c>')
+            new.writestr(name, content)
+    assert load_workbook(changed).active["A5"].value == "=A4+1"
+    rows = [data.load(str(tmp_path / name), "kind") for name in ("plain.xlsx", "t.xlsx")]
+    np.testing.assert_array_equal(rows[0].inputs, rows[1].inputs)
+
+
+def test_a_workbook_is_predicted_and_may_be_a_site(tmp_path: Path) -> None:
+    folder = tmp_path / "sites"
+    folder.mkdir()
+    for name in ("bonn", "oslo"):
+        book_of(folder / f"{name}.xlsx", ["a", "b", "kind"], *BODY)
+    (folder / "~$bonn.xlsx").write_bytes(b"in use")
+    rows, _ = data.from_shards(folder, range(2), 2, "kind")
+    assert [site.name for site in rows.sites] == ["bonn", "oslo"]
+    read, _ = read_rows(folder / "bonn.xlsx", encoding_of(rows))
+    assert encoding_of(rows).encode(read).shape == (10, 3)
+
+
+def test_a_missing_openpyxl_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book_of(tmp_path / "new.xlsx", ["a", "kind"], [1, "x"])
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"Reading new\.xlsx needs openpyxl: pip install 'dnasa\[excel\]'"):
+        data.load(str(tmp_path / "new.xlsx"), "kind")

@@ -1,0 +1,147 @@
+"""Each seed draws its own partition; the same seed has the same partition for every rule and stepsize."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from dnasa import data, solve, topology
+from dnasa.cli.commands import app
+from dnasa.core import InputError, Interrupted
+from dnasa.problems.classification import Classification
+from dnasa.problems.models import perceptron
+from dnasa.problems.supervised import Supervised, cross_entropy
+from dnasa.studies import study, study_file
+
+DIGITS = data.load("digits")
+ROWS = DIGITS._replace(**{name: getattr(DIGITS, name)[:90] for name in DIGITS._fields[1:5]})
+TRAIN, HELD_OUT = data.hold_out(ROWS)
+NODES = 3
+RING = topology.complete(NODES)
+TRAINED: Any = {"rule": ["dsgd", "dnasa"], "eta": [0.1, 1.0], "steps": 4, "evaluate": [0, 2, 4], "progress": False}
+DIVIDED = partial(data.divide, ROWS, TRAIN, "dirichlet(0.3)", NODES)
+
+
+def normalised() -> torch.nn.Sequential:
+    return torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 10))
+
+
+def classification(shards: Any) -> Classification:
+    parts = ROWS.inputs, ROWS.labels, shards, ROWS.test_inputs, ROWS.test_labels
+    validation = data.divide_validation(HELD_OUT, NODES)
+    return Classification(lambda: perceptron(64, 4, 10), *parts, batch=8, validation=validation)
+
+
+def supervised(shards: Any, buffers: str = "mixed") -> Supervised:
+    validation = data.divide_validation(HELD_OUT, NODES)
+    options: Any = {"batch": 8, "validation": validation, "dtype": "float64", "buffers": buffers}
+    return Supervised(normalised, cross_entropy, ROWS, shards, **options)
+
+
+def numbers(history: pd.DataFrame) -> pd.DataFrame:
+    return history.drop(columns=["run", "seconds"]).reset_index(drop=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "weights"),
+    [
+        (classification, None),
+        (classification, "rows"),
+        (supervised, "rows"),
+        (partial(supervised, buffers="local"), None),
+    ],
+)
+def test_a_run_is_that_of_the_partition_of_its_seed(make: Any, weights: Any) -> None:
+    together = solve(make(DIVIDED), RING, seed=[0, 2], node_weights=weights, **TRAINED)
+    for seed in (0, 2):
+        alone = solve(make(DIVIDED(seed=seed)), RING, seed=seed, node_weights=weights, **TRAINED)
+        runs = together.history[together.history.seed == seed]
+        pd.testing.assert_frame_equal(numbers(runs), numbers(alone.history), rtol=1e-6)
+        np.testing.assert_allclose(together.x[together.runs.seed == seed], alone.x, rtol=1e-5, atol=1e-7)
+
+
+def test_a_run_with_partitions_by_seed_is_resumed_exactly_and_not_with_another_partition(tmp_path: Path) -> None:
+    def stop(evaluation: Any) -> bool:
+        if evaluation.step == 2:
+            raise Interrupted("Interrupted at step 2; resume it.")
+        return False
+
+    options = TRAINED | {"seed": [0, 1], "folder": tmp_path / "a", "checkpoint_every": 1}
+    with pytest.raises(Interrupted):
+        solve(classification(DIVIDED), RING, callback=stop, **options)
+    with pytest.raises(InputError, match="the nodes' data"):
+        solve(classification(DIVIDED(seed=0)), RING, resume=True, **options)
+    resumed = solve(classification(DIVIDED), RING, resume=True, **options)
+    whole = solve(classification(DIVIDED), RING, **TRAINED | {"seed": [0, 1]})
+    pd.testing.assert_frame_equal(numbers(resumed.history), numbers(whole.history), check_exact=True)
+    np.testing.assert_array_equal(resumed.x, whole.x)
+
+
+@pytest.mark.parametrize(
+    ("shards", "words"),
+    [
+        (lambda seed: [np.arange(10)] * (NODES + seed), "of 4 nodes, of another 3"),
+        (lambda seed: [np.arange(10) + 10**6 * seed] * NODES, "must hold row numbers from 0"),
+    ],
+)
+def test_wrong_shards_of_a_later_seed_are_refused_before_the_first_step(shards: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        solve(classification(shards), RING, seed=[0, 1], **TRAINED)
+
+
+# ---------------------------------------------------------------- commands
+
+OPTIONS = "--nodes 3 --topology complete --steps 2 --evaluate 2 --partition dirichlet(0.3) --log-json".split()
+
+
+def losses(*words: str) -> list[float]:
+    """The training loss at the start of each seed, which depends on the partition."""
+    command = [*words, *OPTIONS, "--metric", "train_loss"] if words[0] == "compare" else [*words, *OPTIONS]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return [row["train_loss"] for row in rows if row["step"] == 0]
+
+
+@pytest.mark.parametrize("command", ["train", "compare --rules dnasa"])
+def test_one_option_gives_all_seeds_the_same_partition(command: str) -> None:
+    words = [*command.split(), "--seeds", "2"]
+    own, first, second = (losses(*words, *more) for more in ([], ["--partition-seed", "0"], ["--partition-seed", "1"]))
+    assert own == [first[0], second[1]]
+    assert own[1] != first[1]
+
+
+def test_a_config_from_before_the_option_repeats_its_partition(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"command": "train", "options": {"seeds": 2, "rule": "dnasa"}}
+    (tmp_path / "old.json").write_text(json.dumps(config))
+    (tmp_path / "new.json").write_text(json.dumps(config | {"options": config["options"] | {"partition_seed": None}}))
+    old, new = (losses("train", "--config", str(tmp_path / name)) for name in ("old.json", "new.json"))
+    assert old == losses("train", "--seeds", "2", "--partition-seed", "0")
+    assert new == losses("train", "--seeds", "2") != old
+
+
+@pytest.mark.parametrize("words", ["--problem least_squares", "--shard-dir shards"])
+def test_without_a_partition_to_draw_its_seed_is_refused(words: str) -> None:
+    done = CliRunner().invoke(app, ["train", *words.split(), "--partition-seed", "1"])
+    assert "--partition-seed belongs to" in str(done.exception)
+
+
+def test_a_cell_of_a_study_from_before_the_option_has_one_partition(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('problems = ["digits", "least_squares"]\nseeds = 2\n')
+    digits, streaming = study_file.read(file).cells
+    for cell in (digits, streaming):
+        folder = tmp_path / cell.folder
+        folder.mkdir()
+        options = {name: value for name, value in study.stored(cell).items() if name != "partition_seed"}
+        (folder / "config.json").write_text(json.dumps({"command": "study", "options": options}))
+    with pytest.raises(InputError, match="was run with partition_seed = 0, not None"):
+        study.cell_folder(digits, tmp_path)
+    study.cell_folder(digits._replace(settings=digits.settings | {"partition_seed": 0}), tmp_path)
+    study.cell_folder(streaming, tmp_path)

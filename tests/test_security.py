@@ -1,0 +1,398 @@
+"""Each sentence of SECURITY.md has a test; those about code that files name are here."""
+
+import ast
+import json
+import pickle
+import py_compile
+import re
+import shutil
+from collections.abc import Iterator
+from importlib.util import cache_from_source
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import run
+from test_plugins import PLUGIN
+
+import dnasa
+from dnasa import extras, pages
+from dnasa.cli import plugins
+from dnasa.core import InputError
+from dnasa.data import images
+from dnasa.rules import RULES
+from dnasa.studies import own_model
+
+ROOT = Path(__file__).parent.parent
+UNTESTABLE = [  # what we promise to do
+    'Please report a vulnerability in private: on GitHub, Security, "Report a vulnerability".',
+    "The newest release gets fixes.",
+    "Wherever a sentence below does not hold, it is a vulnerability.",
+]
+TESTED = {
+    "Configs, studies, run folders, checkpoints, trained models, tables and images are read as data, whoever wrote them.": [
+        "test_security.py::test_reading_a_run_folder_executes_nothing",
+        "test_security.py::test_a_pickle_in_an_array_is_not_loaded",
+        "test_fuzz.py",
+    ],
+    "Nothing is unpickled.": [
+        "test_security.py::test_no_module_unpickles_or_evaluates",
+        "test_security.py::test_a_pickle_in_an_array_is_not_loaded",
+    ],
+    "No other program is started to read a file.": [
+        "test_security.py::test_only_the_listed_formats_of_images_are_read",
+        "test_security.py::test_no_module_unpickles_or_evaluates",
+    ],
+    "A run writes only inside its folder, and to files that you name on the command line.": [
+        "test_own_files.py::test_no_command_changes_what_it_did_not_write",
+        "test_own_files.py::test_a_run_leaves_nothing_behind_that_is_not_on_its_list",
+        "test_own_files.py::test_a_named_output_replaces_a_file_and_writes_into_a_pipe",
+    ],
+    "It changes and deletes only files that it wrote, which `files.json` in the folder lists, with `--force` too.": [
+        "test_own_files.py::test_a_folder_with_files_of_the_users_is_refused",
+        "test_own_files.py::test_force_replaces_the_run_and_leaves_what_the_user_added",
+        "test_own_files.py::test_a_file_is_listed_before_it_is_there",
+    ],
+    "Nothing inside a run folder is followed through a symbolic link, or read unless it is a regular file.": [
+        "test_own_files.py::test_nothing_is_written_or_removed_behind_a_link_in_place_of_checkpoints",
+        "test_own_files.py::test_nothing_is_written_behind_a_link_in_place_of_an_extension",
+        "test_own_files.py::test_a_history_that_never_ends_is_damaged",
+        "test_own_files.py::test_a_page_shows_no_file_from_elsewhere",
+    ],
+    "A config can hold only options that a run stores, each of its own type; none of them names a file to write.": [
+        "test_configs.py::test_a_config_holds_only_stored_options_of_the_right_type",
+        "test_security.py::test_a_config_cannot_trust_itself",
+    ],
+    "Python files that you name on the command line are executed: `--plugin my_rules.py`, `--model my_net.py:make`.": [
+        "test_plugins.py::test_a_rule_of_a_plugin_is_used_by_name",
+        "test_models.py::test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced",
+    ],
+    "Packages that you installed are imported if they have an entry point in `dnasa.rules`.": [
+        "test_plugins.py::test_installed_packages_register_rules_by_entry_points",
+    ],
+    "A Python file that a config, a study or a trained model names is executed only with `--trust` (in Python, "
+    "`trust=True`), or if you name the same file on the command line.": [
+        "test_security.py::test_code_that_a_file_names_is_refused",
+        "test_security.py::test_code_that_a_file_names_is_executed_if_it_is_trusted",
+        "test_security.py::test_code_that_a_file_names_is_executed_if_the_user_names_it_too",
+        "test_security.py::test_a_study_that_names_code_must_be_trusted",
+    ],
+    "Otherwise one line names the file, and the command ends.": [
+        "test_security.py::test_code_that_a_file_names_is_refused",
+    ],
+    "The path of such a file is printed on standard error before it is executed, with `--quiet` and `--log-json` too.": [
+        "test_security.py::test_code_that_a_file_names_is_executed_if_it_is_trusted",
+    ],
+    "Of a Python file, the source is executed: a `__pycache__` beside it is neither read nor written.": [
+        "test_security.py::test_bytecode_beside_a_file_is_neither_read_nor_written",
+    ],
+    "`dnasa report`, `dnasa runs` and `dnasa watch` execute nothing of a folder.": [
+        "test_security.py::test_reading_a_run_folder_executes_nothing",
+    ],
+    "The processes of a run trust each other.": [
+        "test_recovery.py::test_whoever_reaches_the_store_can_read_it_and_write_to_it",
+    ],
+    "Messages over MPI and torch.distributed are neither encrypted nor authenticated: run them in a network of your own "
+    "([docs/distributed.md](docs/distributed.md) says what listens where).": [
+        "test_recovery.py::test_whoever_reaches_the_store_can_read_it_and_write_to_it",
+    ],
+    "A value in the rendezvous store that cannot be read is ignored.": [
+        "test_recovery.py::test_a_damaged_report_is_ignored",
+        "test_recovery.py::test_damaged_values_in_the_store_are_replaced",
+    ],
+    "`dnasa watch` listens on 127.0.0.1, and serves only those who know the token in the address that it prints.": [
+        "test_pages.py::test_a_watched_run_is_served_on_loopback_to_those_with_the_token",
+    ],
+    "Requests that it cannot read get an answer that says so.": [
+        "test_pages.py::test_bad_requests_get_an_answer",
+    ],
+    "In pages, the texts of a run folder are never read as HTML.": [
+        "test_pages.py::test_nothing_in_a_run_folder_can_end_the_script_of_a_page",
+    ],
+}
+
+
+def sentences(text: str) -> list[str]:
+    """Of paragraphs and list items; headings are none."""
+    parts = re.split(r"\n\s*\n|\n- ", "\n" + text)
+    joined = [" ".join(part.split()).removeprefix("- ") for part in parts if not part.lstrip().startswith("#")]
+    return [sentence for part in joined if part for sentence in re.split(r"(?<=\.)\s+(?=[A-Z`])", part)]
+
+
+def test_every_sentence_has_a_test() -> None:
+    found = sentences((ROOT / "SECURITY.md").read_text())
+    assert sorted(found) == sorted([*UNTESTABLE, *TESTED])
+
+
+@pytest.mark.parametrize("name", sorted({name for names in TESTED.values() for name in names}))
+def test_the_tests_of_the_sentences_exist(name: str) -> None:
+    file, _, function = name.partition("::")
+    path = Path(__file__).parent / file
+    defined = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+    assert function in defined if function else any(name.startswith("test_") for name in defined)
+
+
+# ---------------------------------------------------------------- code that files name
+
+OWN = """
+from torch import nn
+
+def make(inputs, outputs):
+    return nn.Linear(*inputs, outputs)
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_figures() -> Iterator[None]:
+    """As if matplotlib were not installed: figures take longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extras, "find_spec", lambda name: None)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_executed_before() -> Iterator[None]:
+    """Plugins and models that this process has executed are forgotten."""
+    before = dict(RULES)
+    own_model._function.cache_clear()
+    plugins.load_file.cache_clear()
+    yield
+    RULES.clear()
+    RULES.update(before)
+    plugins.load_file.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run that has a plugin and a model of the user's own; nothing in it is changed."""
+    home = tmp_path_factory.mktemp("begun")
+    rows = "".join(f"{i % 7},{i % 3},{'ab'[i % 2]}\n" for i in range(40))
+    (home / "rows.csv").write_text("u,v,kind\n" + rows)
+    for name, code in (("net.py", OWN), ("rules.py", PLUGIN)):
+        (home / name).write_text(f"open({str(home / 'executed')!r}, 'a').write({name!r})\n{code}")
+    words = "train --data rows.csv --target kind --nodes 2 --steps 2 --rule doubled --eta 0.1".split()
+    done = run(*words, "--plugin", "rules.py", "--model", "net.py:make", "--out", "run", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "`dnasa predict run FILE --trust` uses it" in done.stdout
+    plugins.load_file.cache_clear()
+    del RULES["doubled"]
+    return home
+
+
+@pytest.fixture
+def home(begun: Path, tmp_path: Path) -> Path:
+    """A copy in which the model of the run is missing, so that it can be resumed, and a trained model with its code."""
+    for name in ("run", "trained"):
+        shutil.copytree(begun / "run", tmp_path / name)
+    (tmp_path / "run" / "model.json").unlink()
+    shutil.copy(begun / "rows.csv", tmp_path)
+    (begun / "executed").unlink(missing_ok=True)
+    return tmp_path
+
+
+def executed(begun: Path) -> str:
+    """The names of the files that were executed."""
+    return (begun / "executed").read_text() if (begun / "executed").exists() else ""
+
+
+COMMANDS = {
+    "resume": "resume run",
+    "repeat": "train --config run/config.json",
+    "predict": "predict trained rows.csv",
+    "export": "export trained --onnx trained.onnx",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_code_that_a_file_names_is_refused(command: str, begun: Path, home: Path) -> None:
+    done = run(*COMMANDS[command].split(), cwd=home)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    code = "trained/model.py" if "trained" in COMMANDS[command] else f"{begun}/net.py"
+    assert code in done.stderr
+    assert "read the file, then add --trust" in done.stderr
+    assert not executed(begun)
+    with pytest.raises(InputError, match="trust=True"):
+        dnasa.load(home / "trained")
+
+
+@pytest.mark.parametrize(
+    ("command", "verbosity"), [("repeat", ""), ("repeat", "--quiet"), ("resume", "--quiet"), ("resume", "--log-json")]
+)
+def test_code_that_a_file_names_is_executed_if_it_is_trusted(
+    command: str, verbosity: str, begun: Path, home: Path
+) -> None:
+    done = run(*COMMANDS[command].split(), "--trust", *verbosity.split(), cwd=home)
+    assert done.returncode == 0, done.stderr
+    for file in ("net.py", "rules.py"):
+        assert f"Executing {begun / file}, which run/config.json names." in done.stderr
+        assert executed(begun).count(file) == 1
+    assert "Executing" not in done.stdout
+
+
+def test_the_code_of_a_trained_model_is_executed_if_it_is_trusted(begun: Path, home: Path) -> None:
+    done = run(*COMMANDS["predict"].split(), "--trust", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(f"Executing {home / 'trained' / 'model.py'} for its model.\n")
+    assert done.stdout.startswith("prediction,p_a,p_b\n")
+    assert dnasa.load(home / "trained", trust=True).task == "classification"
+
+
+@pytest.mark.parametrize("command", ["resume", "repeat"])
+def test_code_that_a_file_names_is_executed_if_the_user_names_it_too(command: str, begun: Path, home: Path) -> None:
+    named = ["--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make"]
+    for some in (named[:2], named[2:]):
+        done = run(*COMMANDS[command].split(), *some, cwd=home)
+        assert done.returncode == 2
+        assert "read the file, then add --trust" in done.stderr
+        assert not executed(begun)
+    done = run(*COMMANDS[command].split(), *named, cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert "names." not in done.stderr
+
+
+def test_resuming_with_another_kind_of_model_is_refused(home: Path) -> None:
+    done = run(*COMMANDS["resume"].split(), "--trust", "--model", "mlp:4", cwd=home)
+    assert done.returncode == 2
+    assert "--model says where the file of a run's own model is now" in done.stderr
+
+
+def test_code_named_on_the_command_line_is_executed_again_after_a_restart_of_torchrun(
+    begun: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    words = f"train --data {home}/rows.csv --target kind --nodes 2 --steps 2 --rule doubled --eta 0.1 --out run".split()
+    done = run(*words, "--plugin", begun / "rules.py", "--model", f"{begun / 'net.py'}:make", cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert executed(begun) == "rules.pynet.py"
+
+
+def test_a_comparison_that_names_code_must_be_trusted(begun: Path, home: Path) -> None:
+    options = {"data": str(home / "rows.csv"), "target": "kind", "steps": 2, "model": f"{begun / 'net.py'}:make"}
+    (home / "c.json").write_text(json.dumps({"command": "compare", "options": options}))
+    done = run("compare", "--config", "c.json", cwd=home)
+    assert done.returncode == 2
+    assert f"c.json names code, {begun / 'net.py'}" in done.stderr
+    assert not executed(begun)
+
+
+def test_a_study_that_names_code_must_be_trusted(begun: Path, home: Path) -> None:
+    (home / "fails.py").write_text("1 / 0")
+    (home / "s.toml").write_text('problems = ["rows.csv"]\ntarget = "kind"\nmodel = "fails.py:make"\n')
+    done = run("study", "s.toml", cwd=home)
+    assert done.returncode == 2
+    assert f"s.toml names code, {home / 'fails.py'}" in done.stderr
+    trusted = run("study", "s.toml", "--trust", "--quiet", cwd=home)
+    assert f"Executing {home / 'fails.py'}, which s.toml names." in trusted.stderr
+    assert "failed at line 1: ZeroDivisionError" in trusted.stderr
+
+
+def test_a_config_cannot_trust_itself(begun: Path, home: Path) -> None:
+    path = home / "run" / "config.json"
+    config = json.loads(path.read_text())
+    config["options"]["trust"] = True
+    path.write_text(json.dumps(config))
+    for words in ("resume run", "train --config run/config.json"):
+        done = run(*words.split(), cwd=home)
+        assert done.returncode == 2
+        assert "'trust' is not an option that a config" in done.stderr
+    assert not executed(begun)
+
+
+def test_a_path_that_no_system_can_have_gets_one_clear_line(home: Path) -> None:
+    path = home / "run" / "config.json"
+    for option, value in (("plugin", ["a\0.py"]), ("model", "a\0.py:make")):
+        config = json.loads(path.read_text())
+        config["options"] |= {"plugin": [], option: value}
+        (home / "c.json").write_text(json.dumps(config))
+        done = run("train", "--config", "c.json", "--trust", cwd=home)
+        assert done.returncode == 2
+        assert f"c.json: {option} must be" in done.stderr
+
+
+def test_bytecode_beside_a_file_is_neither_read_nor_written(begun: Path, home: Path) -> None:
+    evil, trained = home / "evil.py", home / "trained"
+    evil.write_text("raise SystemExit('bytecode')")
+    for file in (trained / "model.py", begun / "rules.py"):
+        assert not Path(cache_from_source(str(file))).exists()
+        py_compile.compile(
+            str(evil),
+            cache_from_source(str(file)),
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,  # used without a look at the source
+        )
+    try:
+        assert dnasa.load(trained, trust=True).task == "classification"
+        plugins.load([begun / "rules.py"])
+        assert "doubled" in RULES
+    finally:
+        shutil.rmtree(begun / "__pycache__")
+
+
+def test_a_model_whose_code_has_changed_is_loaded_with_the_new_code(home: Path) -> None:
+    before = dnasa.load(home / "trained", trust=True)
+    about, code = home / "trained" / "model.json", home / "trained" / "model.py"
+    code.write_text(code.read_text().replace("nn.Linear(*inputs, outputs)", "nn.LazyLinear(outputs)"))
+    changed = json.loads(about.read_text()) | {"sha256": dnasa.trained.files.checksum(code.read_bytes())}
+    about.write_text(json.dumps(changed))
+    with pytest.raises(InputError, match="does not hold the parameters"):
+        dnasa.load(home / "trained", trust=True)
+    assert before.task == "classification"
+
+
+def test_reading_a_run_folder_executes_nothing(begun: Path, home: Path) -> None:
+    for words in ("report trained", "report . --html --out page.html", "runs ."):
+        done = run(*words.split(), cwd=home)
+        assert done.returncode == 0, done.stderr
+    with pages.Server(home) as server:
+        assert server.contents()["folders"]
+    assert not executed(begun)
+
+
+# ---------------------------------------------------------------- other files
+
+
+class Bomb:
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_in_an_array_is_not_loaded(begun: Path, home: Path) -> None:
+    bomb = np.array([Bomb(home / "exploded")], dtype=object)
+    np.save(home / "rows.npy", bomb)
+    np.savez(home / "rows.npz", inputs=bomb, labels=bomb)
+    (home / "raw.npy").write_bytes(pickle.dumps(bomb))
+    for name in ("rows.npy", "rows.npz", "raw.npy"):
+        done = run("data", home / name, "--target", "0")
+        assert done.returncode == 2, name
+        assert "plain array" in done.stderr
+    for name in ("x.safetensors", "model.safetensors"):
+        (home / "trained" / name).write_bytes(pickle.dumps(bomb))
+    for words in ("report trained", "predict trained rows.csv --trust"):
+        assert run(*words.split(), cwd=home).returncode == 2
+    assert not (home / "exploded").exists()
+
+
+def test_only_the_listed_formats_of_images_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow gives PostScript, by whatever name, to Ghostscript."""
+    eps = pytest.importorskip("PIL.EpsImagePlugin")
+    monkeypatch.setattr(eps, "Ghostscript", lambda *_, **__: pytest.fail("started"))
+    for group in ("cat", "dog"):
+        (tmp_path / group).mkdir()
+        (tmp_path / group / "1.png").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n")
+    with pytest.raises(InputError, match="is not an image"):
+        images.read_images(tmp_path)
+
+
+IMPORTS = r"^\s*(import|from) (pickle|dill|joblib|shelve|marshal|yaml|runpy|subprocess)\b"
+CALLS = r"(?<![\w.])(eval|exec|os\.system|os\.popen|torch\.load|pd\.read_pickle)\("
+
+
+def test_no_module_unpickles_or_evaluates() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        text = path.read_text()
+        assert not re.search(IMPORTS, text, re.M), path
+        assert not re.search(CALLS, text), path
+        assert text.count("np.load(") == len(re.findall(r"np\.load\([^()]*allow_pickle=False\)", text)), path
