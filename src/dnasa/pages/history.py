@@ -1,5 +1,6 @@
 """The history of a run that may still be under way."""
 
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -33,7 +34,7 @@ class History:
 
     def update(self) -> None:
         """Read the complete rows that are new. Those before a damaged one stay."""
-        if not self.path.is_file():  # it does not exist before the first evaluation, and reading a pipe would block
+        if not os.path.lexists(self.path):  # before the first evaluation
             return self.clear()
         try:
             for row in parse_rows(self._new_rows().decode()):
