@@ -201,8 +201,11 @@ def test_rules_of_a_plugin_keep_title_and_colour_without_their_code(tmp_path: Pa
     finally:
         del dnasa.rules.RULES["mine"]
     shown = contents(tmp_path / "run")
-    assert [line["name"] for line in shown["folders"][0]["lines"]] == ["D-SGD, eta = 0.1", "Mine!, eta = 0.1"]
-    assert shown["colours"]["Mine!, eta = 0.1"] == "#123456"
+    assert [line["name"] for line in shown["folders"][0]["lines"]] == [
+        "D-SGD (diminishing), eta = 0.1",
+        "Mine! (diminishing), eta = 0.1",
+    ]
+    assert shown["colours"]["Mine! (diminishing), eta = 0.1"] == "#123456"
     assert "Mine!" in run("report", tmp_path / "run").stdout
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert list(config["rules"]) == ["mine"]
@@ -462,8 +465,9 @@ def test_bad_requests_get_an_answer(server: pages.Server) -> None:
     assert status(f"GET /contents?{token} HTTP/1.0\r\n\r\n") == "200"
 
 
-def test_a_folder_that_is_gone_is_reported(server: pages.Server) -> None:
+def test_a_file_in_the_place_of_the_folder_is_reported(server: pages.Server) -> None:
     shutil.rmtree(server.folders.path)
+    server.folders.path.write_text("")
     with pytest.raises(urllib.error.HTTPError, match="500"):
         fetch(server.url)
 
