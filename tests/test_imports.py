@@ -21,9 +21,10 @@ LEVELS = [
     ["networks", "problems"],
     ["runs"],
     ["engine"],
-    ["logging", "optim", "studies"],
-    ["trained"],
-    ["pages", "sklearn"],
+    ["logging", "optim", "tasks"],
+    ["comparing", "trained"],
+    ["pages", "reproduce", "sklearn"],
+    ["studies"],  # the old name of comparing and reproduce
     ["cli"],
     ["__main__"],
 ]

@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from dnasa import topology
+from dnasa.comparing import tuning
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.plots import save_figure
 from dnasa.problems import LeastSquares
+from dnasa.reproduce import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory
 from dnasa.rules import dnasa, schedules
-from dnasa.studies import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory, tuning
 
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
@@ -121,8 +122,9 @@ def test_gradients_of_the_guidance_problems_vanish_at_their_solutions() -> None:
 )
 def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On small data of the same shapes, with the network and the grid cut down."""
-    from dnasa import data, studies
-    from dnasa.studies import curves, fig3, fig4, tasks
+    from dnasa import data, reproduce
+    from dnasa.reproduce import curves, fig3, fig4
+    from dnasa.tasks import tasks
 
     generator = np.random.default_rng(0)
 
@@ -141,7 +143,7 @@ def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(fidelity, "QUICK_STEPS", 10)
     monkeypatch.setattr(fidelity, "SEEDS", {"a9a": 2})
     monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})
-    report = studies.figure(name).run(quick=True, progress=False)
+    report = reproduce.figure(name).run(quick=True, progress=False)
     (picture,) = report.save(tmp_path)
     assert picture.stat().st_size > 20_000
     assert any("D-NASA" in line for line in report.findings)
@@ -149,7 +151,8 @@ def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnasa.studies import fig3, tasks
+    from dnasa.reproduce import fig3
+    from dnasa.tasks import tasks
 
     def load(which: str, target: Any = None) -> NoReturn:
         raise InputError("put the file there")

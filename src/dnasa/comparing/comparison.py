@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from dnasa import tables
+from dnasa.comparing import drawing, tuning
+from dnasa.comparing.tuning import Selection
 from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
@@ -23,8 +25,6 @@ from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
 from dnasa.runs.result import Result
 from dnasa.statistics import VARIANT, curves, differences, final, over_seeds, start
-from dnasa.studies import drawing, tuning
-from dnasa.studies.tuning import Selection
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -32,4 +32,4 @@ def figure(name: str) -> Any:
     """The module of that figure."""
     choose("figure", name, FIGURES)
     with needed_by(f"The study {name}"):
-        return import_module(f"dnasa.studies.{name}")
+        return import_module(f"dnasa.reproduce.{name}")

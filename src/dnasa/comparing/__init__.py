@@ -1,0 +1,1 @@
+"""Comparisons: tuning, study files, and their tables and figures."""
