@@ -29,7 +29,7 @@ from dnasa.statistics import VARIANT, curves, differences, final, over_seeds, st
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
     from dnasa.topology import Changing, Topology
 
 __all__ = ["Comparison", "compare"]

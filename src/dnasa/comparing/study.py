@@ -21,7 +21,7 @@ from dnasa.statistics import final
 from dnasa.tasks.sources import make_source
 
 if TYPE_CHECKING:
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
 
 UNCOMPARED = ("checkpoint_every",)  # settings that do not change results

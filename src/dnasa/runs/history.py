@@ -18,7 +18,7 @@ from dnasa.runs.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
 
 EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run that ends there has diverged
 KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have

@@ -19,7 +19,7 @@ from dnasa.problems.robust_regression import RobustRegression
 if TYPE_CHECKING:
     from dnasa.data.dataset import Dataset, Site
     from dnasa.data.partitions import Shards
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
 
 CURVE_POINTS = 50
 UNEVEN = 10  # times as many rows at a site as at another
