@@ -63,7 +63,7 @@ def test_the_form_of_published_code_is_algorithm_2_for_one_node_and_one_tensor()
 def test_the_form_of_published_code_moves_every_tensor_by_eta() -> None:
     rule = fidelity.per_tensor(lambda t: 0.5, lambda t: 1.0, layout=(("a", (2, 2)), ("b", (3,)), ("c", (1,))))
     z = np.array([[3.0, 0, 4, 0, 1, 2, 2, -9]])
-    (x,) = rule.early(fidelity.State(0 * z, z), 0)
+    (x,) = rule.early_messages(fidelity.State(0 * z, z), 0)
     np.testing.assert_allclose(x, -0.5 * np.array([[0.6, 0, 0.8, 0, 1 / 3, 2 / 3, 2 / 3, -1]]))
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         problems,
         reproduce,
         sklearn,
-        tasks,
         topology,
         trained,
     )
@@ -56,7 +55,6 @@ __all__ = [
     "schedules",
     "sklearn",
     "solve",
-    "tasks",
     "topology",
     "trained",
     "unit",
@@ -74,7 +72,6 @@ LAZY = (
     "reproduce",
     "sklearn",
     "studies",  # deprecated
-    "tasks",
     "topology",
     "trained",
 )
