@@ -12,9 +12,9 @@ import dnasa
 from dnasa import topology
 from dnasa.core import InputError
 from dnasa.problems import Classification
-from dnasa.problems.batched import Models, cross_entropy
-from dnasa.problems.layers import MaxPool2d
 from dnasa.problems.models import lenet, perceptron
+from dnasa.problems.stacked.batched import Models, cross_entropy
+from dnasa.problems.stacked.layers import MaxPool2d
 
 
 class Residual(nn.Module):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dnasa.problems import gpu_kernels
-from dnasa.problems.batched import Models
+from dnasa.problems.stacked import gpu_kernels
+from dnasa.problems.stacked.batched import Models
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytest.importorskip("triton", reason="needs Triton")

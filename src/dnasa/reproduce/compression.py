@@ -22,8 +22,8 @@ from dnasa.core import choose
 from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
-from dnasa.problems.classification import Classification
 from dnasa.problems.problem import Problem
+from dnasa.problems.stacked.classification import Classification
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task, make_problem, with_data
 from dnasa.reproduce.networks import averages, chosen

@@ -22,7 +22,7 @@ from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.data.validation import validation_name
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
-from dnasa.problems.classification import Classification
+from dnasa.problems.stacked.classification import Classification
 from dnasa.reproduce.network_tasks import (
     CENTRAL,
     NODES,

@@ -101,6 +101,6 @@ def _power(channels: int) -> int:
 
 @cache
 def _kernels() -> Any:
-    from dnasa.problems import triton_kernels
+    from dnasa.problems.stacked import triton_kernels
 
     return triton_kernels

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from dnasa.problems import gpu_kernels
+from dnasa.problems.stacked import gpu_kernels
 
 Saved = Any
 

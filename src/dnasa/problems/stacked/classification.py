@@ -11,9 +11,9 @@ from torch import Tensor
 from dnasa.core import Array, InputError, Layout
 from dnasa.cuda_graphs import CudaGraphs
 from dnasa.data.validation import validation_name
-from dnasa.problems.batched import Models, cross_entropy
 from dnasa.problems.checksums import checksum
 from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards
+from dnasa.problems.stacked.batched import Models, cross_entropy
 
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 

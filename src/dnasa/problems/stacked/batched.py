@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dnasa.core import InputError, Layout
-from dnasa.problems import layers
-from dnasa.problems.layers import Layer
+from dnasa.problems.stacked import layers
+from dnasa.problems.stacked.layers import Layer
 
 INCREASING = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.LeakyReLU, nn.Hardtanh)  # these commute with the maximum
 ACTIVATIONS = (*INCREASING, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.Identity)
