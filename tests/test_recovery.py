@@ -20,7 +20,7 @@ from test_optim import backward, flat, model
 from torch.distributed import PrefixStore, TCPStore
 
 import dnasa
-from dnasa.core import Array, InputError, Network, ProcessLost, RunError
+from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks import elastic
 from dnasa.networks.elastic import Exchange, leave, open_store, serve
 from dnasa.networks.members import Member, Members
@@ -201,8 +201,7 @@ class Scripted:
             lambda a: a.mean(-2),
             range(1),
             allgather_text=positions,
-            survivors=self.network,
-            note=self.notes.append,
+            membership=Membership(self.notes.append, survivors=self.network),
         )
 
 

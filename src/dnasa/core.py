@@ -19,6 +19,7 @@ __all__ = [
     "InputError",
     "Interrupted",
     "Layout",
+    "Membership",
     "Messages",
     "Multiply",
     "Needs",
@@ -258,20 +259,49 @@ class Channel(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Membership:
+    """What changes when processes come and go; a network of one process has the defaults.
+
+    Attributes:
+        note: Names the call that all processes do next.
+        fail: Tells the others why this process stops.
+        survivors: After `ProcessLost`, connects the remaining processes and those that joined; None if losses end the run.
+        join: Lets a process that comes later in; None if it is in already.
+        admit: Allows others to join from now on.
+        next_call: What the other processes call next.
+    """
+
+    note: Callable[[str], None] = lambda call: None
+    fail: Callable[[str], None] = lambda reason: None
+    survivors: "Callable[[], Network] | None" = None
+    join: "Callable[[], Network] | None" = None
+    admit: Callable[[], None] = lambda: None
+    next_call: Callable[[], str] = lambda: "step"
+
+
+@dataclass(frozen=True)
 class Network:
-    """Who multiplies by W.
+    """What exchanges messages: the product with W, simulated or between processes.
 
-    `nodes` is the number of nodes in all, `multiply(messages, t)` the product with W of step t, and `mean(a)` the average
-    of `(..., k, m)` over all nodes, `(..., m)`, for metrics: rules never see it. That is enough for a network of one's own.
+    The first three fields are enough for a network of your own.
 
-    `channel` is how messages travel (None: as they are), `rounds` how often an exchange is repeated in a step, `topology`
-    the graph. `at(t)` is the product that channels use; `fixed_weights` is W itself where all of it is here and never
-    changes. Between real processes, `local_nodes` are the nodes of this one and `rank` its number; `allgather_text` gives
-    everyone's text, `gather` everyone's rows; `traffic` counts what was sent; `duplicate` makes a further network of the
-    same processes whose messages stay separate. When a process is lost, an exchange raises `ProcessLost`, and `survivors`
-    gives the network of the remaining ones, whose nodes' original numbers are `node_ids`, and of those that joined. A process
-    that comes later is not part of the network until it calls `join`, which the others `admit`. `note(call)` names the call
-    that all processes do next, `next_call` says what the others do next, `fail(reason)` tells the others why this one stops.
+    Attributes:
+        nodes: The number of nodes.
+        multiply: `multiply(messages, t)`, the product with W of step t.
+        mean: The average of `(..., k, m)` over all nodes, `(..., m)`, for metrics. Rules never see it.
+        local_nodes: The nodes of this process.
+        rank: The number of this process.
+        allgather_text: Everyone's text.
+        gather: Everyone's rows.
+        traffic: Counts what was sent.
+        rounds: Exchanges per step.
+        channel: How messages travel; None: as they are.
+        topology: The graph.
+        at: The product of step t that channels use.
+        duplicate: Makes another network of the same processes whose messages stay separate.
+        node_ids: The original numbers of the nodes, some of which may be lost.
+        fixed_weights: W, if this process holds all nodes and W never changes.
+        membership: What changes when processes come and go.
     """
 
     nodes: int
@@ -288,13 +318,8 @@ class Network:
     at: Callable[[int], Multiply] | None = None
     duplicate: "Callable[[], Network] | None" = None
     node_ids: Sequence[int] = None  # type: ignore[assignment]
-    survivors: "Callable[[], Network] | None" = None
     fixed_weights: Any = None
-    join: "Callable[[], Network] | None" = None
-    admit: Callable[[], None] = lambda: None
-    next_call: Callable[[], str] = lambda: "step"
-    note: Callable[[str], None] = lambda call: None
-    fail: Callable[[str], None] = lambda reason: None
+    membership: Membership = Membership()
 
     def __repr__(self) -> str:
         parts = [

@@ -155,7 +155,7 @@ class Run:
         except RunError:
             raise
         except Exception as error:
-            self.network.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
+            self.network.membership.fail(f"Rank {self.network.rank} stopped at step {self.t}: {error}")
             raise
 
     def _folder(self) -> RunFolder | None:
@@ -180,7 +180,7 @@ class Run:
                     self._warn_if_nothing_was_sent(stepper.snapshots)
                     return self.network.gather(self.recorder.answers(stepper.snapshots))
             except ProcessLost:
-                if self.network.survivors is None:
+                if self.network.membership.survivors is None:
                     raise
                 if not lost:
                     snapshots, lost = stepper.snapshots, True
@@ -272,7 +272,7 @@ class Run:
     def _continue_without_lost(self, snapshots: list[Snapshot], session: Session) -> list[Snapshot]:
         """The remaining processes agree on who they are and on the latest step any has reached, and restart from there."""
         before = self.recorder.network.node_ids  # another process may have been lost before all had continued
-        self.network = self.network.survivors()  # type: ignore[misc]
+        self.network = self.network.membership.survivors()  # type: ignore[misc]
         lost = sorted(set(before) - set(self.network.node_ids))
         self.t = max(int(text) for text in self.network.allgather_text(str(self.t)))
         self.recorder.continue_without(self.network, lost, self.t)

@@ -172,7 +172,7 @@ def _check_storage(options: Options, network: Network) -> None:
         whole("checkpoint_every", options.checkpoint_every)
         if options.folder is None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
-    if options.overlap and network.survivors is not None:
+    if options.overlap and network.membership.survivors is not None:
         raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
 
 

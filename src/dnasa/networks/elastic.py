@@ -17,7 +17,7 @@ import torch
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
-from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError
+from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks.members import POLL, Members
 from dnasa.networks.processes import Message, ProcessExchange, Traffic
 from dnasa.networks.torchdist import UNLIMITED, Waiter, as_tensor, first_line, gathered_texts, wait_for
@@ -266,14 +266,11 @@ class Exchange:
             shares=[range(i, i + 1) for i in range(len(here))],
             traffic=self.traffic,
         )
-        return replace(
-            exchange.network(),
-            survivors=self.survivors,
-            duplicate=self.duplicate,
-            fail=lambda reason: None,  # the others go on without this process
-            next_call=transport.next_call,
-            admit=self.admit,
+        network = exchange.network()
+        membership = Membership(  # without `fail`: the others go on without this process
+            network.membership.note, survivors=self.survivors, admit=self.admit, next_call=transport.next_call
         )
+        return replace(network, duplicate=self.duplicate, membership=membership)
 
     def survivors(self) -> Network:
         self.members.meet()
@@ -308,8 +305,7 @@ class Exchange:
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,
-            survivors=self.survivors,
-            join=self.join,
+            membership=Membership(survivors=self.survivors, join=self.join),
         )
 
     def duplicate(self) -> Network:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Messages, Network, RunError, named
+from dnasa.core import Array, Channel, InputError, Membership, Messages, Network, RunError, named
 from dnasa.networks.buffers import Buffers, make_buffers
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
@@ -138,13 +138,14 @@ class ProcessExchange:
             at=self.at,
             duplicate=self.duplicate,
             node_ids=self.node_ids,  # type: ignore[arg-type]
-            survivors=self.survivors if self.transport.survives else None,
-            **self._reports(),
+            membership=self._membership(),
         )
 
-    def _reports(self) -> dict[str, Any]:
-        monitor = self.transport.monitor
-        return {} if monitor is None else {"note": partial(monitor.note, str(self.transport.tag)), "fail": monitor.fail}
+    def _membership(self) -> Membership:
+        survivors, monitor = self.survivors if self.transport.survives else None, self.transport.monitor
+        if monitor is None:
+            return Membership(survivors=survivors)
+        return Membership(partial(monitor.note, str(self.transport.tag)), monitor.fail, survivors)
 
     def at(self, t: int) -> "Multiplier":
         key = t % self.topology.period if isinstance(self.topology, Changing) else 0

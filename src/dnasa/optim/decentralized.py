@@ -134,11 +134,11 @@ class Decentralized(torch.optim.Optimizer):
         self.snapshot = _without_memory(self._initial())  # what `t` steps gave, where they were loaded
         self.first_pass: FirstPass | None = None
         self.recovery = Recovery(self, self._settings() | {"the modules of the model": described(model)})
-        if network.join is not None:
+        if network.membership.join is not None:
             self.recovery.join()
             return
         self.recovery.begin(self._start)
-        self.network.admit()
+        self.network.membership.admit()
 
     @torch.no_grad()
     def _start(self) -> None:
@@ -516,7 +516,7 @@ class Decentralized(torch.optim.Optimizer):
             warnings.warn(f"{reason} All skip this step.", stacklevel=4)
             return False
         reason += " Check this process' batch and loss, or let all skip such steps: nonfinite='skip'."
-        self.network.fail(reason)
+        self.network.membership.fail(reason)
         raise RunError(reason)
 
     def _vote(self, active: bool, unusable: bool) -> tuple[bool, bool]:

@@ -50,9 +50,9 @@ class Recovery:
             try:
                 return start()
             except ProcessLost:
-                if self.opt.network.survivors is None:
+                if self.opt.network.membership.survivors is None:
                     raise
-            self.opt.network = self.opt.buffers.network = self.opt.network.survivors()
+            self.opt.network = self.opt.buffers.network = self.opt.network.membership.survivors()
 
     def together(self, name: Callable[[], str], work: Callable[[], T], missed: Callable[[], T]) -> T:
         """`work()`, or `missed()` if the others had done that call already when the network changed."""
@@ -63,12 +63,12 @@ class Recovery:
             try:
                 return work()
             except ProcessLost:
-                if self.opt.network.survivors is None:
+                if self.opt.network.membership.survivors is None:
                     raise
             except BaseException:
                 self.calls -= 1  # the user may catch it, and call again
                 raise
-            self._continue(self.opt.stopped(), self.opt.network.survivors)
+            self._continue(self.opt.stopped(), self.opt.network.membership.survivors)
         return missed()
 
     @contextmanager
@@ -77,7 +77,7 @@ class Recovery:
 
         A call that fails before its exchange leaves nothing behind; one that fails within it leaves messages behind.
         """
-        self.opt.network.note(self.name())
+        self.opt.network.membership.note(self.name())
         try:
             yield
         except (InputError, ProcessLost):
@@ -93,7 +93,7 @@ class Recovery:
 
     def join(self) -> None:
         """Take part from the next step on; before that the others may be in `averaged` or `consensus`."""
-        self._continue(self.opt.stopped(), self.opt.network.join, new=True)  # type: ignore[arg-type]
+        self._continue(self.opt.stopped(), self.opt.network.membership.join, new=True)  # type: ignore[arg-type]
         self.calls = self.resume_at - 1
         works = {"averaged": self.opt.means, "consensus": self.opt.distance}
         while not (call := self._next_call()).startswith("step"):
@@ -102,8 +102,8 @@ class Recovery:
     def _next_call(self) -> str:
         while True:
             with suppress(ProcessLost):
-                return self.opt.network.next_call()
-            self._continue(self.opt.stopped(), self.opt.network.survivors)  # type: ignore[arg-type]
+                return self.opt.network.membership.next_call()
+            self._continue(self.opt.stopped(), self.opt.network.membership.survivors)  # type: ignore[arg-type]
 
     def _continue(self, snapshot: Snapshot, connect: Callable[[], Network], new: bool = False) -> None:
         """Processes may be lost while the others agree: then they begin again."""
@@ -111,7 +111,7 @@ class Recovery:
         while True:
             with suppress(ProcessLost):
                 network = connect()
-                connect = network.survivors  # type: ignore[assignment]
+                connect = network.membership.survivors  # type: ignore[assignment]
                 positions = self._positions(network, new)
                 state = self._received(network, positions, snapshot.state)
                 break
