@@ -63,7 +63,7 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that could not continue through no mistake of the user's, such as a lost process."""
+    """A run that could not continue through no mistake of the user, such as a lost process."""
 
 
 class ProcessLost(RunError):
@@ -76,7 +76,7 @@ class Interrupted(RunError):
 
 @contextmanager
 def naming(what: Callable[[], str]) -> Iterator[None]:
-    """Around functions of the user's: what they raise becomes one line that names them, with the exception as its cause."""
+    """Around the user's functions: what they raise becomes one line that names them, with the exception as its cause."""
     try:
         yield
     except (InputError, RunError, MemoryError):
@@ -156,14 +156,14 @@ class Rule(NamedTuple):
     """What a node does in a step: gradients at `points`, messages, exchange, new state.
 
     - `init(x)` makes the state, a NamedTuple of arrays, x first.
-    - `send(state, gradients, t)` gives the messages to exchange and the state meanwhile; no messages, and nothing travels.
+    - `send(state, gradients, t)` gives the messages to exchange, if any, and the state until they arrive.
     - `receive(state, messages)` takes the mixed messages in the order sent, early ones first, and gives the next state.
     - `then` holds further exchanges of the same step, for methods that send on what they just received.
     - `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so the
       next gradient can be computed while the other messages travel.
     - `points(state, t)` says where gradients are wanted, all on the same sample.
     - `answer(state)` is what the user gets: x, or an average of iterates.
-    - `restart(state)` is applied when nodes left or joined; by default the rule starts anew at x.
+    - `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
     - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
     - `needs` says what the rule needs of W.
     - `form` declares a known form that the engine has a fast path for; set by `rules.forms.declare`.
@@ -245,7 +245,7 @@ class Channel(NamedTuple):
 
     `init(message)` makes the memory for a message, a tuple of arrays with a row for each node;
     `exchange(memory, messages, multiply, t)` gives the mixed messages and the memory after, an entry for each message.
-    What depends on chance is a function of (seed, t, node) alone. When nodes leave or join, memories start anew.
+    What depends on chance is a function of (seed, t, node) alone. When nodes leave or join, memories are reset.
     `settings` is what a resumed run must agree on; `size(message)` is the bytes of a node's row of this message on the wire.
     A channel whose memory is of one W only says `fixed_graph`: it is refused on a graph that changes.
     """
@@ -262,10 +262,10 @@ class Channel(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """Who multiplies by W.
+    """The communication network: it multiplies messages by W.
 
     `nodes` is the number of nodes in all, `multiply(messages, t)` the product with W of step t, and `mean(a)` the average
-    of `(..., k, m)` over all nodes, `(..., m)`, for metrics: rules never see it. That is enough for a network of one's own.
+    of `(..., k, m)` over all nodes, `(..., m)`, for metrics: rules never see it. Your own network needs no more.
 
     `channel` is how messages travel (None: as they are), `rounds` how often an exchange is repeated in a step, `topology`
     the graph. `at(t)` is the product that channels use; `fixed_weights` is W itself where all of it is here and never
@@ -326,7 +326,7 @@ class Sent:
     bytes: float = 0.0
 
     def add(self, network: Network, row: float, t: int) -> None:
-        """An exchange of step t in which every message holds so many bytes."""
+        """Count an exchange of step t in which every message holds `row` bytes."""
         graph = network.topology
         if graph is None:
             return

@@ -15,7 +15,7 @@ from dnasa.extras import needed_by
 class Codec(NamedTuple):
     """`encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype, `decode(payload, like, t)` back.
 
-    `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, alike at all nodes.
+    `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, the same at all nodes.
     `gamma` is CHOCO's default with this codec; None, where payloads can be mixed as they are (`without_memory`).
     """
 
@@ -31,7 +31,7 @@ class Codec(NamedTuple):
 
 BUILT_IN = ("topk", "randk", "8bit", "4bit", "sign")
 REGISTERED: dict[str, Callable[..., Codec]] = {}
-"""Codecs of the user's own, by name."""
+"""The user's codecs, by name."""
 
 
 def register(name: str, make: Callable[..., Codec]) -> None:

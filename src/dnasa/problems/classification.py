@@ -112,7 +112,7 @@ class Classification(Sharded):
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         rows = self._drawn(nodes, seeds, t)
         if x.is_cuda and x.dim() > 3 and self.models.stack and self.models.stack.shares:
-            runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows beside each other
+            runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows next to each other
             g = self._all_gradients(runs.reshape(-1, x.shape[-1]), rows.reshape(-1, self.batch))
             return g.view(runs.shape).movedim(-2, 0).reshape(x.shape)
         rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
@@ -142,7 +142,7 @@ class Classification(Sharded):
         return weight if self.class_weight is None else weight * self.class_weight[labels]
 
     def _models_in_budget(self, rows: int) -> int:
-        """How many models with so many rows each fit into the budget."""
+        """How many models with `rows` rows each fit into the budget."""
         return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
     def evaluate(

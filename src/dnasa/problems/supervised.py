@@ -349,7 +349,7 @@ class Supervised(Sharded):
         return torch.as_tensor(np.resize(rows, max(2, len(rows)))).to(self.device)  # batch norm needs two rows
 
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
-        """At least `batch` rows each, if there are so many: the statistics of fewer would differ from those in training."""
+        """At least `batch` rows each, if there are enough: the statistics of fewer would differ from those in training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
 
 

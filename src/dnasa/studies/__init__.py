@@ -22,7 +22,7 @@ FIGURES = {
     "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
     "finetuning": "the first steps from a trained network",
     "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
-    "guidance": "four problems with gradients of one's own: where D-NASA trails tuned methods, and where it does not",
+    "guidance": "four problems with your own gradients: where D-NASA trails tuned methods, and where it does not",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 """What `dnasa reproduce` makes, by name."""

@@ -27,7 +27,7 @@ FORMS = {  # what may follow a name, and how to write it
 
 
 def parse(text: str) -> tuple[str, list[str]]:
-    """The name, and what follows it; the name of a network of the user's own is "own"."""
+    """The name, and what follows it; the name of the user's own model is "own"."""
     if own_model.is_own(text):
         return "own", []
     name, _, rest = text.partition(":")

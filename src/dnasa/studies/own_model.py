@@ -1,4 +1,4 @@
-"""Networks of the user's own: `--model my_file.py:make`, where `make(inputs, outputs)` returns a torch module."""
+"""The user's models: `--model my_file.py:make`, where `make(inputs, outputs)` returns a torch module."""
 
 import re
 import sys

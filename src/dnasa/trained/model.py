@@ -18,7 +18,7 @@ BYTES = (127.5, 63.75)  # mean and scale of images of bytes: as_inputs, (x / 255
 
 
 class TrainedModel:
-    """Predicts for rows of the user's own: a frame with the columns of the training data, in any order, or an array.
+    """Predicts for the user's rows: a frame with the columns of the training data, in any order, or an array.
 
     `network` takes inputs that `encoding` has encoded and scaled. `kind` is that of the inputs: "numbers", "bytes" (images,
     0 to 255) or "tokens" (a text).
