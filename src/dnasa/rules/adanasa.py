@@ -1,4 +1,4 @@
-"""AdaNASA: tracked moving averages, second moments and a learned radius; for networks, with no stepsize to tune.
+"""AdaNASA: tracked moving averages, second moments and a learned radius; for deep models, with no stepsize to tune.
 
 What differs from D-NASA, with the measurements behind it, is on the page "Which rule when" of the documentation.
 """
