@@ -79,7 +79,7 @@ class Form(NamedTuple):
         return (s.y + z - s.z if self.tracked else z), z, s.v
 
     def messages(self, s: State, step: Array, y: Array, z: Array, m: Array, v: Array) -> tuple[Messages, State]:
-        """What is sent, and the state meanwhile, which holds the step in the place of x."""
+        """What is sent, and the state until messages arrive, which holds the step in the place of x."""
         return (s.x if self.mixed_first else s.x - step, y, m, v), State(step, y, z, m, v)
 
 

@@ -23,7 +23,7 @@ SEEDS = 5
 
 
 def make_history(runs: int, evaluations: int) -> pd.DataFrame:
-    """Curves of so many runs, all with five seeds and some diverged."""
+    """Curves of this many runs, all with five seeds and some diverged."""
     each = ceil((runs / SEEDS - 2) / (len(RULES) - 2))  # two of the rules need no stepsize
     lines = [variant for rule in RULES for variant in variants(rule, list(np.geomspace(1e-3, 10, each)))]
     rng = np.random.default_rng(0)

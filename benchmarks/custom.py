@@ -1,4 +1,4 @@
-"""Gradients of one's own: a step of `solve` against the same method written by hand, and how much longer it takes.
+"""Your own gradients: a step of `solve` against the same method written by hand, and how much longer it takes.
 
     OMP_NUM_THREADS=1 python -m benchmarks.custom
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.networks
 
-Also: what adding runs to a batch costs. Medians of interleaved measurements, so that noise affects all alike.
+Also: what adding runs to a batch costs. Medians of interleaved measurements, so that noise affects all equally.
 """
 
 import time

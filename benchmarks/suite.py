@@ -3,7 +3,7 @@
     python -m benchmarks.suite                 # a table, and benchmarks/results.json with the machine described
     python -m benchmarks.suite --check         # fails if a ratio is more than 30 % worse than in the committed results
 
-Ratios, because machines differ; medians of interleaved measurements, because noise then affects all alike.
+Ratios, because machines differ; medians of interleaved measurements, because noise then affects all equally.
 """
 
 import ctypes

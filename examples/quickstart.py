@@ -29,4 +29,4 @@ print(both.final().groupby(["rule", "eta"], dropna=False).test_accuracy.mean().t
 
 # The history, the iterates and a plot in one folder.
 run.save(folder)
-print(f"Saved {save_figure(run.plot(), folder / 'history.png')} and the history beside it.")
+print(f"Saved {save_figure(run.plot(), folder / 'history.png')} and the history next to it.")

@@ -200,7 +200,7 @@ def test_cross_entropy_is_torchs() -> None:
         (lambda: nn.LSTM(6, 3), "LSTM.*many models"),
         (lambda: nn.Linear(7, 3), r"does not take rows of shape \(6,\)"),
         (lambda: nn.Tanh(), "no parameters"),
-        (lambda: nn.Linear(6, 2), "Labels run from 0 to 2, but the network has 2 outputs"),
+        (lambda: nn.Linear(6, 2), "Labels run from 0 to 2, but the model has 2 outputs"),
         (
             lambda: nn.Sequential(nn.Linear(6, 3).requires_grad_(False), nn.Linear(3, 3)),
             "Parameter '0.weight' is frozen",

@@ -25,9 +25,9 @@ from dnasa.tasks import own_model
 
 ROOT = Path(__file__).parent.parent
 UNTESTABLE = [  # what we promise to do
-    'Please report a vulnerability in private: on GitHub, Security, "Report a vulnerability".',
-    "The newest release gets fixes.",
-    "Wherever a sentence below does not hold, it is a vulnerability.",
+    'Report vulnerabilities privately: on GitHub, open Security and choose "Report a vulnerability".',
+    "The latest release receives fixes.",
+    "If a statement below does not hold, that is a vulnerability.",
 ]
 TESTED = {
     "Configs, studies, run folders, checkpoints, trained models, tables and images are read as data, whoever wrote them.": [
@@ -48,18 +48,18 @@ TESTED = {
         "test_own_files.py::test_a_run_leaves_nothing_behind_that_is_not_on_its_list",
         "test_own_files.py::test_a_named_output_replaces_a_file_and_writes_into_a_pipe",
     ],
-    "It changes and deletes only files that it wrote, which `files.json` in the folder lists, with `--force` too.": [
+    "Even with `--force`, it changes and deletes only files that it wrote, which `files.json` in the folder lists.": [
         "test_own_files.py::test_a_folder_with_files_of_the_users_is_refused",
         "test_own_files.py::test_force_replaces_the_run_and_leaves_what_the_user_added",
         "test_own_files.py::test_a_file_is_listed_before_it_is_there",
     ],
-    "Nothing inside a run folder is followed through a symbolic link, or read unless it is a regular file.": [
+    "Inside a run folder, symbolic links are not followed and only regular files are read.": [
         "test_own_files.py::test_nothing_is_written_or_removed_behind_a_link_in_place_of_checkpoints",
         "test_own_files.py::test_nothing_is_written_behind_a_link_in_place_of_an_extension",
         "test_own_files.py::test_a_history_that_never_ends_is_damaged",
         "test_own_files.py::test_a_page_shows_no_file_from_elsewhere",
     ],
-    "A config can hold only options that a run stores, each of its own type; none of them names a file to write.": [
+    "A config can contain only options that a run stores, each with a value of its type; none of them names a file to write.": [
         "test_configs.py::test_a_config_holds_only_stored_options_of_the_right_type",
         "test_security.py::test_a_config_cannot_trust_itself",
     ],
@@ -77,36 +77,36 @@ TESTED = {
         "test_security.py::test_code_that_a_file_names_is_executed_if_the_user_names_it_too",
         "test_security.py::test_a_study_that_names_code_must_be_trusted",
     ],
-    "Otherwise one line names the file, and the command ends.": [
+    "Otherwise the command stops with one line that names the file.": [
         "test_security.py::test_code_that_a_file_names_is_refused",
     ],
-    "The path of such a file is printed on standard error before it is executed, with `--quiet` and `--log-json` too.": [
+    "The path of such a file is printed on standard error before it is executed, even with `--quiet` or `--log-json`.": [
         "test_security.py::test_code_that_a_file_names_is_executed_if_it_is_trusted",
     ],
-    "Of a Python file, the source is executed: a `__pycache__` beside it is neither read nor written.": [
+    "Only the source of a Python file is executed: a `__pycache__` next to it is neither read nor written.": [
         "test_security.py::test_bytecode_beside_a_file_is_neither_read_nor_written",
     ],
-    "`dnasa report`, `dnasa runs` and `dnasa watch` execute nothing of a folder.": [
+    "`dnasa report`, `dnasa runs` and `dnasa watch` execute no code from a folder.": [
         "test_security.py::test_reading_a_run_folder_executes_nothing",
     ],
     "The processes of a run trust each other.": [
         "test_recovery.py::test_whoever_reaches_the_store_can_read_it_and_write_to_it",
     ],
-    "Messages over MPI and torch.distributed are neither encrypted nor authenticated: run them in a network of your own "
-    "([docs/distributed.md](docs/distributed.md) says what listens where).": [
+    "Messages over MPI and torch.distributed are neither encrypted nor authenticated: run them on a private network "
+    "([docs/distributed.md](docs/distributed.md) lists what listens where).": [
         "test_recovery.py::test_whoever_reaches_the_store_can_read_it_and_write_to_it",
     ],
     "A value in the rendezvous store that cannot be read is ignored.": [
         "test_recovery.py::test_a_damaged_report_is_ignored",
         "test_recovery.py::test_damaged_values_in_the_store_are_replaced",
     ],
-    "`dnasa watch` listens on 127.0.0.1, and serves only those who know the token in the address that it prints.": [
+    "`dnasa watch` listens on 127.0.0.1 and serves only clients that know the token in the address it prints.": [
         "test_pages.py::test_a_watched_run_is_served_on_loopback_to_those_with_the_token",
     ],
-    "Requests that it cannot read get an answer that says so.": [
+    "It answers requests that it cannot read with an error.": [
         "test_pages.py::test_bad_requests_get_an_answer",
     ],
-    "In pages, the texts of a run folder are never read as HTML.": [
+    "Pages never interpret text from a run folder as HTML.": [
         "test_pages.py::test_nothing_in_a_run_folder_can_end_the_script_of_a_page",
     ],
 }

@@ -73,7 +73,7 @@ def like(a: Array, other: Array) -> Array:
 
 
 def stack(arrays: Sequence[Array]) -> Array:
-    """One array of several alike."""
+    """One array of several with the same shape."""
     if isinstance(arrays[0], np.ndarray):
         return np.stack(arrays)
     import torch

@@ -64,7 +64,7 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that could not continue through no mistake of the user's, such as a lost process."""
+    """A run that could not continue through no mistake of the user, such as a lost process."""
 
 
 class ProcessLost(RunError):
@@ -77,7 +77,7 @@ class Interrupted(RunError):
 
 @contextmanager
 def naming(what: Callable[[], str]) -> Iterator[None]:
-    """Around functions of the user's: what they raise becomes one line that names them, with the exception as its cause."""
+    """Around the user's functions: what they raise becomes one line that names them, with the exception as its cause."""
     try:
         yield
     except (InputError, RunError, MemoryError):
@@ -138,14 +138,14 @@ class Rule(NamedTuple):
     """What a node does in a step: gradients at `points`, messages, exchange, new state.
 
     - `init(x)` makes the state, a NamedTuple of arrays, x first.
-    - `send(state, gradients, t)` gives the messages to exchange and the state meanwhile; no messages, and nothing travels.
+    - `send(state, gradients, t)` gives the messages to exchange, if any, and the state until they arrive.
     - `receive(state, messages)` takes the mixed messages in the order sent, early ones first, and gives the next state.
     - `then` holds further exchanges of the same step, for methods that send on what they just received.
     - `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so the
       next gradient can be computed while the other messages travel.
     - `points(state, t)` says where gradients are wanted, all on the same sample.
     - `answer(state)` is what the user gets: x, or an average of iterates.
-    - `restart(state)` is applied when nodes left or joined; by default the rule starts anew at x.
+    - `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
     - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
     - `needs` says what the rule needs of W.
     - `form` declares a known form that the engine has a fast path for; set by `rules.forms.declare`.
@@ -243,7 +243,7 @@ class Channel(NamedTuple):
 
     `init(message)` makes the memory for a message, a tuple of arrays with a row for each node;
     `exchange(memory, messages, multiply, t)` gives the mixed messages and the memory after, an entry for each message.
-    What depends on chance is a function of (seed, t, node) alone. When nodes leave or join, memories start anew.
+    What depends on chance is a function of (seed, t, node) alone. When nodes leave or join, memories are reset.
     `settings` is what a resumed run must agree on; `size(message)` is the bytes of a node's row of this message on the wire.
     A channel whose memory is of one W only says `fixed_graph`: it is refused on a graph that changes.
     """
@@ -281,9 +281,9 @@ class Membership:
 
 @dataclass(frozen=True)
 class Network:
-    """What exchanges messages: the product with W, simulated or between processes.
+    """The communication network: it multiplies messages by W, simulated or between processes.
 
-    The first three fields are enough for a network of your own.
+    Your own network needs the first three fields only.
 
     Attributes:
         nodes: The number of nodes.
@@ -348,7 +348,7 @@ class Sent:
     bytes: float = 0.0
 
     def add(self, network: Network, row: float, t: int) -> None:
-        """An exchange of step t in which every message holds so many bytes."""
+        """Count an exchange of step t in which every message holds `row` bytes."""
         graph = network.topology
         if graph is None:
             return

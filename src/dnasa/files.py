@@ -103,7 +103,7 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
 
 
 class _Source(SourceFileLoader):
-    """Runs this code: a `__pycache__` beside the file is neither read nor written."""
+    """Runs this code: a `__pycache__` next to the file is neither read nor written."""
 
     def __init__(self, name: str, path: Path, code: bytes):
         super().__init__(name, str(path))

@@ -1,4 +1,4 @@
-"""Metrics to TensorBoard, Weights & Biases and MLflow: callbacks of `solve`, and `log` for training loops of one's own."""
+"""Metrics to TensorBoard, Weights & Biases and MLflow: callbacks of `solve`, and `log` for your own training loops."""
 
 import re
 import time

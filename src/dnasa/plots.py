@@ -238,7 +238,7 @@ def draw_history(history: "pd.DataFrame") -> "Figure":
 
 
 def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
-    """With a number for runs that are labelled alike."""
+    """With a number for runs that have the same label."""
     if history.empty:
         return history
     rows = statistics.labelled(history)

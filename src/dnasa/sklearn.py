@@ -96,7 +96,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
 
 
 class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
-    """A network that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
+    """A model that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
     at random. `class_weight` is None, "balanced" or a weight for each class, as in scikit-learn. `model_.to_torch()` is the
@@ -140,7 +140,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
 
 
 class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
-    """A network that predicts a number, trained with the squared error; parameters as in `dnasa train`.
+    """A model that predicts a number, trained with the squared error; parameters as in `dnasa train`.
 
     `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
     at random. `model_.to_torch()` is the trained network.

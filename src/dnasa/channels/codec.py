@@ -9,7 +9,7 @@ from dnasa.core import Array
 class Codec(NamedTuple):
     """`encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype, `decode(payload, like, t)` back.
 
-    `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, alike at all nodes.
+    `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, the same at all nodes.
     `gamma` is CHOCO's default with this codec; None, where payloads can be mixed as they are (`without_memory`).
     """
 

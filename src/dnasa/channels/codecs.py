@@ -148,7 +148,7 @@ def _blockwise(
     name: str,
     gamma: float,
 ) -> Codec:
-    """Every number as a code of so many bits; the scales of all blocks of a row, in bfloat16, come first."""
+    """Every number as a code of `bits` bits; the scales of all blocks of a row, in bfloat16, come first."""
 
     def blocks(a: Tensor) -> Tensor:
         return pad(a, (0, -a.shape[-1] % block)).unflatten(-1, (-1, block))

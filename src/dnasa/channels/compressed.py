@@ -13,7 +13,7 @@ from dnasa.extras import needed_by
 
 BUILT_IN = ("topk", "randk", "8bit", "4bit", "sign")
 REGISTERED: dict[str, Callable[..., Codec]] = {}
-"""Codecs of the user's own, by name."""
+"""The user's codecs, by name."""
 
 
 def register(name: str, make: Callable[..., Codec]) -> None:

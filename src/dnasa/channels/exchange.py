@@ -23,7 +23,7 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
 
 
 def check_memory(memory: Memory, messages: Messages, counts: range) -> None:
-    """For each message so many arrays of its shape: a rule may send others than before, a checkpoint may hold anything."""
+    """Check the arrays held for each message: a rule may send other messages than before, a checkpoint may hold anything."""
     for number, (message, arrays) in enumerate(zip(messages, memory, strict=True)):
         shapes = {tuple(a.shape) for a in arrays}
         if len(arrays) not in counts or shapes - {tuple(message.shape)}:

@@ -29,7 +29,7 @@ def faulty(
     Each link fails in a step with probability `drop`; each node is unreachable for a share `away` of the time, for 20 steps
     at a time, while it continues with its own data. The weight of a lost message stays with its sender; on an undirected
     graph a link fails both ways, so W stays symmetric and doubly stochastic. With `stale`, messages arrive at a node up to
-    so many steps late, drawn anew for every node and step (`delayed`). `message_dtype` casts to 16 bits.
+    `stale` steps late, drawn for every node and step (`delayed`). `message_dtype` casts to 16 bits.
     """
     for name, share in (("drop", drop), ("away", away)):
         if not 0 <= share < 1:

@@ -198,9 +198,9 @@ def compare(
     quiet: options.Quiet = False,
     log_json: options.LogJson = False,
 ) -> None:
-    """Run several rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA beside the best of each.
+    """Compare rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA next to the best of each.
 
-    Stepsizes are chosen on validation rows, a tenth of the training rows on which nobody trains, or, for streaming problems,
+    Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
     on other seeds; the results are those on the test rows.
     """
     from dnasa.comparing.comparison import compare as run_comparison
@@ -323,7 +323,7 @@ def show_data(
     shard_dir: options.ShardDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
 ) -> None:
-    """List the datasets, or show what was understood of one or of your own file, and how it is divided among nodes."""
+    """List the datasets, or show how one of them or your own file is read and divided among nodes."""
     from dnasa.cli.data import print_data
     from dnasa.tasks import datasets
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
-    """What was understood of the rows, and how they are divided; returns them and the table of the division."""
+    """Print how rows are read and divided; return them and the table of the division."""
     from dnasa.data import partition
     from dnasa.tasks import datasets, sources
 

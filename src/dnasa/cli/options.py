@@ -14,7 +14,7 @@ DataName = Annotated[
     typer.Option(
         "--data",
         help="digits, mnist, a9a, miniboone, covertype, cifar10, shakespeare, or a file or folder of your own: .csv, .tsv, "
-        ".txt, .npz, .npy, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is understood).",
+        ".txt, .npz, .npy, .parquet, .xlsx, LIBSVM, images by class (`dnasa data FILE` shows how it is read).",
     ),
 ]
 Target = Annotated[
@@ -29,14 +29,14 @@ Columns = Annotated[
 ]
 DropColumns = Annotated[str | None, typer.Option(help="Columns of your own table to leave out, as a,b,c.")]
 IdColumn = Annotated[
-    str | None, typer.Option(help="Column that names the rows: it is no input, and comes back with predictions.")
+    str | None, typer.Option(help="Column that names the rows: not an input, and repeated in predictions.")
 ]
 Separator = Annotated[
     str | None,
-    typer.Option(help="Separator of your own table: one character, tab or whitespace. Default: found out."),
+    typer.Option(help="Separator of your own table: one character, tab or whitespace. Default: detected."),
 ]
 NoHeader = Annotated[
-    bool, typer.Option("--no-header", help="The first line of your own table is a row. Default: found out.")
+    bool, typer.Option("--no-header", help="The first line of your own table is a row. Default: detected.")
 ]
 Task = Annotated[
     str | None,
@@ -99,11 +99,11 @@ Weights = Annotated[
 ]
 WeightsBy = Annotated[
     str | None,
-    typer.Option(help="rows: nodes count in proportion to their rows. Default: all alike."),
+    typer.Option(help="rows: nodes count in proportion to their rows. Default: all the same."),
 ]
 ClassWeight = Annotated[
     str | None,
-    typer.Option(help="balanced: in the training loss, each class counts the same, however few rows it has."),
+    typer.Option(help="balanced: in the training loss, each class counts the same, regardless of its number of rows."),
 ]
 RuleName = Annotated[str, typer.Option(help=f"Method: {', '.join(RULES)}, or a rule of a plugin.")]
 RuleNames = Annotated[
@@ -178,7 +178,7 @@ Seed = Annotated[
     int, typer.Option(help="Seed of the samples, the starting point and the partition; the first of several.")
 ]
 Seeds = Annotated[int, typer.Option(help="How many seeds to run side by side: seed, seed + 1, ...")]
-Evaluate = Annotated[int | None, typer.Option(help="Evaluate every so many steps. Default: 50 times or fewer.")]
+Evaluate = Annotated[int | None, typer.Option(help="Evaluate every N steps. Default: 50 times or fewer.")]
 Rounds = Annotated[int, typer.Option(help="Exchanges per step.")]
 Dtype = Annotated[str | None, typer.Option(help="float32 or float64. Default: float32 for data, else float64.")]
 Engine = Annotated[
@@ -210,19 +210,19 @@ ShardDir = Annotated[
     Path | None,
     typer.Option(
         help="Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
-        "its own nodes' files only."
+        "only the files of its own nodes."
     ),
 ]
 LocalAccuracy = Annotated[bool, typer.Option("--local-accuracy", help="Also test every node's own model at the end.")]
 Drop = Annotated[float, typer.Option(help="Simulated fault: each link fails in a step with this probability.")]
 Away = Annotated[float, typer.Option(help="Simulated fault: each node is unreachable for this share of the time.")]
-Stale = Annotated[int, typer.Option(help="Simulated fault: messages arrive up to so many steps late.")]
+Stale = Annotated[int, typer.Option(help="Simulated fault: messages arrive up to this many steps late.")]
 Survive = Annotated[
     bool, typer.Option("--survive", help="Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for config, history, checkpoints, iterates and figures.")]
 CheckpointEvery = Annotated[
-    int | None, typer.Option(help="Write a checkpoint every so many steps; `dnasa resume FOLDER` continues from it.")
+    int | None, typer.Option(help="Write a checkpoint every N steps; `dnasa resume FOLDER` continues from it.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the run that is in the folder.")]
 Tensorboard = Annotated[

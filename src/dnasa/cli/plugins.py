@@ -1,4 +1,4 @@
-"""Rules, graphs and compressors of the user's own.
+"""The user's rules, graphs and compressors.
 
 They come from files given with `--plugin`, and from installed packages with an entry point in `dnasa.rules`.
 """

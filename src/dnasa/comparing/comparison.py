@@ -336,7 +336,7 @@ class Runs:
         path = self.folder.own.inside(f"{name}/{LIST}").parent
         begun = "begun" if self.folder.resume and (path / "config.json").exists() else ""
         if self.network is not None and not self.network.simulated:
-            begun = self.network.allgather_text(begun)[0]  # the first process may have begun it meanwhile
+            begun = self.network.allgather_text(begun)[0]  # the first process may have begun it by now
         if self.network is None or self.network.rank == 0:
             self.folder.own.claim([f"{name}/{LIST}"])
         return RunFolder(path, {"part of": self.folder.path.name}, resume=bool(begun))

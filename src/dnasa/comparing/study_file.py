@@ -142,7 +142,7 @@ class Study(NamedTuple):
 
 
 def source_name(problem: str) -> str:
-    """Of a file of one's own, its name."""
+    """The name of the user's file."""
     return Path(problem).stem if Path(problem).suffix else problem
 
 

@@ -28,7 +28,7 @@ def load(
     """A known dataset by its name, or a file or folder by its path.
 
     `target` is the name of the target column or its position from 0, or several. Separator and header of a text table are
-    found out unless they are given; `task` is classification, regression or multilabel, by default what the target looks
+    detected unless they are given; `task` is classification, regression or multilabel, by default what the target looks
     like. A .txt file is a table if it looks like one, unless `text` says what it is; the `context` is that of texts. Inputs are
     all other columns, or `columns`, without `drop_columns` and the `id_column`, which comes back with predictions.
     """

@@ -1,4 +1,4 @@
-"""Tables in files: text with a separator and a header that are found out, Excel, LIBSVM, parquet, .npz and .npy."""
+"""Tables in files: text with a detected separator and header, Excel, LIBSVM, parquet, .npz and .npy."""
 
 import csv
 import gzip
@@ -20,7 +20,7 @@ from dnasa.extras import needed_by
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLE = 1 << 16  # bytes from which separator and header are found out
+SAMPLE = 1 << 16  # bytes from which separator and header are detected
 SEPARATORS = {";": "semicolon", "\t": "tab", ",": "comma", "|": "bar", " ": "whitespace"}  # in the order they are tried
 NAMED = {name: sign for sign, name in SEPARATORS.items()} | {"\\t": "\t", "space": " "}
 LIBSVM = re.compile(r"[+-]?[\d.eE+-]+(,[\d.]+)*(\s+\d+:\S+)+\s*")
@@ -159,7 +159,7 @@ def is_number(text: str) -> bool:
 
 
 class TextTable(NamedTuple):
-    """A table in a text file, and how it was understood."""
+    """A table in a text file, and how it was read."""
 
     frame: "pd.DataFrame"
     understood: dict[str, str]
@@ -173,7 +173,7 @@ def read_text_frame(
     target: Any = None,
     id_column: str | None = None,
 ) -> TextTable:
-    """Values with a separator between them; the header is found out unless `header` says whether there is one.
+    """Values with a separator between them; the header is detected unless `header` says whether there is one.
 
     The `id_column` is read as text, so that 007 stays 007.
     """
@@ -328,7 +328,7 @@ def read_npz(path: Path) -> tuple[Rows, Rows | None]:
 
 
 def read_npy(path: Path, target: Any) -> Rows:
-    """Inputs; the labels are in another .npy, `target`, or beside it in labels.npy or y.npy, or they are a column."""
+    """Inputs; the labels are in another .npy, `target`, or next to it in labels.npy or y.npy, or they are a column."""
     inputs, understood = load_array(path), {"format": "npy"}
     given = str(target).endswith(".npy")
     beside = [path.parent / name for name in ([target] if given else [f"{name}.npy" for name in ARRAYS["labels"]])]

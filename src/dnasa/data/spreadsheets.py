@@ -1,4 +1,4 @@
-"""Excel workbooks as text with commas, so that their cells are understood as those of a .csv file are."""
+"""Excel workbooks as text with commas, so that their cells are read as those of a .csv file are."""
 
 import csv
 import io

@@ -18,7 +18,7 @@ def read_rows(
 
     Those are a folder's images, or the `id_column` of a table.
 
-    A table may have further columns, such as the target. Separator and header are found out unless they are given.
+    A table may have further columns, such as the target. Separator and header are detected unless they are given.
     """
     if path.is_dir():
         return _images(path, encoding.shape)

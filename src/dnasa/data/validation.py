@@ -8,7 +8,7 @@ from dnasa.core import InputError
 from dnasa.data.dataset import Dataset
 from dnasa.data.partitions import Shards, partition
 
-SHARE = 10  # one row in so many
+SHARE = 10  # one row in this many
 
 
 def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:

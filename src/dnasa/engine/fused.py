@@ -21,7 +21,7 @@ GPU_TILE = 1024  # numbers of an array that a Triton program processes
 MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
 SMALL = 1 << 22  # numbers in an array up to which launching kernels takes a GPU longer than running them
 SCALED = 2  # kind of a step in `kernels.c`; 0 and 1 are D-NASA's family, plain and normalised
-CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core beside the arrays themselves
+CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core next to the arrays themselves
 
 
 def supports(rule: Rule, network: Network, state: State) -> bool:

@@ -369,7 +369,7 @@ static PyMethodDef methods[] = {
     {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},
-    {"threads", threads, METH_O, "The number of threads used for arrays of so many numbers."},
+    {"threads", threads, METH_O, "The number of threads used for arrays with this many numbers."},
     {NULL, NULL, 0, NULL},
 };
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "compiled", NULL, -1, methods};

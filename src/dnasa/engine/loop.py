@@ -311,7 +311,7 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
 
 @contextmanager
 def naming_step(t: int) -> Iterator[None]:
-    """Functions of the user's that are not given t: what is wrong with them is reported with the step."""
+    """The user's functions that are not given t: what is wrong with them is reported with the step."""
     try:
         yield
     except InputError as error:

@@ -114,7 +114,7 @@ def with_x(state: State, x: Array) -> State:
 
 
 class CudaStream:
-    """The exchange's own CUDA stream beside the gradient's; does nothing for arrays in main memory."""
+    """A CUDA stream for the exchange, next to the gradient's; does nothing for arrays in main memory."""
 
     def __init__(self, like: Array):
         self.stream = None

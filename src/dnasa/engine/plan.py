@@ -81,7 +81,7 @@ def make_plan(
 
 
 def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any]:
-    """Variants of named rules and rules of one's own, in the order given."""
+    """Variants of named rules, and the user's rules, in the order given."""
     given = [rule] if isinstance(rule, (str, Rule, Variant)) or not isinstance(rule, Iterable) else list(rule)
     named = distinct("rule", [name for name in given if not isinstance(name, (Rule, Variant))])
     if any(callable(name) for name in named):
@@ -281,7 +281,7 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
 def _points(
     problem: "Problem", topology: "Topology | Changing", seeds: Sequence[int], start: Array | None
 ) -> list[Array]:
-    """Where each seed begins: `(d,)`, or `(n, d)` for a start of one's own per node."""
+    """Where each seed begins: `(d,)`, or `(n, d)` for a different start at each node."""
     own = [problem.start(s) for s in seeds]
     if getattr(own[0], "ndim", None) != 1:
         what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__

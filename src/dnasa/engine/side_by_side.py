@@ -20,7 +20,7 @@ def make_stepper(
     overlap: bool = False,
     t: int = 0,
 ) -> Stepper:
-    """For one rule, or for several side by side, each of which owns so many entries of the first axis."""
+    """For one rule, or for several side by side, each of which owns a part of the first axis."""
     if overlap:
         if len(rules) > 1 or not rules[0].hides:
             raise InputError(

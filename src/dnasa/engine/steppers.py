@@ -133,7 +133,7 @@ def sending(send: Callable[..., tuple[Messages, State]], state: State, *args: An
     sent = send(state, *args)
     pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
     if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(state)):
-        raise InputError("A rule's send must return two things: a tuple of messages, and the state meanwhile.")
+        raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
     messages, after = sent
     return tuple(messages), after
 

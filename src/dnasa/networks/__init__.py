@@ -1,4 +1,4 @@
-"""Who multiplies by W: one file for each engine, each with `connect(topology, ...) -> Network`."""
+"""The engines that exchange messages, one file each, with `connect(topology, ...) -> Network`."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINES", "can_survive", "connect", "detect"]
 
 ENGINES = ("simulated", "mpi", "torch")
-"""Who multiplies by W: this process, MPI, or torch.distributed."""
+"""Exchanges between nodes: in this process, over MPI, or over torch.distributed."""
 LONGEST_TIMEOUT = 10_000_000
 MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 

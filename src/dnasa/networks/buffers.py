@@ -72,7 +72,7 @@ def make_buffers(
     outgoing: Sequence[tuple[int, np.ndarray | slice]],
     carries_cuda: bool,
 ) -> Buffers:
-    """For these payloads: so many rows from each peer, and these rows to each peer."""
+    """For these payloads: the number of rows from each peer, and the rows to each peer."""
     stacks, first = [], 0
     for (shape, dtype), same in groupby(payloads, key=lambda p: (tuple(p.shape), p.dtype)):
         count = len(list(same))

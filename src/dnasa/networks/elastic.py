@@ -64,7 +64,7 @@ def find_store(address: str | None) -> tuple[str, int]:
         if "MASTER_ADDR" not in os.environ:
             raise InputError(
                 "To survive lost processes, start them with torchrun, with mpirun --with-ft ulfm, or with "
-                "dnasa.connect(graph, join='HOST:29500') beside `dnasa rendezvous`."
+                "dnasa.connect(graph, join='HOST:29500') and `dnasa rendezvous`."
             )
         return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     host, colon, port = address.rpartition(":")

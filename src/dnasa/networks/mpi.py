@@ -239,7 +239,7 @@ class Transport:
             alive = comm.group.Translate_ranks(group=self.comm.group)
             link = Link(comm, repeats=self._repeats(alive))
             self._end_hanging(alive)
-            with suppress(ProcessLost):  # another one is lost meanwhile: then this communicator is shrunk in its turn
+            with suppress(ProcessLost):  # another one was lost: then this communicator is shrunk in turn
                 left = Transport(link, self.timeout, [self.shares[rank] for rank in alive], self.heartbeat)
                 atexit.unregister(self.leave)
                 atexit.register(left.leave)

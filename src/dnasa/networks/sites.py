@@ -62,7 +62,7 @@ class SiteTransport:
         self.is_first = dist.get_rank() == self.first
         self.across = Transport(shares, timeout, [ranks[0] for ranks in sites])
         self.tag, self.monitor = self.across.tag, self.across.monitor
-        self.within, _ = dist.new_subgroups_by_enumeration(sites)  # of our own: DDP may be using the user's meanwhile
+        self.within, _ = dist.new_subgroups_by_enumeration(sites)  # a group of our own: DDP may be using the user's
         self.carries_cuda = self.across.carries_cuda
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:

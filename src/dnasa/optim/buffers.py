@@ -46,7 +46,7 @@ class MixedBuffers:
         return mixed / total
 
     def receive(self) -> None:
-        """Each buffer moves by (W - I) times what was sent, so that what the model has added meanwhile stays."""
+        """Each buffer moves by (W - I) times what was sent, so that what the model has added since then stays."""
         if self.in_flight is not None:
             (sent, future), self.in_flight = self.in_flight, None
             tensors = self.tensors

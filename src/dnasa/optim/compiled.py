@@ -19,7 +19,7 @@ MIN_PARAMETERS = 1 << 20  # from which on compiling the update pays
 
 
 class Made(NamedTuple):
-    """A rule, and how to make it again with other schedules (nothing, for a rule of the user's own)."""
+    """A rule, and how to make it again with other schedules (nothing, for the user's own rule)."""
 
     name: str
     rule: Rule

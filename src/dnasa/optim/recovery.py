@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class Recovery:
-    """Does the calls that all nodes do together, again when the network has changed meanwhile.
+    """Makes the calls that all nodes make together, and repeats them if the network changes in between.
 
     The processes that are left, and those that join, continue at the latest call that any of them has reached. Who was behind
     it leaves out what the others have done already: those steps are lost. All restart the rule where they are.

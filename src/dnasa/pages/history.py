@@ -70,7 +70,7 @@ class History:
         self.count += 1
 
     def _name(self, row: dict[str, Any]) -> str:
-        """As in plots; runs that would be named alike are numbered."""
+        """As in plots; runs with the same name are numbered."""
         seed, eta = short(row.get("seed")), row.get("eta")
         taken = {(line["name"], line["seed"]) for line in self.lines.values()}
         variant = row.get("rule"), row.get("schedule"), _float(eta)

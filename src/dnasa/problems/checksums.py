@@ -57,7 +57,7 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What the checksum of a value is made of, beside its type."""
+    """What the checksum of a value is made of, in addition to its type."""
     if isinstance(value, (tuple, list)):
         yield from value
     elif isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The networks of the paper, the small one behind the default data, a residual net and a character GPT."""
+"""The models of the paper, the small one behind the default data, a residual net and a character GPT."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A network that predicts a number, trained on rows that are divided among the nodes."""
+"""A model that predicts a number, trained on rows that are divided among the nodes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What problems have in common whose rows of data are divided among the nodes and whose model is a torch network."""
+"""What problems have in common whose rows of data are divided among the nodes and whose model is a torch module."""
 
 import copy
 import threading
@@ -143,7 +143,7 @@ class Sharded(Problem):
         return module.to(self.device, self.dtype)
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
-        """A network with these trained parameters, as it is tested; `statistics` are those of batch norm."""
+        """The model with these trained parameters, as it is tested; `statistics` are those of batch norm."""
         module = self._seeded(0).eval()
         nn.utils.vector_to_parameters(point, [part for part in module.parameters() if part.requires_grad])
         return module

@@ -50,9 +50,9 @@ class WeightedCrossEntropy(nn.Module):
 class Supervised(Sharded):
     """min (1/n) sum_i mean over node i's rows of `loss(model(inputs), targets)`, the mean over a batch.
 
-    `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
+    `model` creates the module, with another initialisation for each seed, the same at all nodes; or it is a module whose
     parameters every seed starts from. Parameters with `requires_grad=False` are not trained; these, and buffers, are those
-    of the first network created. `shards[i]` are node i's rows of `data` (empty where another process holds them), or a
+    of the first module created. `shards[i]` are node i's rows of `data` (empty where another process holds them), or a
     function of the seed that returns them; a step draws `batch` of them with replacement. Inputs of type uint8 are images: x
     becomes (x / 255 - 0.5) / 0.25.
 
@@ -195,7 +195,7 @@ class Supervised(Sharded):
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
         module, sizes = super().network(point), self.module.statistic_sizes
         if sizes and statistics is None:
-            raise InputError("A network with batch norm needs its statistics: train it with this version of dnasa.")
+            raise InputError("A model with batch norm needs its statistics: train it with this version of dnasa.")
         if statistics is not None:
             pieces = statistics.split(list(sizes.values()))
             module.load_state_dict(dict(zip(sizes, pieces, strict=True)), strict=False)
@@ -349,7 +349,7 @@ class Supervised(Sharded):
         return torch.as_tensor(np.resize(rows, max(2, len(rows)))).to(self.device)  # batch norm needs two rows
 
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
-        """At least `batch` rows each, if there are so many: the statistics of fewer would differ from those in training."""
+        """At least `batch` rows each, if there are enough: the statistics of fewer would differ from those in training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
 
 

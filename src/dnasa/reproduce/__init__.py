@@ -18,11 +18,11 @@ FIGURES = {
     "heterogeneity": "accuracy of each method when the nodes' data differ",
     "faults": "accuracy of each method with lost messages, unreachable nodes and late messages",
     "compression": "accuracy against bytes for every compression of messages",
-    "networks": "AdaNASA and D-NASA, untuned, against tuned methods on networks that people train",
+    "networks": "AdaNASA and D-NASA, untuned, against tuned methods on models that people train",
     "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
-    "finetuning": "the first steps from a trained network",
+    "finetuning": "the first steps from a trained model",
     "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
-    "guidance": "four problems with gradients of one's own: where D-NASA trails tuned methods, and where it does not",
+    "guidance": "four problems with your own gradients: where D-NASA trails tuned methods, and where it does not",
     "theory": "the rates of the fixed-stepsize theorem, measured",
 }
 """What `dnasa reproduce` makes, by name."""

@@ -1,6 +1,6 @@
 """Beyond the paper: accuracy against bytes for every compression of messages, and how much gamma matters.
 
-The stepsizes of D-SGD and D-SGT are chosen on validation rows for each compression anew; D-NASA and AdaNASA have none, and
+The stepsizes of D-SGD and D-SGT are chosen on validation rows for each compression; D-NASA and AdaNASA have none, and
 gamma is the default. The nodes' data differ much, so that little is learned without exchanges.
 """
 

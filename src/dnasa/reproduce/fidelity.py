@@ -84,7 +84,7 @@ def histories(data: str, steps: int, progress: bool | None, device: str) -> pd.D
 
 
 def table(history: pd.DataFrame) -> pd.DataFrame:
-    """The last evaluation of every form, beside the published one."""
+    """The last evaluation of every form, next to the published one."""
     last = history[history.step == history.step.max()]
     rows = last.groupby(["data", "form"], sort=False)[list(METRICS)].mean().reset_index()
     published = [PUBLISHED[data] for data in rows.data]

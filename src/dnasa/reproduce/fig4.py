@@ -1,4 +1,4 @@
-"""Figure 4: test accuracy against the stepsize for a9a on four graphs, each beside a drawing of its graph."""
+"""Figure 4: test accuracy against the stepsize for a9a on four graphs, each next to a drawing of its graph."""
 
 from dnasa import topology
 from dnasa.plots import draw_topology, panels

@@ -1,6 +1,6 @@
-"""Beyond the paper: the first steps from a trained network, on all of its parameters and on a part of them.
+"""Beyond the paper: the first steps from a trained model, on all of its parameters and on a part of them.
 
-AdaNASA trains a network. Then each rule starts from its weights, on the same data and on another partition of it. Partial
+AdaNASA trains a model. Then each rule starts from its weights, on the same data and on another partition of it. Partial
 training, as with adapters, is of the last layer and all biases; the other parameters are constant.
 """
 
@@ -28,7 +28,7 @@ from dnasa.tasks import models
 
 RULES = ("adanasa", "dnasa", "dadam")
 ETAS = (1e-4, 1e-3)  # of D-Adam
-EARLY = 50  # steps in which the network must not be harmed
+EARLY = 50  # steps in which the model must not be harmed
 MOST = 2.0  # points that it may lose in them
 TRAINED = ("all parameters", "last layer and biases")
 PARTITIONS = {"same data": "iid", "another partition": "dirichlet(0.1)"}
@@ -116,7 +116,7 @@ def continued(study: Study, task: Task, data: Dataset, weights: Tensor, trained:
 
 
 def of_last_layer(task: Task, data: Dataset, shards: list[np.ndarray], weights: Tensor, device: str) -> Sharded:
-    """The network with these parameters, of which the last layer and all biases are trained."""
+    """The model with these parameters, of which the last layer and all biases are trained."""
     network = models.make(task.model or models.default(data), data)()
     vector_to_parameters(weights.cpu(), network.parameters())
     last = [part for part in network.modules() if isinstance(part, nn.Linear)][-1]

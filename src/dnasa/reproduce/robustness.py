@@ -1,7 +1,7 @@
 """Beyond the paper: how much AdaNASA's result changes with nodes, steps, graph, partition, scale of the loss and first radius.
 
 Each entry differs from the default of its column in one respect. The batch of a node is constant, so the number of nodes
-also changes the total batch. D-NASA is run beside it: what changes for both is due to the task rather than the rule.
+also changes the total batch. D-NASA is run next to it: what changes for both is due to the task rather than the rule.
 """
 
 from functools import partial

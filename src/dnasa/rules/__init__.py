@@ -1,4 +1,4 @@
-"""The methods, one file each; `register` adds one's own to those that can be used by name."""
+"""The methods, one file each; `register` adds your own to those that can be used by name."""
 
 from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2

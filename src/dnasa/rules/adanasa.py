@@ -1,4 +1,4 @@
-"""AdaNASA: tracked moving averages, second moments and a learned radius; for networks, with no stepsize to tune.
+"""AdaNASA: tracked moving averages, second moments and a learned radius; for deep models, with no stepsize to tune.
 
 What differs from D-NASA, with the measurements behind it, is on the page "Which rule when" of the documentation.
 """
@@ -10,9 +10,9 @@ from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule
 from dnasa.rules.forms import ScaledAverage, declare
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
-GROWTH = 3.0  # eta is at most so many radii
+GROWTH = 3.0  # eta is at most this many radii
 NEEDS = Needs(doubly_stochastic=True)  # the radius is that of x itself, which push-sum scales
-SAMPLE = 10_000  # the radius is learned from at least so many coordinates, if there are as many
+SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
 
 
 class State(NamedTuple):
@@ -22,7 +22,7 @@ class State(NamedTuple):
     m: Array  # second moments of the gradients, mixed
     start: Array  # x at the start, at a sample of the coordinates
     way: Array  # sum of the scaled gradients there, weighted by the steps
-    back: Array  # sum of their inner products with the way back to the start, weighted alike
+    back: Array  # sum of their inner products with the way back to the start, with the same weights
     r: Array  # radius: a lower bound of the distance to go
     average: Array  # of the iterates; empty where the last one is the answer
 

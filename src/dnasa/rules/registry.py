@@ -36,7 +36,7 @@ Schedules = Callable[[int, Any, Any], tuple[Schedule, ...]]
 class Stated:
     """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts.
 
-    `needs_steps` says whether they depend on the number of steps T; None: not declared, and found out when T is used without
+    `needs_steps` says whether they depend on the number of steps T; None: not declared, and detected when T is used without
     being known. Those that are 0 from step T on say `ends`.
     """
 
@@ -265,7 +265,7 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
 def groups(
     runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None = None
 ) -> list[Group]:
-    """One rule for neighbouring variants of the same method; rules of one's own each by themselves."""
+    """One rule for neighbouring variants of the same method; the user's rules one by one."""
     if prox is not None and any(isinstance(run, Rule) for run in runs):
         raise InputError("A rule of your own must be given prox by its maker: register it with takes_prox=True.")
     several = sum(isinstance(run, Rule) for run in runs) > 1

@@ -74,7 +74,7 @@ def linear(eta: float, T: int) -> Schedule:
 
 
 def warm_up(t: int, length: float) -> float:
-    """From 0 to 1 in so many steps, then 1."""
+    """From 0 to 1 in the given number of steps, then 1."""
     return min(1.0, (t + 1) / length)
 
 

@@ -54,7 +54,7 @@ class Recorder:
         self.problem, self.network, self.groups, self.seeds = problem, network, groups, seeds
         self.own_metrics, self.node_weights, self.epoch = own_metrics, node_weights, epoch
         self.variants: list[Variant] = [variant for group in groups for variant in group.variants]
-        self.periods = [(0, network.nodes)]  # from which step on there are so many nodes
+        self.periods = [(0, network.nodes)]  # (step, number of nodes from there on)
         self.lost: list[dict[str, Any]] = []
         self.diverged = np.full((len(self.variants), len(seeds)), -1)  # the step
         self.diverged_node = self.diverged.copy()

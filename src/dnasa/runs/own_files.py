@@ -87,7 +87,7 @@ class OwnFiles:
         self._store((self.names() - self.removed) | set(names))
 
     def check_free(self, names: Iterable[str]) -> None:
-        """That none of these is a file of the user's."""
+        """Check that none of these is a user's file."""
         for name in set(names) - self.names():
             if os.path.lexists(self.inside(name)):
                 raise self._not_ours(name)

@@ -79,7 +79,7 @@ class Result:
     def save(self, path: str | Path) -> Path:
         """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder.
 
-        Files of an earlier call, which `files.json` lists, are replaced; a file of the user's with such a name is an error.
+        Files of an earlier call, which `files.json` lists, are replaced; a user's file with such a name is an error.
         """
         from safetensors.numpy import save as serialised
 

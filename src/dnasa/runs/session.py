@@ -1,6 +1,6 @@
 """What a run does with its folder: checkpoints when due, a stop on request, and everything restored when it is resumed.
 
-All processes call it alike; the first of them writes.
+All processes make the same calls; the first of them writes.
 """
 
 import json

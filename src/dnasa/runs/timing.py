@@ -17,7 +17,7 @@ now = time.perf_counter
 class Timeline:
     """Seconds spent in gradients, exchanges, rules and evaluations; with `trace`, also when, for the first steps.
 
-    Exchanges in a thread of their own (`thread=1`) run beside other work; the time the run waited for them is `waiting`.
+    Exchanges in a thread of their own (`thread=1`) run during other work; the time the run waited for them is `waiting`.
     """
 
     def __init__(self, rank: int = 0, trace: bool = False):

@@ -1,4 +1,4 @@
-"""Known datasets, what was understood of the user's own, and how rows are divided among the nodes: tables and a plot."""
+"""Known datasets, how the user's own were read, and how rows are divided among the nodes: tables and a plot."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_CLASSES = 40  # that are listed
-ALL_NODES = 16  # up to so many, a plot names each
+ALL_NODES = 16  # up to this number, a plot names each
 
 
 def datasets() -> pd.DataFrame:
@@ -62,7 +62,7 @@ def _shares(data: Dataset) -> str:
 
 
 def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
-    """What was understood of a file or folder: `how` it was read, its target, and what was done to its columns."""
+    """How a file or folder was read: `how`, its target, and what was done to its columns."""
     made = data.encoding
     assert made is not None
     counts = [sum(feature.kind == kind for feature in made.features) for kind in ("number", "text")]

@@ -1,4 +1,4 @@
-"""Networks by name, as `--model` takes them, and the default for each kind of data."""
+"""Models by name, as `--model` takes them, and the default for each kind of data."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,7 @@ FORMS = {  # what may follow a name, and how to write it
 
 
 def parse(text: str) -> tuple[str, list[str]]:
-    """The name, and what follows it; the name of a network of the user's own is "own"."""
+    """The name, and what follows it; the name of the user's own model is "own"."""
     if own_model.is_own(text):
         return "own", []
     name, _, rest = text.partition(":")
@@ -63,13 +63,13 @@ def default(rows: Dataset) -> str:
         return "resnet"
     if rows.inputs.ndim != 2:
         raise InputError(
-            f"There is no default network for inputs of shape {rows.inputs.shape[1:]}: use Supervised with your own."
+            f"There is no default model for inputs of shape {rows.inputs.shape[1:]}: use Supervised with your own."
         )
     return "mlp:32" if (rows.name, rows.source) == ("digits", "scikit-learn") else "mlp:64"
 
 
 def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
-    """The network for this data; an error says why it does not fit."""
+    """The model for this data; an error says why it does not fit."""
     name, _ = parse(text)
     if name != "own" and (name == "gpt") != bool(rows.vocabulary):
         raise InputError(f"gpt is the model for text, and for nothing else: leave --model out for {rows.name}.")
@@ -80,7 +80,7 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
 
 
 def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn.Module]:
-    """The network for inputs of this shape; `data` is their name in an error."""
+    """The model for inputs of this shape; `data` is their name in an error."""
     name, words = parse(text)
     if name == "own":
         return own_model.maker(text, shape, outputs)

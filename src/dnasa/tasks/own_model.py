@@ -1,4 +1,4 @@
-"""Networks of the user's own: `--model my_file.py:make`, where `make(inputs, outputs)` returns a torch module."""
+"""The user's models: `--model my_file.py:make`, where `make(inputs, outputs)` returns a torch module."""
 
 import re
 import sys
@@ -50,7 +50,7 @@ def maker(text: str, shape: Sequence[int], outputs: int, code: bytes | None = No
 
 
 def check_outputs(text: str, made: Callable[[], nn.Module], rows: np.ndarray, outputs: int) -> None:
-    """Refuse a network with another number of outputs, which might train all the same. Other errors come with the loss."""
+    """Refuse a model with another number of outputs, which might train all the same. Other errors come with the loss."""
     inputs = torch.as_tensor(rows)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         network = made().eval()
@@ -61,7 +61,7 @@ def check_outputs(text: str, made: Callable[[], nn.Module], rows: np.ndarray, ou
     if isinstance(found, torch.Tensor) and len(rows) and found.shape[-1:] != (outputs,):
         path, name = parts(text)
         shape = f"outputs of shape {tuple(found.shape[1:])} for a row"
-        raise InputError(f"The network of {name} in {path} has {shape}, not {outputs}: use the argument outputs.")
+        raise InputError(f"The model of {name} in {path} has {shape}, not {outputs}: use the argument outputs.")
 
 
 def source(text: str) -> bytes:

@@ -164,7 +164,7 @@ def text_options(model: str | None) -> tuple[bool | None, int]:
 
 
 def reading_options(given: SimpleNamespace) -> dict[str, Any]:
-    """How files of the user's own are read."""
+    """How the user's files are read."""
     return {
         "separator": given.separator,
         "header": False if given.no_header else None,
@@ -177,7 +177,7 @@ def reading_options(given: SimpleNamespace) -> dict[str, Any]:
 
 
 def preparation(rows: "Dataset") -> list[str]:
-    """What was done to rows of the user's own, in sentences."""
+    """What was done to the user's rows, in sentences."""
     made = rows.encoding
     if made is None:
         return []

@@ -1,4 +1,4 @@
-"""A trained network together with what its inputs and outputs mean."""
+"""A trained model together with what its inputs and outputs mean."""
 
 import copy
 import warnings
@@ -18,7 +18,7 @@ BYTES = (127.5, 63.75)  # mean and scale of images of bytes: as_inputs, (x / 255
 
 
 class TrainedModel:
-    """Predicts for rows of the user's own: a frame with the columns of the training data, in any order, or an array.
+    """Predicts for the user's rows: a frame with the columns of the training data, in any order, or an array.
 
     `network` takes inputs that `encoding` has encoded and scaled. `kind` is that of the inputs: "numbers", "bytes" (images,
     0 to 255) or "tokens" (a text).
@@ -74,7 +74,7 @@ class TrainedModel:
     def check_takes_rows(self) -> None:
         """Refuse a model of a text, which has no rows to predict."""
         if self.kind == "tokens":
-            raise InputError("This model continues a text and predicts no rows: use its network, .to_torch().")
+            raise InputError("This model continues a text and predicts no rows: use its torch module, .to_torch().")
 
     def _outputs(self, rows: Any) -> np.ndarray:
         self.check_takes_rows()
@@ -85,7 +85,7 @@ class TrainedModel:
         return self.outputs(self.encoding.transform(rows))
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
-        """The network's outputs for inputs that are encoded and scaled, `(rows, outputs)` in double precision."""
+        """The model's outputs for inputs that are encoded and scaled, `(rows, outputs)` in double precision."""
         with torch.no_grad():
             parts = [self.network(part).double().cpu().numpy() for part in self._parts(inputs)]
         return np.concatenate(parts)[:, : self.encoding.outputs]
@@ -97,13 +97,13 @@ class TrainedModel:
             yield part.to(device, self.dtype if part.is_floating_point() else part.dtype)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """Of each class (or label), from the outputs of the network."""
+        """Of each class (or label), from the outputs of the model."""
         logits = torch.from_numpy(outputs)
         return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
 
 
 class Scaled(nn.Module):
-    """A network that takes inputs before they are scaled, and gives values in the units of the target."""
+    """A module that takes inputs before they are scaled, and gives values in the units of the target."""
 
     mean: Tensor | None
     scale: Tensor

@@ -165,7 +165,7 @@ def _draw_matrix(axis: "Axes", evaluation: Evaluation) -> None:
     axis.figure.colorbar(image, ax=axis, label="share of the true class")
     if len(names) <= MOST:
         labels = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
-        upright = max(map(len, labels)) * len(labels) < 32  # they fit beside each other
+        upright = max(map(len, labels)) * len(labels) < 32  # they fit next to each other
         axis.set_xticks(range(len(names)), labels, rotation=0 if upright else 90)
         axis.set_yticks(range(len(names)), labels)
         for i, j in np.argwhere(counts):

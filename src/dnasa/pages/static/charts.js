@@ -19,7 +19,7 @@ function visible(colour) {
 
 // uPlot wants one column of x for all lines: the values that any of them has.
 function aligned(lines, axis, metric, log) {
-  const drawable = (y, step) => y !== null && !(log && y <= 0) && !(metric === "consensus" && step === 0); // all nodes begin alike
+  const drawable = (y, step) => y !== null && !(log && y <= 0) && !(metric === "consensus" && step === 0); // all nodes begin at the same point
   const columns = lines.map((line) => line.columns[axis] ?? []);
   const shared = columns.every((x) => equal(x, columns[0]));
   const values = lines.map((line) => (line.columns[metric] ?? []).map((y, i) => (drawable(y, line.columns.step[i]) ? y : null)));

@@ -1,6 +1,6 @@
-"""Many copies of one network at once, each with its own parameters and its own batch.
+"""Many copies of one model at once, each with its own parameters and its own batch.
 
-A sequential network of known layers runs layer by layer for all copies (`layers.py`), any other through torch's vmap.
+A sequential model of known layers runs layer by layer for all copies (`layers.py`), any other through torch's vmap.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class Models:
-    """Many copies of one network, layer by layer where its layers are known and by torch's vmap otherwise."""
+    """Many copies of one model, layer by layer where its layers are known and by torch's vmap otherwise."""
 
     def __init__(self, module: nn.Module):
         check(module)
@@ -81,13 +81,13 @@ class Models:
         return self.stack.gradient(flat, x, at_logits)
 
     def footprint(self, point: Tensor, x: Tensor) -> int:
-        """Approximate bytes that the gradient of one model at one row needs; also checks that the network runs."""
+        """Approximate bytes that the gradient of one model at one row needs; also checks that the model runs."""
         try:
             self.gradient(point[None], x[None], torch.zeros(1, 1, dtype=torch.long, device=x.device), 1.0)
             numbers = self.stack.footprint(point[None], x[None]) if self.stack else self._saved_by_autograd(point, x)
         except RuntimeError as error:
             line = str(error).splitlines()[0]
-            raise InputError(f"This network does not take rows of shape {tuple(x.shape[1:])}: {line}") from error
+            raise InputError(f"This model does not take rows of shape {tuple(x.shape[1:])}: {line}") from error
         return numbers * point.element_size()
 
     def _saved_by_autograd(self, point: Tensor, x: Tensor) -> int:
@@ -109,16 +109,16 @@ def check(module: nn.Module) -> None:
         inactive = isinstance(part, (NORMS, DROPOUT)) and (not part.training or getattr(part, "p", 1) == 0)
         for kind, why in UNSUPPORTED.items():
             if isinstance(part, kind) and not inactive:
-                raise InputError(f"Layer '{name or 'network'}' ({type(part).__name__}) {why}.")
+                raise InputError(f"Layer '{name or 'model'}' ({type(part).__name__}) {why}.")
     frozen = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
     if frozen:
         raise InputError(f"Parameter '{frozen[0]}' is frozen; all parameters are trained: make it a buffer instead.")
     if not any(True for _ in module.parameters()):
-        raise InputError("The network has no parameters to train.")
+        raise InputError("The model has no parameters to train.")
 
 
 class Stack:
-    """The layers of a sequential network, for any number of models at once."""
+    """The layers of a sequential model, for any number of models at once."""
 
     def __init__(self, sequence: list[Layer]):
         self.layers = sequence
@@ -150,7 +150,7 @@ class Stack:
     def gradient(self, flat: Tensor, x: Tensor, loss_gradient: Callable[[Tensor], Tensor]) -> Tensor:
         """(R, d); `loss_gradient` gives the gradient of each model's loss at its logits.
 
-        Where the network `shares`, `x` may have fewer entries than there are models: each is that of as many consecutive ones.
+        Where the model `shares`, `x` may have fewer entries than there are models: each is that of as many consecutive ones.
         """
         g, saved, x = torch.empty_like(flat), [], self._shared(x)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A neural network trained on labelled data that is divided among the nodes."""
+"""A model trained on labelled data that is divided among the nodes."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,7 +21,7 @@ SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GP
 class Classification(Sharded):
     """min (1/n) sum_i mean over node i's rows of the cross-entropy of `model`.
 
-    `model` creates the network, with another initialisation for each seed, the same at all nodes; or it is a network whose
+    `model` creates the module, with another initialisation for each seed, the same at all nodes; or it is a module whose
     parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
     holds them), or a function of the seed that returns them; a step draws `batch` of them with replacement. `loss_scale`
     multiplies the training loss that the rules use (the paper's framework has 1/n); reported losses are not scaled. All models
@@ -73,7 +73,7 @@ class Classification(Sharded):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the test data and the network: the nodes' rows may be in other processes."""
+        """Of the test data and the model: the nodes' rows may be in other processes."""
         kinds = [type(part).__name__ for part in self.models.module.modules()]
         tests = self.test_counts or (self.test_inputs, self.test_labels)
         weights = () if self.class_weight is None else (self.class_weight,)
@@ -103,7 +103,7 @@ class Classification(Sharded):
         if int(labels.min()) < 0 or int(labels.max()) >= classes:
             low, high = int(labels.min()), int(labels.max())
             raise InputError(
-                f"Labels run from {low} to {high}, but the network has {classes} outputs: they must be 0 to {classes - 1}."
+                f"Labels run from {low} to {high}, but the model has {classes} outputs: they must be 0 to {classes - 1}."
             )
 
     def start(self, seed: int) -> Tensor:
@@ -112,7 +112,7 @@ class Classification(Sharded):
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         rows = self._drawn(nodes, seeds, t)
         if x.is_cuda and x.dim() > 3 and self.models.stack and self.models.stack.shares:
-            runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows beside each other
+            runs = x.flatten(0, -4).movedim(0, -2)  # runs with the same rows next to each other
             g = self._all_gradients(runs.reshape(-1, x.shape[-1]), rows.reshape(-1, self.batch))
             return g.view(runs.shape).movedim(-2, 0).reshape(x.shape)
         rows = rows.expand(*x.shape[:-1], -1).reshape(-1, self.batch)
@@ -142,7 +142,7 @@ class Classification(Sharded):
         return weight if self.class_weight is None else weight * self.class_weight[labels]
 
     def _models_in_budget(self, rows: int) -> int:
-        """How many models with so many rows each fit into the budget."""
+        """How many models with `rows` rows each fit into the budget."""
         return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
     def evaluate(

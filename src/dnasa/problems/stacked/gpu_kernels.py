@@ -2,7 +2,7 @@
 
 They compute what `layers.py` computes, on the same planes (R, C, b, H, W) of float32 numbers, summed in another order. In the
 products every factor is the sum of two TF32 numbers, which gives about the precision of float32. Patches are not stored; only
-the gradient at the inputs needs an array of their size. A number that is not finite may spread to the row beside it.
+the gradient at the inputs needs an array of their size. A number that is not finite may spread to the next row.
 """
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""The layers of a sequential network for many models at once: every model has its own parameters and its own batch.
+"""The layers of a sequential module for many models at once: every model has its own parameters and its own batch.
 
 The parameters of R models are the rows of one array `(R, d)`, in the order of `module.parameters()`. Each layer computes
 forward and backward for all models in one call and writes its gradients into an `(R, d)` array.
