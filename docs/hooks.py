@@ -49,9 +49,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links to files of the repository lead to their pages; the reference of rules has all of them."""
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Links to files of the repository lead to their pages; the reference lists its pages and all rules."""
     here = page.file.src_uri
+    if here == "api/index.md":
+        markdown += reference(config)
     if here == "api/rules.md":
         markdown += rules()
     source = {target: name for name, target in PAGES.items()}.get(here, f"docs/{here}")
@@ -60,6 +62,21 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return relpath(site_path(normpath(join(dirname(source), found[0]))), dirname(here) or ".")
 
     return LINK.sub(link, markdown)
+
+
+def reference(config: MkDocsConfig) -> str:
+    """The pages of the reference in the order of the navigation, with what they describe."""
+    (pages,) = [part["Reference"] for part in config.nav or [] if "Reference" in part]
+    titles = [(title, path) for part in pages if isinstance(part, dict) for title, path in part.items()]
+    rows = [f"| [{title}]({path.removeprefix('api/')}) | {described(path)} |" for title, path in titles]
+    return "\n".join(["\n| page | names |", "|---|---|", *rows, ""])
+
+
+def described(page: str) -> str:
+    """The names whose docstrings a page shows; the page of commands is made here."""
+    path = ROOT / "docs" / page
+    names = re.findall(r"^::: (\S+)$", path.read_text(), re.M) if path.exists() else ["dnasa --help"]
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def rules() -> str:

@@ -43,7 +43,7 @@ def blocks(page: str | Path, language: str) -> list[str]:
         *(
             f"docs/{name}.md"
             for name in (
-                "comparing distributed extending how-it-works models own-model reports schedules your-data your-gradients"
+                "comparing distributed extending how-it-works methods models own-model reports your-data your-gradients"
             ).split()
         ),
     ],
@@ -162,7 +162,7 @@ def test_commands_and_options_shown_exist(page: Path) -> None:
 
 
 def test_every_figure_is_shown_with_its_command() -> None:
-    text = (ROOT / "docs/figures.md").read_text()
+    text = (ROOT / "docs/results.md").read_text()
     shown = dict(re.findall(r"\(figures/([\w-]+\.png)\)\]\([^)]+\)\n\n\*[^`]*.*?`([^`]+)`\*$", text, re.M))
     assert sorted(shown) == sorted(path.name for path in ROOT.glob("docs/figures/*.png"))
     assert all(command.startswith(("dnasa ", "python ", "OMP_NUM_THREADS=1 torchrun ")) for command in shown.values())
@@ -263,7 +263,8 @@ COMPUTED = ("stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden"
 
 
 def methods_table() -> dict[str, dict[str, str]]:
-    lines = re.findall(r"^\|(.*)\|$", (ROOT / "docs" / "methods.md").read_text(), re.M)
+    rules, _, _ = (ROOT / "docs" / "methods.md").read_text().partition("\n## Equations\n")
+    lines = re.findall(r"^\|(.*)\|$", rules, re.M)
     header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     named = [dict(zip(header, row, strict=True)) for row in rows]
     return {row["rule"].strip("`"): row for row in named}
