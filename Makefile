@@ -1,11 +1,14 @@
-# `make run` trains, `make test` tests. Each first installs what it needs into `.venv`.
+# Each target first installs what it needs into `.venv`. `make help` lists the targets.
 PYTHON ?= python3
 BIN := .venv/bin
 # Without byte-compiling every module, installing takes half the time; Python compiles what a run imports.
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-.PHONY: setup run test test-long lint docs figures bench bench-check faults churn clean
+.PHONY: help setup run test test-long lint docs figures bench bench-check faults churn clean
 
-setup: .venv/ready-to-develop
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/ready-to-develop ## install everything, at the versions of constraints.txt
 
 .venv/ready-to-run: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
 	$(PYTHON) -m venv .venv
@@ -19,28 +22,28 @@ setup: .venv/ready-to-develop
 	$(PIP) "dnasa[dev,docs]"
 	touch $@
 
-run: .venv/ready-to-run
+run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
 	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first --force
 
-test: setup
+test: setup ## run the tests, six minutes on two cores
 	$(BIN)/pytest -n 2
 
-test-long: setup
+test-long: setup ## run the tests that take minutes
 	$(BIN)/pytest -n 2 -m long
 
-lint: setup
+lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: setup
+docs: setup ## build the site into site/, then execute its pages, notebooks and examples
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/pytest -n 2 -m "docs and not long"
 
-figures: setup
+figures: setup ## draw the paper's figures at full length
 	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
 
-bench: setup
+bench: setup ## measure speed and memory
 	$(BIN)/python -m benchmarks.suite
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.foundation
@@ -51,14 +54,14 @@ bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m benchmarks.overlap
 	OMP_NUM_THREADS=1 $(BIN)/mpirun --allow-run-as-root --oversubscribe -n 8 $(BIN)/python -m benchmarks.exchange --step
 
-bench-check: setup
+bench-check: setup ## compare the speed with the committed results
 	$(BIN)/python -m benchmarks.suite --check
 
-faults: setup
+faults: setup ## trials of real faults
 	$(BIN)/python tests/faults.py 240
 
-churn: setup
+churn: setup ## processes that leave and join, for half an hour (MINUTES=2 FAULTS=8 is what CI runs)
 	$(BIN)/python tests/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
 
-clean:
+clean: ## remove .venv, runs and everything built
 	rm -rf .venv runs figures site studies

@@ -22,7 +22,7 @@ from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import cross_entropy
 from dnasa.rules import schedules
 from dnasa.rules.adanasa import scaled
-from dnasa.studies import models, tasks
+from dnasa.tasks import models, tasks
 
 NODES = 8
 DADAM = (1e-3, 2e-3, 4e-3, 8e-3, 2e-2, 5e-2, 0.1)

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from dnasa import plots, tables
+from dnasa.comparing.comparison import Comparison
+from dnasa.comparing.tuning import Selection, chosen
 from dnasa.rules.registry import variants
 from dnasa.runs.result import Result
 from dnasa.statistics import final
-from dnasa.studies.comparison import Comparison
-from dnasa.studies.tuning import Selection, chosen
 
 RULES = ("dsgd", "dsgd:constant", "d2", "dsgt", "dsgt:cosine", "dasagt", "dmsgd", "dadam", "adanasa", "dnasa")
 SEEDS = 5

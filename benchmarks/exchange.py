@@ -23,7 +23,7 @@ from dnasa.data import from_arrays
 from dnasa.networks import mpi
 from dnasa.networks.buffers import make_buffers
 from dnasa.networks.processes import ProcessExchange, blocks
-from dnasa.studies.tasks import classification
+from dnasa.tasks.tasks import classification
 
 NODES, ARRAYS, DIM, ROUNDS, BLOCK = 8, 3, 8066, 300, 20
 

@@ -8,7 +8,7 @@ import time
 
 from dnasa import solve, topology
 from dnasa.problems import LeastSquares
-from dnasa.studies import fig1
+from dnasa.reproduce import fig1
 
 
 def seconds_per_step(nodes: int, steps: int) -> float:

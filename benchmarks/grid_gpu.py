@@ -8,8 +8,8 @@ import time
 import torch
 
 from dnasa import solve, topology
-from dnasa.studies import fig3
-from dnasa.studies.tasks import classification
+from dnasa.reproduce import fig3
+from dnasa.tasks.tasks import classification
 
 
 def main(steps: int = 60) -> None:

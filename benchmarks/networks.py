@@ -19,7 +19,7 @@ from dnasa import topology
 from dnasa.data import from_arrays
 from dnasa.networks import simulated
 from dnasa.problems import Classification
-from dnasa.studies.tasks import classification
+from dnasa.tasks.tasks import classification
 
 NODES, BATCH = 8, 32
 

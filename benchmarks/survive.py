@@ -21,7 +21,7 @@ from dnasa import topology
 from dnasa.data import load, partition
 from dnasa.engine.loop import solve
 from dnasa.runs.result import Result
-from dnasa.studies import tasks
+from dnasa.tasks import tasks
 
 STEPS, KILLED = 1000, {250: 2, 500: 5}  # rank by step
 BIN = Path(sys.executable).parent

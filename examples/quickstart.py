@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dnasa
 from dnasa.plots import save_figure
-from dnasa.studies.tasks import classification
+from dnasa.tasks.tasks import classification
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "quickstart")
 

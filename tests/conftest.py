@@ -38,8 +38,8 @@ class Bumpy:
 
 def take_step(rule: Rule, state: State, gradient: Callable[..., Array], network: Network, t: int) -> State:
     """One step of a rule as its functions say, without any engine; `gradient(point, t)` for all nodes."""
-    gradients = tuple(gradient(point, t) for point in rule.points(state, t))
-    early = rule.early(state, t)
+    gradients = tuple(gradient(point, t) for point in rule.gradient_points(state, t))
+    early = rule.early_messages(state, t)
     messages, state = rule.send(state, gradients, t)
     state = rule.receive(state, mixed(network, (*early, *messages), t))
     for send, receive in rule.then:

@@ -70,7 +70,7 @@ def network(engine: str) -> None:
     import torch
 
     from dnasa.data import from_arrays
-    from dnasa.studies.tasks import classification
+    from dnasa.tasks.tasks import classification
 
     torch.set_num_threads(1)
     generator = np.random.default_rng(0)

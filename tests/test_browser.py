@@ -102,7 +102,7 @@ def test_a_printed_page_has_all_its_charts(chromium: Any, home: Path) -> None:
 def test_a_name_in_the_legend_hides_its_curves(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home)) as page:
         entries = page.locator(".legend button")
-        assert entries.all_inner_texts() == ["directed: SGP, eta = 0.1", "star: D-NASA (2 seeds)"]
+        assert entries.all_inner_texts() == ["directed: SGP (diminishing), eta = 0.1", "star: D-NASA (2 seeds)"]
         entries.nth(1).click()
         shown = "charts.list.find((chart) => chart.built).plot.series.map((series) => series.show)"
         assert page.evaluate(shown)[1:] == [True, False, False]

@@ -16,7 +16,7 @@ from test_shards import frames, in_processes, write
 from dnasa import data
 from dnasa.core import InputError
 from dnasa.sklearn import DecentralizedClassifier
-from dnasa.studies import tasks
+from dnasa.tasks import tasks
 
 __all__ = ["run"]  # the fixture
 

@@ -16,10 +16,10 @@ from test_resume import run
 
 import dnasa
 from dnasa import Result
+from dnasa.comparing import comparison
+from dnasa.comparing.run_table import experiment
 from dnasa.core import Interrupted
-from dnasa.studies import comparison
-from dnasa.studies.run_table import experiment
-from dnasa.studies.sources import make_source
+from dnasa.tasks.sources import make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 import dnasa
 from dnasa import Result, data, plots, topology
+from dnasa.comparing import comparison, drawing, tuning
+from dnasa.comparing.comparison import compare
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.rules.registry import RULES, Variant, variants
 from dnasa.statistics import final, over_seeds, start
-from dnasa.studies import comparison, drawing, tuning
-from dnasa.studies.comparison import compare
 
 RING = topology.ring(4)
 SMALL = LeastSquares(dim=10)

@@ -14,7 +14,7 @@ from test_own_data import mixed
 from test_shards import frames, patients, sites, write
 
 from dnasa import cli
-from dnasa.studies import datasets
+from dnasa.tasks import datasets
 
 Run = Callable[..., tuple[Any, str, str]]
 

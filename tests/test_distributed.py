@@ -18,7 +18,7 @@ from dnasa import solve, topology
 from dnasa.core import InputError
 from dnasa.data import from_shards
 from dnasa.networks.processes import blocks
-from dnasa.studies import tasks
+from dnasa.tasks import tasks
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
 JOB = str(Path(__file__).with_name("distributed_job.py"))

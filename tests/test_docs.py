@@ -284,8 +284,8 @@ def facts(name: str, period: int = 20, d: int = 40_000) -> dict[str, str]:
     rule = registry.make(method, etas, (("x", (d,)),))
     state, sent = rule.init(np.ones((2, d))), []
     for t in range(period):
-        points = rule.points(state, t)
-        exchanged = [rule.early(state, t)]
+        points = rule.gradient_points(state, t)
+        exchanged = [rule.early_messages(state, t)]
         messages, state = rule.send(state, tuple(points), t)
         exchanged[0] += messages
         state = rule.receive(state, exchanged[0])

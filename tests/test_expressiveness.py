@@ -121,7 +121,9 @@ def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_
     def killed() -> None:
         def fatal(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
             calls[0] += 1
-            if calls[0] == 26 * NODES * len(CASES[name].rule().points(CASES[name].rule().init(np.zeros((1, 1))), 1)):
+            if calls[0] == 26 * NODES * len(
+                CASES[name].rule().gradient_points(CASES[name].rule().init(np.zeros((1, 1))), 1)
+            ):
                 os.kill(os.getpid(), signal.SIGKILL)
             return gradient(x, node, rng)
 

@@ -82,7 +82,7 @@ def started(rule: Rule, network: Network, x: Array) -> Fused:
 
 
 def plain_step(rule: Rule, network: Network, state: State, g: Array, t: int) -> State:
-    early = rule.early(state, t)
+    early = rule.early_messages(state, t)
     messages, state = rule.send(state, (g,), t)
     return rule.receive(state, network.multiply((*early, *messages), t))
 
@@ -389,7 +389,7 @@ def forms(dim: int) -> dict[str, Rule]:
 
 
 CHANGES: dict[str, Callable[[Rule], Rule]] = {
-    "early": lambda r: r._replace(early=lambda s, t: tuple(2 * m for m in r.early(s, t))),
+    "early": lambda r: r._replace(early=lambda s, t: tuple(2 * m for m in r.early_messages(s, t))),
     "send": lambda r: r._replace(send=lambda s, g, t: r.send(s, tuple(each + 1 for each in g), t)),
     "receive": lambda r: r._replace(receive=lambda s, m: r.receive(s, tuple(0.9 * each for each in m))),
     "init": lambda r: r._replace(init=lambda x: Counted(x, 0 * x, 0 * x, 0 * x, 0 * x)),

@@ -21,9 +21,10 @@ LEVELS = [
     ["networks", "problems"],
     ["runs"],
     ["engine"],
-    ["logging", "optim", "studies"],
-    ["trained"],
-    ["pages", "sklearn"],
+    ["logging", "optim", "tasks"],
+    ["comparing", "trained"],
+    ["pages", "reproduce", "sklearn"],
+    ["studies"],  # the old name of comparing and reproduce
     ["cli"],
     ["__main__"],
 ]
@@ -101,3 +102,10 @@ def test_public_names_are_there() -> None:
 def test_dir_shows_the_public_names(module: ModuleType) -> None:
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_old_names_warn_and_work() -> None:
+    code = "from dnasa.studies.comparison import compare; from dnasa.studies import figure; print(compare.__module__)"
+    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "dnasa.comparing.comparison"
+    assert done.stderr.count("DeprecationWarning: dnasa.studies is now") == 1

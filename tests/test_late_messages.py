@@ -69,7 +69,7 @@ def test_trackers_and_what_is_in_transit_have_the_mean_of_the_gradients(name: st
     memory: Memory = ()
     state = rule.init(rng.standard_normal((6, 5)))
     for t in range(40):
-        early = rule.early(state, t)
+        early = rule.early_messages(state, t)
         messages, state = rule.send(state, (rng.standard_normal((6, 5)),), t)
         mixed, memory = exchange(network, memory, (*early, *messages), t)
         state = rule.receive(state, mixed)

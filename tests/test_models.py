@@ -16,7 +16,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.data.datasets import CIFAR10_FILES
 from dnasa.problems import Classification, Supervised
-from dnasa.studies import models, tasks
+from dnasa.tasks import models, tasks
 
 TEXT = "Now is the winter of our discontent made glorious summer by this sun of York. " * 12
 

@@ -13,9 +13,9 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.studies import compression, finetuning, network_tasks, networks, robustness
-from dnasa.studies.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
-from dnasa.studies.saved import Saved
+from dnasa.reproduce import compression, finetuning, network_tasks, networks, robustness
+from dnasa.reproduce.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
+from dnasa.reproduce.saved import Saved
 from dnasa.topology import complete
 
 MISSING = "put the file there"

@@ -891,14 +891,14 @@ def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -
     state = made.rule.init(torch.randn(1, 9))._replace(z=torch.randn(1, 9), u=torch.randn(1, 9))
     g = torch.randn(1, 9)
     quick = fused(made, g)
-    torch.testing.assert_close(quick.early(state, 7), made.rule.early(state, 7))
+    torch.testing.assert_close(quick.early_messages(state, 7), made.rule.early_messages(state, 7))
     torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
 
 
 def test_only_a_rule_that_steps_as_its_form_says_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def halved(eta: Any, alpha: Any) -> Rule:
         rule = rules.dnasa(eta, alpha)
-        return rule._replace(early=lambda s, t: tuple(m / (t + 1) for m in rule.early(s, t)))
+        return rule._replace(early=lambda s, t: tuple(m / (t + 1) for m in rule.early_messages(s, t)))
 
     monkeypatch.setitem(rules.RULES, "halved", rules.RULES["dnasa"]._replace(make=halved))
     assert make_rule("dnasa", None, None, None, 4, ()).compiles

@@ -16,7 +16,7 @@ from dnasa import data, solve, topology
 from dnasa.core import Array, InputError
 from dnasa.data import Dataset, Encoding, reading
 from dnasa.data.unlabelled import read_rows
-from dnasa.studies import tasks
+from dnasa.tasks import tasks
 
 CLASSES, FEATURES, ROWS = 11, 48, 1100
 

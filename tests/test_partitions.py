@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from dnasa import data, solve, topology
 from dnasa.cli.commands import app
+from dnasa.comparing import study, study_file
 from dnasa.core import InputError, Interrupted
 from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
 from dnasa.problems.supervised import Supervised, cross_entropy
-from dnasa.studies import study, study_file
 
 DIGITS = data.load("digits")
 ROWS = DIGITS._replace(**{name: getattr(DIGITS, name)[:90] for name in DIGITS._fields[1:5]})

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 
 import dnasa
 from dnasa import data, plots, solve, topology, trained
+from dnasa.comparing import comparison
 from dnasa.problems import LeastSquares
 from dnasa.runs.folder import RunFolder
-from dnasa.studies import comparison, models, tasks
+from dnasa.tasks import models, tasks
 
 PUBLIC = [
     dnasa,

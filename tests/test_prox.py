@@ -108,8 +108,10 @@ def test_a_proximal_step_is_its_literal_transcription(name: str) -> None:
     rule = registry.make(RULES[name], etas, (("x", (DIM,)),), prox.l1(0.3))
     network, state = simulated.connect(GRAPH), rule.init(np.tile(start, (NODES, 1)))
     for t in range(30):
-        gradients = tuple(np.array([one(i, point[i], t) for i in range(NODES)]) for point in rule.points(state, t))
-        early = rule.early(state, t)
+        gradients = tuple(
+            np.array([one(i, point[i], t) for i in range(NODES)]) for point in rule.gradient_points(state, t)
+        )
+        early = rule.early_messages(state, t)
         messages, state = rule.send(state, gradients, t)
         state = rule.receive(state, network.multiply((*early, *messages), t))
         for send, receive in rule.then:

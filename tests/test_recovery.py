@@ -170,7 +170,7 @@ def test_solve_continues_without_a_lost_process(port: int) -> None:
         problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
         try:
             return dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=process.connect(), evaluate=[20, 60])
-        except InterruptedError:
+        except InputError:
             return process.end()
 
     results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]

@@ -108,7 +108,7 @@ def test_rule_for_directed_graphs_is_its_literal_transcription(name: str, graph:
     expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
     rule, x = make(name, steps, problem.start), everyone(problem.start, graph.nodes)
     for state, z in zip(trace(rule, problem.all, simulated.connect(graph), x), expected, strict=True):
-        np.testing.assert_allclose(rule.answer(state), z, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(rule.result(state), z, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", rules.RULES)
@@ -158,7 +158,7 @@ def test_push_sum_preserves_the_sums_of_the_weights_and_of_the_trackers(graph: A
         np.testing.assert_allclose(state.inner.u.sum(-2), state.inner.v.sum(-2), atol=1e-9)
     again = rule.restarted(state)
     np.testing.assert_array_equal(again.w, np.ones((n, 1)))
-    np.testing.assert_array_equal(again.x, rule.answer(state))
+    np.testing.assert_array_equal(again.x, rule.result(state))
 
 
 def test_corrections_of_kgt_have_mean_zero_and_change_at_exchanges_only(graph: Topology, bumpy: type[Bumpy]) -> None:
@@ -301,7 +301,7 @@ def test_averaged_adanasa_answers_with_the_weighted_average(bumpy: type[Bumpy]) 
     expected = x
     for t, before in enumerate([x, *(state.x for state in states[:-1])]):
         expected = expected + 9 / (t + 9) * (before - expected)
-    np.testing.assert_allclose(rule.answer(states[-1]), expected, atol=1e-12)
+    np.testing.assert_allclose(rule.result(states[-1]), expected, atol=1e-12)
     plain = trace(make("adanasa", steps[:3], problem.start), problem.all, network, x)
     np.testing.assert_array_equal(states[-1].x, plain[-1].x)
 

@@ -11,10 +11,10 @@ import pytest
 from launching import PATIENCE
 from test_resume import TRAIN, fail_at, history, run, small
 
+from dnasa.comparing import run_table
 from dnasa.core import InputError
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.folder import RunFolder
-from dnasa.studies import run_table
 
 
 def test_an_existing_run_is_replaced_only_with_force(tmp_path: Path) -> None:

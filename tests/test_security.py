@@ -21,7 +21,7 @@ from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data import images
 from dnasa.rules import RULES
-from dnasa.studies import own_model
+from dnasa.tasks import own_model
 
 ROOT = Path(__file__).parent.parent
 UNTESTABLE = [  # what we promise to do

@@ -18,7 +18,7 @@ from dnasa.core import InputError
 from dnasa.data import agreement
 from dnasa.data.own import Split
 from dnasa.data.rows import of_frame
-from dnasa.studies import tasks
+from dnasa.tasks import tasks
 
 
 def shards(folder: Path, contents: dict[str, bytes]) -> Path:

@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from dnasa import topology
+from dnasa.comparing import tuning
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.plots import save_figure
 from dnasa.problems import LeastSquares
+from dnasa.reproduce import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory
 from dnasa.rules import dnasa, schedules
-from dnasa.studies import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory, tuning
 
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
@@ -62,7 +63,7 @@ def test_the_form_of_published_code_is_algorithm_2_for_one_node_and_one_tensor()
 def test_the_form_of_published_code_moves_every_tensor_by_eta() -> None:
     rule = fidelity.per_tensor(lambda t: 0.5, lambda t: 1.0, layout=(("a", (2, 2)), ("b", (3,)), ("c", (1,))))
     z = np.array([[3.0, 0, 4, 0, 1, 2, 2, -9]])
-    (x,) = rule.early(fidelity.State(0 * z, z), 0)
+    (x,) = rule.early_messages(fidelity.State(0 * z, z), 0)
     np.testing.assert_allclose(x, -0.5 * np.array([[0.6, 0, 0.8, 0, 1 / 3, 2 / 3, 2 / 3, -1]]))
 
 
@@ -121,8 +122,9 @@ def test_gradients_of_the_guidance_problems_vanish_at_their_solutions() -> None:
 )
 def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On small data of the same shapes, with the network and the grid cut down."""
-    from dnasa import data, studies
-    from dnasa.studies import curves, fig3, fig4, tasks
+    from dnasa import data, reproduce
+    from dnasa.reproduce import curves, fig3, fig4
+    from dnasa.tasks import tasks
 
     generator = np.random.default_rng(0)
 
@@ -141,7 +143,7 @@ def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(fidelity, "QUICK_STEPS", 10)
     monkeypatch.setattr(fidelity, "SEEDS", {"a9a": 2})
     monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})
-    report = studies.figure(name).run(quick=True, progress=False)
+    report = reproduce.figure(name).run(quick=True, progress=False)
     (picture,) = report.save(tmp_path)
     assert picture.stat().st_size > 20_000
     assert any("D-NASA" in line for line in report.findings)
@@ -149,7 +151,8 @@ def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnasa.studies import fig3, tasks
+    from dnasa.reproduce import fig3
+    from dnasa.tasks import tasks
 
     def load(which: str, target: Any = None) -> NoReturn:
         raise InputError("put the file there")

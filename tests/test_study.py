@@ -20,12 +20,13 @@ from test_resume import run
 
 import dnasa
 from dnasa import Result, plots
+from dnasa.comparing import comparison, study, study_file
+from dnasa.comparing.comparison import schedule_of
+from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError, Interrupted
+from dnasa.reproduce import fig3, fig4, network_tasks, networks
 from dnasa.rules.registry import BUILT_IN, variants
 from dnasa.statistics import final
-from dnasa.studies import comparison, fig3, fig4, network_tasks, networks, study, study_file
-from dnasa.studies.comparison import schedule_of
-from dnasa.studies.study_report import StudyReport
 
 pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
 TINY = """
@@ -439,7 +440,7 @@ def test_the_network_study_as_a_file_has_its_settings() -> None:
 
 def test_the_files_are_part_of_the_package() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "studies/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
+    assert "comparing/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
 
 
 @pytest.mark.docs

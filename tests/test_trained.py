@@ -22,7 +22,7 @@ import dnasa
 from dnasa.cli import app
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset
-from dnasa.studies.tasks import on_shards
+from dnasa.tasks.tasks import on_shards
 from dnasa.trained import TrainedModel, evaluation, report
 from dnasa.trained.finished import save_run
 

@@ -12,12 +12,25 @@ from dnasa.rules import schedules
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
-    from dnasa import channels, data, logging, networks, optim, plots, problems, sklearn, studies, topology, trained
+    from dnasa import (
+        channels,
+        comparing,
+        data,
+        logging,
+        networks,
+        optim,
+        plots,
+        problems,
+        reproduce,
+        sklearn,
+        topology,
+        trained,
+    )
     from dnasa.networks import connect
-    from dnasa.studies.tasks import on_shards
+    from dnasa.tasks.tasks import on_shards
     from dnasa.trained import load
 
-__version__ = "0.2.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "Channel",
     "InputError",
@@ -25,6 +38,7 @@ __all__ = [
     "Result",
     "Rule",
     "channels",
+    "comparing",
     "connect",
     "core",
     "data",
@@ -36,11 +50,11 @@ __all__ = [
     "plots",
     "problems",
     "prox",
+    "reproduce",
     "rules",
     "schedules",
     "sklearn",
     "solve",
-    "studies",
     "topology",
     "trained",
     "unit",
@@ -48,18 +62,20 @@ __all__ = [
 
 LAZY = (
     "channels",
+    "comparing",
     "data",
     "logging",
     "networks",
     "optim",
     "plots",
     "problems",
+    "reproduce",
     "sklearn",
-    "studies",
+    "studies",  # deprecated
     "topology",
     "trained",
 )
-FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": "dnasa.studies.tasks"}
+FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": "dnasa.tasks.tasks"}
 
 
 def __getattr__(name: str) -> Any:

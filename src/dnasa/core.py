@@ -128,28 +128,9 @@ class Needs(NamedTuple):
         return not self.doubly_stochastic and self.smallest_eigenvalue <= -1
 
 
-def nothing(state: State, t: int) -> Messages:
-    """No early messages."""
-    return ()
-
-
-def only_x(state: State, t: int) -> tuple[Array, ...]:
-    """One gradient, at x."""
-    return (state.x,)
-
-
-def x_itself(state: State) -> Array:
-    """The answer is the iterate."""
-    return state.x
-
-
 def no_prox(x: Array, step: Any) -> Array:
     """h = 0."""
     return x
-
-
-def no_estimate(state: State) -> None:
-    """The rule has no estimate of the full gradient."""
 
 
 class Rule(NamedTuple):
@@ -173,11 +154,11 @@ class Rule(NamedTuple):
     send: Callable[[State, Gradients, int], tuple[Messages, State]]
     receive: Callable[[State, Messages], State]
     then: tuple[Exchange, ...] = ()
-    early: Callable[[State, int], Messages] = nothing
-    points: Callable[[State, int], tuple[Array, ...]] = only_x
-    answer: Callable[[State], Array] = x_itself
+    early: Callable[[State, int], Messages] | None = None
+    points: Callable[[State, int], tuple[Array, ...]] | None = None
+    answer: Callable[[State], Array] | None = None
     restart: Callable[[State], State] | None = None
-    estimate: Callable[[State], Array | None] = no_estimate
+    estimate: Callable[[State], Array | None] | None = None
     needs: Needs = Needs()
     form: Any = None
 
@@ -189,7 +170,23 @@ class Rule(NamedTuple):
     @property
     def hides(self) -> bool:
         """Whether its exchanges can run while the next gradient is computed."""
-        return self.early is not nothing and self.points is only_x and not self.then
+        return self.early is not None and self.points is None and not self.then
+
+    def early_messages(self, state: State, t: int) -> Messages:
+        """The messages that need no gradient of step t."""
+        return () if self.early is None else self.early(state, t)
+
+    def gradient_points(self, state: State, t: int) -> tuple[Array, ...]:
+        """Where the gradients of step t are taken."""
+        return (state.x,) if self.points is None else self.points(state, t)
+
+    def result(self, state: State) -> Array:
+        """What the user gets."""
+        return state.x if self.answer is None else self.answer(state)
+
+    def gradient_estimate(self, state: State) -> Array | None:
+        """Its estimate of the full gradient, if it has one."""
+        return None if self.estimate is None else self.estimate(state)
 
     def restarted(self, state: State) -> State:
         """The state after nodes left or joined."""

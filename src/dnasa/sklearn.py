@@ -19,7 +19,7 @@ with needed_by("dnasa.sklearn"):
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-    from dnasa.studies.tasks import on_shards
+    from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
 
 __all__ = ["DecentralizedClassifier", "DecentralizedRegressor"]

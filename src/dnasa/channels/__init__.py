@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dnasa.channels.cast import cast
-from dnasa.channels.compressed import Codec, choco, compression, register
+from dnasa.channels.codec import Codec
+from dnasa.channels.compressed import choco, compression, register
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
 from dnasa.extras import needed_by

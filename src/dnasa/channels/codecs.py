@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dnasa.arrays import nonzero
-from dnasa.channels.compressed import Codec
+from dnasa.channels.codec import Codec
 from dnasa.core import Array, InputError, whole
 from dnasa.randomness import Streams
 

@@ -2,32 +2,14 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import like, norm
+from dnasa.channels.codec import Codec
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, check_new_name, choose
 from dnasa.extras import needed_by
-
-
-class Codec(NamedTuple):
-    """`encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype, `decode(payload, like, t)` back.
-
-    `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, alike at all nodes.
-    `gamma` is CHOCO's default with this codec; None, where payloads can be mixed as they are (`without_memory`).
-    """
-
-    encode: Callable[[Array, int], Array]
-    decode: Callable[[Array, Array, int], Array]
-    row_bytes: Callable[[Array], float]
-    name: str
-    gamma: float | None = 0.3
-
-    def __repr__(self) -> str:
-        return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
-
 
 BUILT_IN = ("topk", "randk", "8bit", "4bit", "sign")
 REGISTERED: dict[str, Callable[..., Codec]] = {}

@@ -99,8 +99,8 @@ def train(
 ) -> None:
     """Train one model on many nodes."""
     from dnasa import logging
+    from dnasa.comparing.run_table import experiment
     from dnasa.engine.loop import solve
-    from dnasa.studies.run_table import experiment
 
     inputs.set_output(context)
     if config is not None:
@@ -203,8 +203,8 @@ def compare(
     Stepsizes are chosen on validation rows, a tenth of the training rows on which nobody trains, or, for streaming problems,
     on other seeds; the results are those on the test rows.
     """
-    from dnasa.studies.comparison import compare as run_comparison
-    from dnasa.studies.run_table import experiment
+    from dnasa.comparing.comparison import compare as run_comparison
+    from dnasa.comparing.run_table import experiment
 
     inputs.set_output(context)
     if config is not None:
@@ -251,9 +251,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
 ) -> None:
     """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
-    from dnasa import studies
+    from dnasa import reproduce as experiments
 
-    module = studies.figure(figure)
+    module = experiments.figure(figure)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
     known = inspect.signature(module.run).parameters
@@ -325,7 +325,7 @@ def show_data(
 ) -> None:
     """List the datasets, or show what was understood of one or of your own file, and how it is divided among nodes."""
     from dnasa.cli.data import print_data
-    from dnasa.studies import datasets
+    from dnasa.tasks import datasets
 
     if name is None and shard_dir is None:
         return print_fitting(datasets.datasets(), "Datasets")
@@ -386,7 +386,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
 ) -> None:
     """A table of all runs in a folder: rule, data, nodes, state, last metrics."""
-    from dnasa.studies import run_table
+    from dnasa.comparing import run_table
 
     print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
     """What was understood of the rows, and how they are divided; returns them and the table of the division."""
     from dnasa.data import partition
-    from dnasa.studies import datasets, sources
+    from dnasa.tasks import datasets, sources
 
     given = SimpleNamespace(**context.params, data=context.params["name"], model=None)
     if given.shard_dir is not None:
@@ -46,7 +46,7 @@ def print_own(given: SimpleNamespace, rows: "Dataset") -> None:
     """A file is read once more for its columns as they were before they were encoded."""
     from dnasa.data import own, shards
     from dnasa.data.rows import Chosen
-    from dnasa.studies import datasets, sources
+    from dnasa.tasks import datasets, sources
 
     options = sources.reading_options(given)
     path = (

@@ -16,7 +16,7 @@ from dnasa.core import InputError, choose, whole
 if TYPE_CHECKING:
     from dnasa.core import Channel, Network
     from dnasa.runs.progress import Progress
-    from dnasa.studies.sources import Source
+    from dnasa.tasks.sources import Source
     from dnasa.topology import Topology
 
 
@@ -26,7 +26,7 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
     from dnasa import topology
-    from dnasa.studies.sources import make_source
+    from dnasa.tasks.sources import make_source
 
     given = SimpleNamespace(**context.params)
     plugins.load(given.plugin or ())
@@ -65,7 +65,7 @@ def set_output(context: typer.Context, rank: int | None = None) -> "Progress":
 
 def check_source(context: typer.Context) -> None:
     """Refuse options that would have no effect."""
-    from dnasa.studies.sources import OF_FILES
+    from dnasa.tasks.sources import OF_FILES
 
     given = SimpleNamespace(**context.params)
     data = "data" in configs.explicit(context)
@@ -119,7 +119,7 @@ def make_channel(given: SimpleNamespace) -> "Channel | None":
 def check_comparison(context: typer.Context) -> None:
     """Refuse what would fail or have no effect at the end."""
     from dnasa.cli import pictures
-    from dnasa.studies.comparison import X
+    from dnasa.comparing.comparison import X
 
     given = SimpleNamespace(**context.params)
     pictures.formats(given.format)

@@ -10,8 +10,8 @@ from dnasa.extras import can_draw
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
+    from dnasa.comparing.comparison import Comparison
     from dnasa.runs.result import Result
-    from dnasa.studies.comparison import Comparison
 
 FORMATS = ("png", "pdf", "svg")
 

@@ -16,7 +16,7 @@ from dnasa.files import make_folder
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
-    from dnasa.studies.study_report import StudyReport
+    from dnasa.comparing.study_report import StudyReport
 
 
 def study(
@@ -43,9 +43,9 @@ def study(
 
     Everything is saved in one folder. The same command continues a study that was stopped, and runs what is new in its file.
     """
-    from dnasa.studies import study as runner
-    from dnasa.studies import study_file
-    from dnasa.studies.study_report import StudyReport
+    from dnasa.comparing import study as runner
+    from dnasa.comparing import study_file
+    from dnasa.comparing.study_report import StudyReport
 
     if list_studies or file is None:
         return print_list(file)
@@ -73,7 +73,7 @@ def study(
 
 
 def print_list(file: str | None) -> None:
-    from dnasa.studies import study_file
+    from dnasa.comparing import study_file
 
     if file is not None:
         raise InputError("--list lists all studies: leave the file out.")

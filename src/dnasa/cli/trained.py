@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dnasa.problems.sharded import Sharded
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
-    from dnasa.studies.sources import Source
+    from dnasa.tasks.sources import Source
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a finished run with data, begun with --out.")]
 
@@ -76,10 +76,10 @@ def report(
         return _write_page(folder, out)
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
+    from dnasa.comparing.run_table import source
     from dnasa.pages.parts import settings
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
-    from dnasa.studies.run_table import source
     from dnasa.trained import evaluation
     from dnasa.trained.report import tables
 

@@ -1,5 +1,5 @@
 """Running rules: `solve`'s loop, and the steppers that take a rule's steps."""
 
-from dnasa.engine.loop import Options, solve
+from dnasa.engine.loop import solve
 
-__all__ = ["Options", "solve"]
+__all__ = ["solve"]

@@ -87,7 +87,7 @@ class Fused(Immediate):
     def _fallback(self, g: Array, t: int) -> None:
         """The rule itself, where some |z| is 0 or so small or large that its square may have underflowed or overflowed."""
         state = self.state
-        early = self.rule.early(state, t)
+        early = self.rule.early_messages(state, t)
         messages, state = self.rule.send(state, (g,), t)
         state = self.rule.receive(state, self.network.multiply((*early, *messages), t))
         self.held[...] = stack(self.form.unpack(state))

@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dnasa.arrays import like
 from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, named
+from dnasa.engine.options import Options
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state
-from dnasa.problems import completed
+from dnasa.problems.problem import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
@@ -26,65 +28,10 @@ from dnasa.runs.timing import Timeline, now, write_trace
 
 if TYPE_CHECKING:
     from dnasa.channels import Codec
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
     from dnasa.topology import Changing, Topology
 
-
-class Options(TypedDict, total=False):
-    """What `solve` takes by keyword besides the method and its stepsize; the defaults are in `DEFAULTS`.
-
-    - `evaluate`: when to measure, every so many steps or at which steps (default: up to 50 times, fewer where evaluation
-      would dominate)
-    - `metrics`: own metrics by name, functions of the mean answer `(d,)` that return a number
-    - `callback`: called with an `Evaluation` at every evaluation (in the first process); the run stops when it returns true
-    - `stop`: thresholds by metric, such as `{"grad_norm": 1e-3}`; the run stops when all runs have reached all of them
-    - `node_weights`: how much each node counts, p_i up to a common factor, or "rows": as many rows as it has (default: all
-      alike)
-    - `rounds`: exchanges per step; `message_dtype`: "bfloat16" or "float16" messages; `compress`: "topk:0.01", "randk:0.01",
-      "8bit", "4bit", "sign" or a `Codec`; all three for the simulated network
-    - `network`: replaces the simulated one: every process calls `solve` alike, and all get all nodes' iterates
-    - `overlap`: hide the exchanges behind the gradients, for rules with early messages; the iterates are the same
-    - `folder`: write the run to disk as it happens, with a checkpoint every `checkpoint_every` steps; the same call with
-      `resume=True` continues from the newest checkpoint, exactly
-    - `progress`: True for a bar (default: on a terminal, and elsewhere a line each minute on standard error), "json" for a
-      line per evaluation and run, False for nothing
-    - `trace`: a file for a timeline of the first steps (Chrome, Perfetto)
-    """
-
-    evaluate: int | Sequence[int] | None
-    metrics: Mapping[str, Metric]
-    callback: Callable[[Evaluation], Any] | None
-    stop: Mapping[str, float]
-    node_weights: Sequence[float] | Literal["rows"] | None
-    rounds: int
-    message_dtype: str | None
-    compress: "str | Codec | None"
-    network: Network | None
-    overlap: bool
-    folder: str | Path | RunFolder | None
-    checkpoint_every: int | None
-    resume: bool
-    progress: Progress
-    trace: str | Path | None
-
-
-DEFAULTS: Options = {
-    "evaluate": None,
-    "metrics": {},
-    "callback": None,
-    "stop": {},
-    "node_weights": None,
-    "rounds": 1,
-    "message_dtype": None,
-    "compress": None,
-    "network": None,
-    "overlap": False,
-    "folder": None,
-    "checkpoint_every": None,
-    "resume": False,
-    "progress": None,
-    "trace": None,
-}
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def solve(
@@ -97,31 +44,80 @@ def solve(
     schedule: str | Sequence[str] | None = None,
     seed: int | Sequence[int] = 0,
     start: Array | None = None,
-    **options: Unpack[Options],
+    evaluate: int | Sequence[int] | None = None,
+    metrics: Mapping[str, Metric] = NONE,
+    callback: Callable[[Evaluation], Any] | None = None,
+    stop: Mapping[str, float] = NONE,
+    node_weights: Sequence[float] | Literal["rows"] | None = None,
+    rounds: int = 1,
+    message_dtype: str | None = None,
+    compress: "str | Codec | None" = None,
+    network: Network | None = None,
+    overlap: bool = False,
+    folder: str | Path | RunFolder | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    progress: Progress = None,
+    trace: str | Path | None = None,
 ) -> Result:
     """Minimise the weighted average of the nodes' losses.
 
-    `topology` is a graph, or the name of one where the problem has a number of nodes. `rule` is a name, a name with its
-    schedule ("dsgd:constant"), a `Rule` of your own, or several of them. Several rules, stepsizes (`eta`, numbers or
-    functions of t), schedules or seeds run side by side as one array. `start` overrides the problem's starting point: `(d,)`,
-    or `(n, d)` for one per node. The other options are listed in `dnasa.engine.Options`.
-
-    What a number `eta` means depends on the schedule; with n nodes and T steps, the stepsize at step t = 0, 1, ... is
+    Several rules, stepsizes, schedules or seeds run side by side as one array. What a number `eta` means depends on the
+    schedule; with n nodes and T steps, the stepsize at step t = 0, 1, ... is
 
     - diminishing, the default of most rules: eta sqrt(n/(t+1))
     - fixed: eta sqrt(n/T)
     - constant: eta
     - cosine: eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2
     - parameter-free and parameter-free-fixed (dsgt): eta/sqrt(t), eta/sqrt(T)
+
+    Args:
+        problem: What to minimise, from `dnasa.problems` or a class of your own.
+        topology: A graph, or the name of one if the problem has a number of nodes.
+        rule: A name, a name with its schedule ("dsgd:constant"), a `Rule`, or several of them.
+        steps: The number of steps T.
+        eta: The stepsize of rules that need one: a number, a function of t, or several of them.
+        schedule: The schedule of the stepsize, or several; each rule has a default.
+        seed: The seed of the samples and the starting point, or several.
+        start: Replaces the problem's starting point: `(d,)`, or `(n, d)` with a row for each node.
+        evaluate: The number of steps between evaluations, or the steps to evaluate at. By default up to 50 evaluations, fewer
+            where they would take longer than the training.
+        metrics: Metrics of your own by name: functions of the mean answer `(d,)` that return a number.
+        callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
+        stop: Thresholds by metric, such as `{"grad_norm": 1e-3}`. The run stops when all runs have reached all of them.
+        node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
+        rounds: Exchanges per step.
+        message_dtype: "bfloat16" or "float16" messages.
+        compress: "topk:0.01", "randk:0.01", "8bit", "4bit", "sign" or a `Codec`.
+        network: Replaces the simulated network. Every process calls `solve` with the same arguments and gets all iterates.
+        overlap: Exchange while gradients are computed, for rules with early messages. The iterates are the same.
+        folder: Write the run to this folder as it happens.
+        checkpoint_every: The number of steps between checkpoints.
+        resume: Continue the run in `folder` from its newest checkpoint, exactly.
+        progress: True for a bar, "json" for a line per evaluation and run, False for nothing. By default a bar on a terminal,
+            elsewhere a line each minute on standard error.
+        trace: A file for a timeline of the first steps (Chrome, Perfetto).
     """
-    unknown = set(options) - set(DEFAULTS)
-    if unknown:
-        known = ["steps", "eta", "schedule", "seed", "start", *DEFAULTS]
-        raise InputError(f"solve has no option '{min(unknown)}'. Its options: {', '.join(known)}.")
-    chosen: Options = {**DEFAULTS, **options}
+    options = Options(
+        evaluate=evaluate,
+        metrics=metrics,
+        callback=callback,
+        stop=stop,
+        node_weights=node_weights,
+        rounds=rounds,
+        message_dtype=message_dtype,
+        compress=compress,
+        network=network,
+        overlap=overlap,
+        folder=folder,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        progress=progress,
+        trace=trace,
+    )
     problem = completed(problem)
-    plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, chosen)
-    return Run(problem, plan, chosen).run()
+    plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)
+    return Run(problem, plan, options).run()
 
 
 class Run:
@@ -130,18 +126,18 @@ class Run:
     def __init__(self, problem: "Problem", plan: Plan, options: Options):
         self.problem, self.plan, self.options, self.network = problem, plan, options, plan.network
         self.t = self.first = 0
-        self.timeline = Timeline(plan.network.rank, options["trace"] is not None)
+        self.timeline = Timeline(plan.network.rank, options.trace is not None)
         self.recorder = Recorder(
-            problem, plan.network, plan.groups, plan.seeds, options["metrics"], plan.node_weights, plan.epoch
+            problem, plan.network, plan.groups, plan.seeds, options.metrics, plan.node_weights, plan.epoch
         )
         self.scale = self._gradient_scale()
 
     def run(self) -> Result:
         options, plan = self.options, self.plan
-        settings = run_settings(self.problem, plan, list(options["metrics"]))
-        progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options["progress"])
+        settings = run_settings(self.problem, plan, list(options.metrics))
+        progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options.progress)
         with (
-            Session(self._folder(), options["checkpoint_every"], settings, plan.steps, self.network) as session,
+            Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as session,
             progress as bar,
             np.errstate(all="ignore"),
             self._telling_others(),
@@ -163,10 +159,10 @@ class Run:
             raise
 
     def _folder(self) -> RunFolder | None:
-        folder = self.options["folder"]
+        folder = self.options.folder
         if folder is None or isinstance(folder, RunFolder):
             return folder
-        return RunFolder(folder, resume=self.options["resume"])
+        return RunFolder(folder, resume=self.options.resume)
 
     def _train(self, session: Session, bar: Any) -> Array:
         """From the start, or from where the run was left, to the end; returns all nodes' answers."""
@@ -197,7 +193,7 @@ class Run:
 
     def _stepper(self, snapshots: list[Snapshot]) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
-        return make_stepper(rules, sizes, self.network, snapshots, self.timeline, self.options["overlap"], self.t)
+        return make_stepper(rules, sizes, self.network, snapshots, self.timeline, self.options.overlap, self.t)
 
     def _loop(self, stepper: Stepper, start: list[Snapshot], session: Session, bar: Any) -> None:
         """The starting point is evaluated after the first step, so that errors show before a long evaluation."""
@@ -260,7 +256,7 @@ class Run:
 
     def _stops(self, evaluation: Evaluation, session: Session) -> bool:
         """The first process decides for all."""
-        callback, stop = self.options["callback"], self.options["stop"]
+        callback, stop = self.options.callback, self.options.stop
         if callback is None and not stop:
             return False
         decided = False
@@ -294,11 +290,11 @@ class Run:
                 )
 
     def _result(self, answers: Array, session: Session) -> Result:
-        if self.options["trace"] is not None:
+        if self.options.trace is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
             if self.network.rank == 0:
                 own = session.folder.own if session.folder is not None else None
-                write_trace(Path(self.options["trace"]), parts, own)
+                write_trace(Path(self.options.trace), parts, own)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
         if session.folder is not None and self.network.rank == 0:

@@ -42,7 +42,7 @@ class Overlapped:
 
     def _ahead(self, state: State, memory: Memory, t: int) -> tuple[State, Memory, Messages, Memory]:
         """The state of step t with its early messages exchanged; the memory before and after that."""
-        early = self.rule.early(state, t)
+        early = self.rule.early_messages(state, t)
         if not early:
             raise InputError(
                 f"This rule has no early message at step {t}, which hidden exchanges need: leave overlap out."

@@ -11,13 +11,13 @@ import numpy as np
 
 from dnasa.arrays import like, stack, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
+from dnasa.engine.options import Options
 from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Group, Variant
 
 if TYPE_CHECKING:
-    from dnasa.engine.loop import Options
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
     from dnasa.topology import Changing, Topology
 
 
@@ -44,7 +44,7 @@ def make_plan(
     schedule: str | Sequence[str] | None,
     seed: int | Sequence[int],
     start: Array | None,
-    options: "Options",
+    options: Options,
 ) -> Plan:
     from dnasa.topology import Changing, Topology, check_weights, make
 
@@ -71,9 +71,9 @@ def make_plan(
     _check_watching(options)
     x = [_repeated(first, group.size) for group in groups]
     checksum, rows = _node_data(problem, network, seeds)
-    weights = _node_weights(options["node_weights"], topology.nodes, rows)
+    weights = _node_weights(options.node_weights, topology.nodes, rows)
     epoch = None if rows is None else float(rows.mean())
-    eval_steps = _eval_steps(options["evaluate"], steps, problem.batch, epoch)
+    eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch)
     return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0])
 
 
@@ -140,14 +140,14 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 # ---------------------------------------------------------------- network and nodes
 
 
-def _network(topology: "Topology | Changing", options: "Options") -> Network:
+def _network(topology: "Topology | Changing", options: Options) -> Network:
     from dnasa.networks import choose_channel
     from dnasa.networks.simulated import connect
 
-    network = options["network"]
+    network = options.network
     if network is None:
-        return connect(topology, options["rounds"], choose_channel(options["message_dtype"], None, options["compress"]))
-    if options["rounds"] != 1 or options["message_dtype"] is not None or options["compress"] is not None:
+        return connect(topology, options.rounds, choose_channel(options.message_dtype, None, options.compress))
+    if options.rounds != 1 or options.message_dtype is not None or options.compress is not None:
         raise InputError("The network has its rounds, message dtype and compression already: give them to connect.")
     if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
         None,
@@ -167,26 +167,26 @@ def _check_nodes(problem: "Problem", topology: "Topology | Changing") -> None:
         )
 
 
-def _check_storage(options: "Options", network: Network) -> None:
-    if options["checkpoint_every"] is not None:
-        whole("checkpoint_every", options["checkpoint_every"])
-        if options["folder"] is None:
+def _check_storage(options: Options, network: Network) -> None:
+    if options.checkpoint_every is not None:
+        whole("checkpoint_every", options.checkpoint_every)
+        if options.folder is None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
-    if options["overlap"] and network.survivors is not None:
+    if options.overlap and network.survivors is not None:
         raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
 
 
-def _check_watching(options: "Options") -> None:
+def _check_watching(options: Options) -> None:
     """What is called and compared at an evaluation."""
-    if options["callback"] is not None and not callable(options["callback"]):
+    if options.callback is not None and not callable(options.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
     for name in ("metrics", "stop"):
-        if not isinstance(options[name], Mapping):
+        if not isinstance(getattr(options, name), Mapping):
             raise InputError(f"{name} must be a dictionary with the metrics' names.")
-    for metric in options["metrics"]:
+    for metric in options.metrics:
         if metric in COLUMNS:
             raise InputError(f"'{metric}' is a column of every history: give your metric another name.")
-    for metric, threshold in options["stop"].items():
+    for metric, threshold in options.stop.items():
         if isinstance(threshold, bool) or not isinstance(threshold, Real) or np.isnan(float(threshold)):
             raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
 

@@ -77,12 +77,12 @@ class Sequential(Immediate):
         return [Snapshot(self.state, self.memory, self.sent)]
 
     def points(self, t: int) -> tuple[Array, ...]:
-        return check_points(self.rule.points(self.state, t), self.state.x)
+        return check_points(self.rule.gradient_points(self.state, t), self.state.x)
 
     def step(self, gradients: Gradients, t: int) -> None:
         """Nothing changes until the whole step has succeeded: a lost process leaves the state as it was."""
         rule, state, memory = self.rule, self.state, dict(self.memory)
-        early = rule.early(state, t)
+        early = rule.early_messages(state, t)
         messages, state = sending(rule.send, state, tuple(map(copied, gradients)), t)
         state = self._exchange(state, (*early, *messages), rule.receive, memory, 0, t)
         for number, (send, receive) in enumerate(rule.then, start=1):

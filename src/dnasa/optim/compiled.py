@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, nothing, whole
+from dnasa.core import Array, Gradients, InputError, Layout, Rule, Schedule, Snapshot, choose, leaves, whole
 from dnasa.engine.steppers import Immediate
 from dnasa.rules import registry
 from dnasa.rules.forms import form_of
@@ -99,9 +99,9 @@ def fused(made: Made, like: Tensor) -> Rule:
     second, set_second = with_stored_schedules(made, like)
     send = compiled(lambda s, gradients: second.send(s, gradients, 0))
     rule = made.rule._replace(send=lambda s, gradients, t: (set_second(t), send(s, gradients))[1])
-    if rule.early is nothing:
+    if rule.early is None:
         return rule
-    early = compiled(lambda s: first.early(s, 0))
+    early = compiled(lambda s: first.early_messages(s, 0))
     return rule._replace(early=lambda s, t: (set_first(t), early(s))[1])
 
 
@@ -126,7 +126,7 @@ class InPlace(Immediate):
 
     def _advance(self, state: Any, g: Tensor) -> None:
         messages, after = self.rule.send(state, (g,), 0)
-        after = self.rule.receive(after, (*self.rule.early(state, 0), *messages))
+        after = self.rule.receive(after, (*self.rule.early_messages(state, 0), *messages))
         new = [a.clone() for a in leaves(after).values()]
         for a, b in zip(leaves(state).values(), new, strict=True):
             a.copy_(b)

@@ -20,7 +20,6 @@ from dnasa.core import (
     Snapshot,
     choose,
     leaves,
-    only_x,
     positive,
     rebuilt,
 )
@@ -355,7 +354,7 @@ class Decentralized(torch.optim.Optimizer):
     def means(self) -> list[Tensor]:
         """Over all nodes: of the answers, then of the buffers."""
         with self.recovery.exchange():
-            sources = [self.rule.answer(self.waited_snapshot().state), *self.buffers.tensors]
+            sources = [self.rule.result(self.waited_snapshot().state), *self.buffers.tensors]
             return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
     @torch.inference_mode(False)
@@ -368,7 +367,7 @@ class Decentralized(torch.optim.Optimizer):
     def distance(self) -> float:
         """What `consensus` returns, for nodes that all compute it at the same time."""
         with self.recovery.exchange():
-            answer = self.rule.answer(self.waited_snapshot().state)
+            answer = self.rule.result(self.waited_snapshot().state)
             return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
 
     # ------------------------------------------------------------ processes that leave and join
@@ -396,7 +395,7 @@ class Decentralized(torch.optim.Optimizer):
         self._move_to(snapshot, t)
 
     def _move_to(self, snapshot: Snapshot, t: int) -> None:
-        point = self.rule.points(snapshot.state, t)[0]
+        point = self.rule.gradient_points(snapshot.state, t)[0]
         if self.own_values is None:
             self.parameters.show(point)
         else:
@@ -427,7 +426,7 @@ class Decentralized(torch.optim.Optimizer):
                 self.first_pass.compare(self.network, tell=self.unmixed)
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
-        self._check_first_point(self.rule.points(snapshot.state, self.t)[0], has_closure)
+        self._check_first_point(self.rule.gradient_points(snapshot.state, self.t)[0], has_closure)
         if self.fuse and self.network.nodes == 1:
             self.stepper = InPlace(self.made, _cloned(snapshot))
         else:
@@ -435,12 +434,12 @@ class Decentralized(torch.optim.Optimizer):
             args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
             self.stepper = make_stepper(*args)
         self.snapshot = _without_memory(snapshot)
-        if self.rule.points is not only_x:
+        if self.rule.points is not None:
             self.parameters.show(self.stepper.points(self.t)[0])
 
     def _check_first_point(self, point: Tensor, has_closure: bool) -> None:
         """A gradient computed before the first step must be of the point where the rule wants it."""
-        if self.rule.points is only_x or torch.allclose(point, self.flat, equal_nan=True):
+        if self.rule.points is None or torch.allclose(point, self.flat, equal_nan=True):
             return
         if self.t > 0:
             raise InputError(
@@ -460,7 +459,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def _with_parameters(self, snapshot: Snapshot) -> Snapshot:
         """The state with x as the model's parameters have it, where they are x."""
-        if self.rule.points is not only_x:
+        if self.rule.points is not None:
             return snapshot
         return snapshot._replace(state=with_x(snapshot.state, self._own_parameters()))
 

@@ -146,7 +146,7 @@ class Recovery:
             means = {name: mean(a) for name, a in arrays.items()}
             copy_from(network, new.index(False), self.opt.untrained_tensors)
             state = rebuilt(state, means) if joins else state
-        answer = self.opt.rule.answer(state)
+        answer = self.opt.rule.result(state)
         self.means = [mean(a) for a in (answer, *self.opt.buffers.tensors)]
         self.consensus = float(mean(squared_distances(answer, self.means[0].view(-1))))
         if joins:

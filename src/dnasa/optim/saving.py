@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dnasa.core import InputError, Sent, Snapshot, State, leaves, only_x, rebuilt
+from dnasa.core import InputError, Sent, Snapshot, State, leaves, rebuilt
 from dnasa.optim.parameters import views
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ OWN = {"step", "per_node", "memory", "sent"}  # of a saved state, besides the no
 def saved_names(opt: "Decentralized", state: State, averaged: bool) -> list[str]:
     """All arrays of the rule's state but x, where that is what the model's parameters hold."""
     names = list(leaves(state))
-    return names[1:] if opt.rule.points is only_x and not averaged else names
+    return names[1:] if opt.rule.points is None and not averaged else names
 
 
 def saved_state(opt: "Decentralized") -> dict[str, Any]:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dnasa.comparing.run_table import listed, source
 from dnasa.core import InputError
 from dnasa.pages import parts
 from dnasa.pages.history import AXES, History, short, text
 from dnasa.plots import LABELS, LINEAR, colours
 from dnasa.runs.folder import RunFolder
-from dnasa.studies.run_table import listed, source
 
 REMEDY = "give a run's folder, or one that holds runs."
 DEPTH = 3  # folders below the one that was given: studies have folders of folders

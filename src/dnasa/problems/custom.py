@@ -12,8 +12,8 @@ import numpy as np
 from dnasa.arrays import copied, like, moderate, to_numpy
 from dnasa.core import Array, InputError, Prox, named, naming, whole
 from dnasa.extras import needed_by
-from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
+from dnasa.problems.problem import Problem
 from dnasa.randomness import Generators
 
 

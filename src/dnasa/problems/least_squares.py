@@ -6,7 +6,7 @@ import numpy as np
 
 from dnasa.arrays import compiled
 from dnasa.core import Array, InputError, choose, whole
-from dnasa.problems import Problem
+from dnasa.problems.problem import Problem
 from dnasa.randomness import Normals, Streams
 
 TEST_SAMPLES = 10_000  # per node

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnasa.core import Array, InputError, whole
-from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
+from dnasa.problems.problem import Problem
 from dnasa.randomness import Samples, Streams
 
 GROUPS = 32

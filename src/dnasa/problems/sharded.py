@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.core import InputError, choose, positive, whole
-from dnasa.problems import Problem
 from dnasa.problems.checksums import checksum
+from dnasa.problems.problem import Problem
 from dnasa.randomness import Samples
 
 BUDGET = {"cpu": 1 << 29, "cuda": 1 << 34}  # bytes of activations in memory at a time

@@ -1,11 +1,11 @@
 """D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
-from dnasa.core import Messages, Prox, Rule, Schedule, no_prox
+from dnasa.core import Messages, Prox, Rule, Schedule
 from dnasa.rules.dnasa import State, dnasa, tracked_average
 from dnasa.rules.forms import declare
 
 
-def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
+def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """x, u, z <- W[x - eta z, u + g - v, (1 - alpha) z + alpha (u + g - v)]: D-NASA with steps that are not normalized.
 
     With `prox`, x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for gamma = eta/alpha.
@@ -15,10 +15,11 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
     def early(s: State, t: int) -> Messages:
         return (s.x - eta(t) * s.z,)
 
+    if prox is None:
+        return declare(normalized._replace(early=early), tracked_average(eta, alpha, normalised=False))
+
     def early_prox(s: State, t: int) -> Messages:
         gamma = eta(t) / alpha(t)
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
-    if prox is no_prox:
-        return declare(normalized._replace(early=early), tracked_average(eta, alpha, normalised=False))
     return normalized._replace(early=early_prox)

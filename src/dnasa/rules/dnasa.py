@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.arrays import nonzero, norm, unit
-from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule
 from dnasa.rules.forms import TrackedAverage, declare
 
 
@@ -14,7 +14,7 @@ class State(NamedTuple):
     z: Array  # moving average of u
 
 
-def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
+def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """x, u, z <- W[x - eta z/|z|, u + g - v, (1 - alpha) z + alpha (u + g - v)]
 
     With `prox`, x <- W[prox(x - gamma z, gamma)] for gamma = eta/|z|, 0 where z = 0. This is ours, without a theorem: a
@@ -26,10 +26,6 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
 
     def early(s: State, t: int) -> Messages:
         return (s.x - eta(t) * unit(s.z),)
-
-    def early_prox(s: State, t: int) -> Messages:
-        length = norm(s.z)
-        return (prox(s.x - eta(t) * unit(s.z), eta(t) * (length > 0) / nonzero(length)),)
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -43,10 +39,15 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox = no_prox) -> Rule:
     def restart(s: State) -> State:
         return s._replace(u=s.v)  # then mean(u) = mean(v) over the nodes that are left
 
-    if prox is not no_prox:
-        return Rule(init, send, receive, early=early_prox, restart=restart, estimate=lambda s: s.z)
     rule = Rule(init, send, receive, early=early, restart=restart, estimate=lambda s: s.z)
-    return declare(rule, tracked_average(eta, alpha, normalised=True))
+    if prox is None:
+        return declare(rule, tracked_average(eta, alpha, normalised=True))
+
+    def early_prox(s: State, t: int) -> Messages:
+        length = norm(s.z)
+        return (prox(s.x - eta(t) * unit(s.z), eta(t) * (length > 0) / nonzero(length)),)
+
+    return rule._replace(early=early_prox)
 
 
 def tracked_average(eta: Schedule, alpha: Schedule, normalised: bool) -> TrackedAverage:

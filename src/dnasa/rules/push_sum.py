@@ -29,10 +29,10 @@ def push_sum(rule: Rule) -> Rule:
         return State(rule.init(x), x[..., :1] * 0 + 1)
 
     def points(s: State, t: int) -> tuple[Array, ...]:
-        return tuple(point / s.w for point in rule.points(s.inner, t))
+        return tuple(point / s.w for point in rule.gradient_points(s.inner, t))
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
-        early = rule.early(s.inner, t)
+        early = rule.early_messages(s.inner, t)
         messages, inner = rule.send(s.inner, gradients, t)
         sent = (*early, *messages)
         if sent:
@@ -61,8 +61,8 @@ def push_sum(rule: Rule) -> Rule:
         receive,
         then=tuple(further(exchange, number == len(rule.then)) for number, exchange in enumerate(rule.then, 1)),
         points=points,
-        answer=lambda s: rule.answer(s.inner) / s.w,
+        answer=lambda s: rule.result(s.inner) / s.w,
         restart=lambda s: init(s.x / s.w),
-        estimate=lambda s: rule.estimate(s.inner),
+        estimate=lambda s: rule.gradient_estimate(s.inner),
         needs=rule.needs._replace(directed=True),
     )

@@ -18,7 +18,7 @@ from dnasa.runs.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
 
 EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run that ends there has diverged
 KEPT = {*COLUMNS} - {"consensus"}  # what the rows of a diverged run have
@@ -133,7 +133,7 @@ class Recorder:
 
     def _estimates(self, snapshots: Sequence[Any]) -> Array | None:
         """The rules' estimates of the full gradient, not a number for rules that have none."""
-        each = [group.rule.estimate(s.state) for group, s in zip(self.groups, snapshots, strict=True)]
+        each = [group.rule.gradient_estimate(s.state) for group, s in zip(self.groups, snapshots, strict=True)]
         if all(estimate is None for estimate in each):
             return None
         filled = (s.state.x * np.nan if e is None else e for e, s in zip(each, snapshots, strict=True))
@@ -268,7 +268,7 @@ class Recorder:
 
 
 def _answer(rule: Rule, state: Any) -> Array:
-    answer = rule.answer(state)
+    answer = rule.result(state)
     if getattr(answer, "shape", None) != state.x.shape:
         raise InputError(f"A rule's answer must have the shape of x, {tuple(state.x.shape)}.")
     return answer

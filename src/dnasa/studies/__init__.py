@@ -1,35 +1,13 @@
-"""The paper's figures and other experiments, one file each: `run(...)` returns tables, figures and findings."""
+"""Deprecated: use `dnasa.reproduce` for figures and experiments, `dnasa.comparing` for comparisons. Removed in 0.4."""
 
-from importlib import import_module
-from typing import Any
+import warnings
 
-from dnasa.core import choose
-from dnasa.extras import needed_by
+from dnasa.reproduce import FIGURES, figure
 
 __all__ = ["FIGURES", "figure"]
 
-FIGURES = {
-    "fig1": "speedup with the number of nodes (least squares, ring)",
-    "fig2": "the spike model against tuned methods",
-    "fig3": "test accuracy against stepsize on real data",
-    "fig4": "the same for a9a on four graphs",
-    "fig5": "MNIST: curves at the best stepsizes",
-    "fig6": "a9a: curves at the best stepsizes",
-    "heterogeneity": "accuracy of each method when the nodes' data differ",
-    "faults": "accuracy of each method with lost messages, unreachable nodes and late messages",
-    "compression": "accuracy against bytes for every compression of messages",
-    "networks": "AdaNASA and D-NASA, untuned, against tuned methods on networks that people train",
-    "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
-    "finetuning": "the first steps from a trained network",
-    "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
-    "guidance": "four problems with gradients of one's own: where D-NASA trails tuned methods, and where it does not",
-    "theory": "the rates of the fixed-stepsize theorem, measured",
-}
-"""What `dnasa reproduce` makes, by name."""
-
-
-def figure(name: str) -> Any:
-    """The module of that figure."""
-    choose("figure", name, FIGURES)
-    with needed_by(f"The study {name}"):
-        return import_module(f"dnasa.studies.{name}")
+warnings.warn(
+    "dnasa.studies is now dnasa.reproduce (figures) and dnasa.comparing (comparisons); 0.4 removes the old name.",
+    DeprecationWarning,
+    stacklevel=2,
+)

@@ -19,7 +19,7 @@ from dnasa.data import Encoding
 from dnasa.files import make_folder, read_bytes, read_json, to_json
 from dnasa.runs.folder import versions
 from dnasa.runs.own_files import OwnFiles
-from dnasa.studies import models, own_model
+from dnasa.tasks import models, own_model
 from dnasa.trained.model import TrainedModel
 
 FORMAT = 1

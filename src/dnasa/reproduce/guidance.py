@@ -8,12 +8,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import tables, topology
+from dnasa.comparing.comparison import Comparison, compare
+from dnasa.comparing.drawing import draw_curves, line_styles
 from dnasa.core import Array
 from dnasa.plots import data_lines, label, panels
 from dnasa.problems.custom import Custom
-from dnasa.studies.comparison import Comparison, compare
-from dnasa.studies.drawing import draw_curves, line_styles
-from dnasa.studies.report import Report
+from dnasa.reproduce.report import Report
 
 NODES = 10
 TUNED = ("dsgd", "dsgd:constant", "dsgt", "dsgt:constant", "dasagt", "gt_nsgdm")

@@ -13,7 +13,7 @@ from dnasa.data.encoding import numbers
 from dnasa.data.rows import Rows
 from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
-from dnasa.studies.sources import listed, preparation
+from dnasa.tasks.sources import listed, preparation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,8 +2,8 @@
 
 from dnasa import topology
 from dnasa.plots import draw_topology, panels
-from dnasa.studies import fig3
-from dnasa.studies.report import Report
+from dnasa.reproduce import fig3
+from dnasa.reproduce.report import Report
 
 GRAPHS = {
     "ring": topology.ring,

@@ -7,11 +7,12 @@ from matplotlib.figure import Figure
 
 from dnasa import topology
 from dnasa.channels import faulty
+from dnasa.comparing import tuning
 from dnasa.engine.loop import solve
 from dnasa.networks import simulated
 from dnasa.plots import colours, panels, title
-from dnasa.studies import tasks, tuning
-from dnasa.studies.report import Report
+from dnasa.reproduce.report import Report
+from dnasa.tasks import tasks
 
 RULES = ("dsgd", "d2", "dsgt", "dasagt", "dnasa", "adanasa")
 ETAS = (0.01, 0.03, 0.1, 0.3, 1.0)

@@ -8,7 +8,7 @@ from dnasa import topology
 from dnasa.engine.loop import solve
 from dnasa.plots import drawable, finish, panels
 from dnasa.problems.robust_regression import RobustRegression
-from dnasa.studies.report import Report
+from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
 
 STEPS = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000)

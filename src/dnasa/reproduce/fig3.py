@@ -8,13 +8,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from dnasa import topology
+from dnasa.comparing import drawing, tuning
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
-from dnasa.studies import drawing, tuning
-from dnasa.studies.report import Report
-from dnasa.studies.tasks import classification
+from dnasa.reproduce.report import Report
+from dnasa.tasks.tasks import classification
 from dnasa.topology import Topology
 
 ETAS = (0.005, 0.01, 0.5, 1, 5, 10, 50, 100)

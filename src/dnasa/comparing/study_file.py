@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dnasa.comparing.comparison import RULES_COMPARED
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
-from dnasa.studies.comparison import RULES_COMPARED
-from dnasa.studies.sources import OF_FILES, PROBLEMS
+from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
 FIGURES = ("stepsizes", "curves")

@@ -14,9 +14,9 @@ from dnasa.arrays import unit
 from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, choose, slices
 from dnasa.engine.loop import solve
 from dnasa.plots import LABELS, by_seed, curve, finish, panels
+from dnasa.reproduce.report import Report
 from dnasa.rules import schedules
-from dnasa.studies.report import Report
-from dnasa.studies.tasks import classification
+from dnasa.tasks.tasks import classification
 
 NODES = 8
 STEPS, QUICK_STEPS = 10_000, 200

@@ -1,7 +1,7 @@
 """Figure 6: a9a, loss, accuracy and stationarity against epochs and seconds."""
 
-from dnasa.studies import curves
-from dnasa.studies.report import Report
+from dnasa.reproduce import curves
+from dnasa.reproduce.report import Report
 
 
 def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") -> Report:

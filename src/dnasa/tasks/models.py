@@ -12,7 +12,7 @@ from torch import nn
 from dnasa.core import InputError, choose
 from dnasa.data import CONTEXT, Dataset
 from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
-from dnasa.studies import own_model
+from dnasa.tasks import own_model
 
 Shape = Sequence[int]  # of one row of inputs
 SIZE = r"[1-9]\d{0,5}"

@@ -4,9 +4,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
+from dnasa.comparing import tuning
 from dnasa.plots import colours, drawable, panels, title
-from dnasa.studies import fig3, tuning
-from dnasa.studies.report import Report
+from dnasa.reproduce import fig3
+from dnasa.reproduce.report import Report
 
 DATA = ("a9a", "mnist")
 PARTITIONS = ("iid", "dirichlet(0.1)", "by_label")

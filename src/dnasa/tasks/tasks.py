@@ -13,7 +13,7 @@ from dnasa.problems.classification import Classification
 from dnasa.problems.regression import Regression
 from dnasa.problems.sharded import Sharded, Shards
 from dnasa.problems.supervised import Augment, Supervised, WeightedCrossEntropy, cross_entropy
-from dnasa.studies import models
+from dnasa.tasks import models
 
 BATCH = 32
 ClassWeight = str | Mapping[Any, float] | None

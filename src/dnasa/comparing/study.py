@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
+from dnasa.comparing.comparison import Comparison, X, compare, schedule_of
+from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
 from dnasa.plots import title
 from dnasa.rules import registry
@@ -16,12 +18,10 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
 from dnasa.statistics import final
-from dnasa.studies.comparison import Comparison, X, compare, schedule_of
-from dnasa.studies.sources import make_source
-from dnasa.studies.study_file import Cell, Study
+from dnasa.tasks.sources import make_source
 
 if TYPE_CHECKING:
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
 
 UNCOMPARED = ("checkpoint_every",)  # settings that do not change results

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from dnasa import topology
+from dnasa.comparing import tuning
 from dnasa.core import choose
 from dnasa.data import Dataset, divide
 from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, colours, curve, finish, panels, title
 from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Supervised, cross_entropy
-from dnasa.studies import models, tuning
-from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Task, make_problem, with_data
-from dnasa.studies.report import Report
-from dnasa.studies.saved import Saved
+from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Task, make_problem, with_data
+from dnasa.reproduce.report import Report
+from dnasa.reproduce.saved import Saved
+from dnasa.tasks import models
 
 RULES = ("adanasa", "dnasa", "dadam")
 ETAS = (1e-4, 1e-3)  # of D-Adam

@@ -17,11 +17,11 @@ from dnasa.core import Layout, Rule, choose
 from dnasa.data import Dataset, divide
 from dnasa.engine.loop import solve
 from dnasa.plots import colours, drawable, panels, title
+from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, make_problem, with_data
+from dnasa.reproduce.report import Report
+from dnasa.reproduce.saved import Saved
 from dnasa.rules import adanasa, schedules
 from dnasa.rules.registry import CUSTOM
-from dnasa.studies.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task, make_problem, with_data
-from dnasa.studies.report import Report
-from dnasa.studies.saved import Saved
 
 RULES = ("adanasa", "dnasa")
 SEEDS = 3

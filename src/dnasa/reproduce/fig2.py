@@ -5,12 +5,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
+from dnasa.comparing.drawing import draw_stepsizes
+from dnasa.comparing.tuning import best, eta_label, eta_text, grid, rows_of
 from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, colours, curve, finish, panels, title
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.studies.drawing import draw_stepsizes
-from dnasa.studies.report import Report
-from dnasa.studies.tuning import best, eta_label, eta_text, grid, rows_of
+from dnasa.reproduce.report import Report
 
 NODES = 10
 STEPS = 15_000

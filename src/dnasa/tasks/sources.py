@@ -19,7 +19,7 @@ from dnasa.problems.robust_regression import RobustRegression
 if TYPE_CHECKING:
     from dnasa.data.dataset import Dataset, Site
     from dnasa.data.partitions import Shards
-    from dnasa.problems import Problem
+    from dnasa.problems.problem import Problem
 
 CURVE_POINTS = 50
 UNEVEN = 10  # times as many rows at a site as at another
@@ -62,7 +62,7 @@ def make_source(
         steps = evenly(given.steps, CURVE_POINTS) if validate and given.evaluate is None else given.evaluate
         return Source(synthetic(given), steps)
     with needed_by("Training on data"):
-        from dnasa.studies import models, tasks
+        from dnasa.tasks import models, tasks
 
     options: Any = {
         "batch": given.batch or tasks.BATCH,
@@ -158,7 +158,7 @@ def text_options(model: str | None) -> tuple[bool | None, int]:
     if model is None:
         return None, CONTEXT
     with needed_by("A model"):
-        from dnasa.studies import models
+        from dnasa.tasks import models
 
     return models.parse(model)[0] == "gpt" or None, models.context(model)
 

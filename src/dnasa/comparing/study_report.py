@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from dnasa import tables
+from dnasa.comparing import drawing
+from dnasa.comparing.comparison import Comparison, X
+from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.plots import label, panels
 from dnasa.statistics import VARIANT
-from dnasa.studies import drawing
-from dnasa.studies.comparison import Comparison, X
-from dnasa.studies.study_file import Cell, Study, source_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

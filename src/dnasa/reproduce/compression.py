@@ -17,18 +17,19 @@ from matplotlib.figure import Figure
 
 from dnasa import topology
 from dnasa.channels import compression
+from dnasa.comparing import tuning
 from dnasa.core import choose
 from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
-from dnasa.problems import Problem
 from dnasa.problems.classification import Classification
+from dnasa.problems.problem import Problem
+from dnasa.reproduce import network_tasks
+from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task, make_problem, with_data
+from dnasa.reproduce.networks import averages, chosen
+from dnasa.reproduce.report import Report
+from dnasa.reproduce.saved import Saved
 from dnasa.runs.result import Result
-from dnasa.studies import network_tasks, tuning
-from dnasa.studies.network_tasks import ACCURACY, NODES, Task, make_problem, with_data
-from dnasa.studies.networks import averages, chosen
-from dnasa.studies.report import Report
-from dnasa.studies.saved import Saved
 
 ETAS = (0.1, 0.3, 1.0, 3.0)
 GRIDS: network_tasks.Etas = dict.fromkeys(("dsgd", "dsgt"), ETAS)

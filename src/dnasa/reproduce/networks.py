@@ -16,18 +16,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
+from dnasa.comparing import drawing, tuning
 from dnasa.core import Gradients, InputError, Messages, Rule, Schedule
 from dnasa.data import Dataset, divide, divide_validation, hold_out
 from dnasa.data.validation import validation_name
 from dnasa.engine.loop import solve
 from dnasa.plots import panels, title
 from dnasa.problems.classification import Classification
-from dnasa.rules import schedules
-from dnasa.rules.dadam import State, dadam
-from dnasa.runs.result import Result
-from dnasa.statistics import over_seeds
-from dnasa.studies import drawing, tuning
-from dnasa.studies.network_tasks import (
+from dnasa.reproduce.network_tasks import (
     CENTRAL,
     NODES,
     QUICK,
@@ -38,8 +34,12 @@ from dnasa.studies.network_tasks import (
     make_problem,
     with_data,
 )
-from dnasa.studies.report import Report
-from dnasa.studies.saved import Saved
+from dnasa.reproduce.report import Report
+from dnasa.reproduce.saved import Saved
+from dnasa.rules import schedules
+from dnasa.rules.dadam import State, dadam
+from dnasa.runs.result import Result
+from dnasa.statistics import over_seeds
 
 GRAPHS = ("ring", "exponential")
 DIVISIONS = ("iid", "heterogeneous")

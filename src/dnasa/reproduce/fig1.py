@@ -8,7 +8,7 @@ from dnasa import topology
 from dnasa.engine.loop import solve
 from dnasa.plots import by_seed, curve, finish, panels
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.studies.report import Report
+from dnasa.reproduce.report import Report
 
 NODES = (5, 10, 20)
 STEPS = 15_000

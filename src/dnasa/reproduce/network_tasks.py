@@ -12,7 +12,7 @@ from dnasa.data import Dataset, from_text, load
 from dnasa.problems.augment import flip_and_shift
 from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Augment
-from dnasa.studies import models, tasks
+from dnasa.tasks import models, tasks
 
 NODES = 8
 GENERATED = "generated-text"

@@ -5,12 +5,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dnasa import topology
+from dnasa.comparing import tuning
 from dnasa.data import load
 from dnasa.engine.loop import solve
 from dnasa.plots import LABELS, LINEAR, by_seed, colours, curve, finish, panels, title
-from dnasa.studies import fig3, tuning
-from dnasa.studies.report import Report
-from dnasa.studies.tasks import classification
+from dnasa.reproduce import fig3
+from dnasa.reproduce.report import Report
+from dnasa.tasks.tasks import classification
 
 METRICS = ("train_loss", "test_loss", "test_accuracy", "stationarity")
 EVALUATIONS = 25

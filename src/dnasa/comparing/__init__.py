@@ -1,0 +1,5 @@
+"""Comparisons: tuning, study files, and their tables and figures."""
+
+from dnasa.comparing.comparison import Comparison, compare
+
+__all__ = ["Comparison", "compare"]

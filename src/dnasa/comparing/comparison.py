@@ -1,0 +1,350 @@
+"""Comparing rules: run a grid of stepsizes, choose one for each rule, and report what the chosen ones reach.
+
+Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, the grid is the run itself; stepsizes added by
+`extend` and runs that are timed by themselves have folders of their own inside it, `extension-1`, ..., `alone-1`, ....
+"""
+
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from dnasa import tables
+from dnasa.comparing import drawing, tuning
+from dnasa.comparing.tuning import Selection
+from dnasa.core import InputError, Interrupted, Network, choose
+from dnasa.engine.loop import solve
+from dnasa.engine.plan import as_list, distinct
+from dnasa.plots import label
+from dnasa.rules.registry import RULES, Variant, variants
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.history import Evaluation
+from dnasa.runs.own_files import LIST
+from dnasa.runs.result import Result
+from dnasa.statistics import VARIANT, curves, differences, final, over_seeds, start
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from dnasa.problems.problem import Problem
+    from dnasa.topology import Changing, Topology
+
+__all__ = ["Comparison", "compare"]
+
+MOST_EXTENSIONS = 8
+X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
+METRICS = (  # the first that is there is compared; never the consensus: where nothing moves, it is perfect
+    *("test_accuracy", "test_label_accuracy", "test_rmse"),
+    *("test_loss", "train_loss", "grad_norm"),
+)
+SCHEDULE = "diminishing"  # of every rule with a stepsize that names none: the stepsizes of all rules mean the same
+RULES_COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The histories of all runs, what was chosen, and on what.
+
+    `table` is for people, `latex` for a paper; `summary`, `curves` and `stepsizes` are frames with the numbers of the table
+    and of the two figures. `timed` is the history of the chosen variants run by themselves, where curves are against seconds.
+    """
+
+    history: pd.DataFrame
+    metric: str
+    selection: Selection
+    choice: pd.DataFrame
+    x: str = "steps"
+    extensions: int = 0
+    extend: bool = False
+    timed: pd.DataFrame | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the grid's run
+    rank: int = 0
+
+    def __repr__(self) -> str:
+        """One line; `table` has the results."""
+        return f"Comparison of {', '.join(dict.fromkeys(self.choice.rule))} by {self.metric}"
+
+    @property
+    def all_diverged(self) -> bool:
+        return bool(final(self.history).diverged.all())
+
+    def _chosen(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the chosen variants and the reported seeds, in the order of the choice."""
+        keys = self.choice[list(VARIANT)].assign(order=range(len(self.choice)))
+        some = rows[rows.seed.isin(self.selection.reported)].merge(keys, on=list(VARIANT), how="inner")
+        return some.sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
+
+    def summary(self, metric: str | None = None) -> pd.DataFrame:
+        """Of each chosen variant: mean and spread over the seeds, and the paired difference to the best."""
+        return differences(self._chosen(final(self.history)), metric or self.metric)
+
+    def curves(self) -> pd.DataFrame:
+        """Mean, smallest and largest seed of each chosen variant at every evaluation."""
+        rows = with_eta(self.history if self.timed is None else self.timed)
+        return curves(self._chosen(rows), self.metric, X[self.x])
+
+    def stepsizes(self) -> pd.DataFrame:
+        """The results of all stepsizes on the reported seeds."""
+        runs = final(self.history)
+        table = over_seeds(runs[runs.seed.isin(self.selection.reported)], self.metric)
+        keys = self.choice[list(VARIANT)].assign(chosen=True)
+        merged = table.merge(keys, on=list(VARIANT), how="left")
+        return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
+
+    def draw_curves(self) -> "Figure":
+        """The figure of `curves`."""
+        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric)
+
+    def draw_stepsizes(self) -> "Figure":
+        """The figure of `stepsizes`."""
+        return drawing.figure_of_stepsizes(self.stepsizes(), self.metric)
+
+    # ------------------------------------------------------------ tables
+
+    def table(self) -> pd.DataFrame:
+        """One row for each rule and schedule, as text."""
+        runs = final(self.history)
+        metrics = [
+            name for name in dict.fromkeys((self.metric, "test_accuracy", "test_r2", "test_loss")) if name in runs
+        ]
+        summaries = {name: self.summary(name) for name in metrics}
+        rows = []
+        for i, row in self.choice.iterrows():
+            variant = Variant(row.rule, row.schedule, _eta(row.eta))
+            cells = {
+                "method": label(row.rule, row.schedule),
+                "stepsize": variant.formula or tuning.eta_text(row.eta),
+                f"chosen by {tables.metric_name(self.selection.metric)}": self._choice_text(row),
+            }
+            for name, some in summaries.items():
+                cells[tables.metric_name(name)] = tables.with_spread(name, some.iloc[i])
+                if name == self.metric:
+                    cells["difference to the best"] = tables.with_interval(name, some.iloc[i])
+            same = runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)]
+            rows.append(cells | {"diverged at": tuning.diverged_text(over_seeds(same, self.metric))})
+        return pd.DataFrame(rows)
+
+    def _choice_text(self, row: Any) -> str:
+        if pd.isna(row.eta):
+            return "nothing tuned"
+        edge = f" ({row.edge} tried)" if row.edge else ""
+        return tables.number(self.selection.metric, row.value, 4) + edge
+
+    def latex(self, title: str = "", name: str = "comparison") -> str:
+        """Without what only a reader of the whole run needs; the best result is bold.
+
+        The caption begins with `title`; the table is referred to as tab:name.
+        """
+        table, best = self.table(), self.summary().best
+        table = table.drop(columns=table.columns[2])
+        if (table["diverged at"] == "none").all():
+            table = table.drop(columns="diverged at")
+        bold = {(int(i), tables.metric_name(self.metric)) for i in best.index[best]}
+        caption = " ".join([f"{title}."] * bool(title) + self.notes()[: 2 if len(self.selection.reported) > 1 else 1])
+        return tables.latex(table, caption, name, bold, {"stepsize"})
+
+    def notes(self) -> list[str]:
+        """What the table says, and whether a best stepsize may lie beyond its grid."""
+        count = len(self.selection.reported)
+        where = "the test rows" if self.metric.startswith("test_") else "these runs"
+        spread = f"mean ± standard deviation over {count} seeds" if count > 1 else "one seed, so without a spread"
+        lines = [
+            f"Stepsizes were chosen by {self.selection}; results are those on {where}, {spread}.",
+            "Differences are paired by seed, with their 95 % confidence interval (t distribution).",
+        ]
+        if self.choice.eta.isna().all():
+            lines[0] = f"Nothing was tuned; results are those on {where}, {spread}."
+        edges = [self._edge_note(row) for row in self._edges().itertuples()]
+        return (lines if count > 1 else lines[:1]) + edges + self._still_notes()
+
+    def _still_notes(self) -> list[str]:
+        """The chosen variants whose runs did not improve on the start, where that was measured."""
+        table = tuning.against_start(self._chosen(final(self.history)), self._chosen(start(self.history)), self.metric)
+        name = tables.metric_name(self.metric)
+        return [
+            f"{label(row.rule, row.schedule)}: the {name} at the end, {tables.number(self.metric, row.end)}, is no better "
+            f"than at the start, {tables.number(self.metric, row.start)}."
+            for row in table[table.still].rename(columns={"mean": "end"}).itertuples()
+        ]
+
+    def _edges(self) -> pd.DataFrame:
+        return self.choice[self.choice.edge != ""]
+
+    def _edge_note(self, row: Any) -> str:
+        where = f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid"
+        if self.extend:
+            return f"{where} after {self.extensions} extensions, the limit: give a grid around it with --etas."
+        return f"{where}, and the best may lie beyond: --extend continues the grid."
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.table(), " ".join(self.notes()))
+
+
+def _eta(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def with_eta(history: pd.DataFrame) -> pd.DataFrame:
+    """With a column eta, also where no rule has one."""
+    return history if "eta" in history else history.assign(eta=float("nan"))
+
+
+# ---------------------------------------------------------------- runs
+
+
+def compare(
+    problem: "Problem",
+    topology: "Topology | Changing",
+    rules: Sequence[str] = RULES_COMPARED,
+    etas: Sequence[float] | Mapping[str, Sequence[float]] = (),
+    *,
+    steps: int,
+    seed: int | Sequence[int] = 0,
+    schedule: str | None = None,
+    metric: str | None = None,
+    x: str = "steps",
+    extend: bool = False,
+    folder: "str | Path | RunFolder | None" = None,
+    **options: Any,
+) -> Comparison:
+    """Run every rule with every stepsize and seed, choose a stepsize for each rule and schedule, and report its results.
+
+    Rules may name their schedule, as in "dsgd:constant". All others that need a stepsize have the same, `schedule` (default:
+    diminishing, whatever the rule's own default is); rules that need none have their own where they do not know it. `etas` are
+    the stepsizes of all rules, or a dictionary with those of each. `metric` is compared (default: the test accuracy, else the
+    test loss, else the training loss, ...). With `extend`, the grid is continued where its edge is best, at most 8 times. `x`
+    is steps, epochs, bytes, messages or seconds; for seconds the chosen variants are run again, each by itself. A `RunFolder`
+    to resume continues with what is missing. Further options are those of `solve`.
+    """
+    seeds = distinct("seed", as_list(seed))
+    column = choose("x", x, X)
+    grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
+    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    others = _other_seeds(seeds) if _needs_other_seeds(problem, wanted, metric) else []
+    runs = Runs(problem, topology, folder, {"steps": steps, **options})
+    first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
+    compared = metric or _default_metric(first.history)
+    selection = tuning.select(list(first.history), compared, seeds, others)
+    histories, count = [with_eta(first.history)], 0
+    while True:
+        history = pd.concat(histories, ignore_index=True)
+        choice = tuning.chosen(final(history), selection, start(history))
+        more = runs.agree(tuning.extension(final(history), choice)) if extend and count < MOST_EXTENSIONS else []
+        if not more:
+            break
+        count += 1
+        histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
+    timed = runs.alone(choice, seeds) if x == "seconds" else None
+    return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank)
+
+
+def schedule_of(rule: str, schedule: str | None = None) -> str | None:
+    """The schedule with which a rule is compared; None: the one it names, or its default."""
+    method = RULES.get(rule)
+    if method is None or (method.needs_eta and schedule):
+        return schedule
+    wanted = schedule or (SCHEDULE if method.needs_eta else None)
+    return wanted if wanted in method.schedules else None
+
+
+def _grid(etas: Sequence[float] | Mapping[str, Sequence[float]], rule: str, extend: bool) -> list[float]:
+    """The stepsizes of a rule."""
+    grid = distinct("eta", list(etas.get(rule, ()) if isinstance(etas, Mapping) else etas))
+    if extend and len(grid) == 1:
+        raise InputError("Extending a grid needs its factor: give at least two stepsizes (--etas).")
+    return grid
+
+
+def _needs_other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | None) -> bool:
+    """Where stepsizes are to be chosen and there are no validation rows to do it on."""
+    tuned = len({variant[:2] for variant in wanted}) < len(wanted)
+    validated = bool(getattr(problem, "validation", ())) and (metric or "test_").startswith("test_")
+    return tuned and not validated
+
+
+def _other_seeds(seeds: Sequence[int]) -> list[int]:
+    return list(range(max(seeds) + 1, max(seeds) + 1 + len(seeds)))
+
+
+def _default_metric(known: Container[str]) -> str:
+    for name in METRICS:
+        if name in known:
+            return name
+    raise InputError(
+        "This problem has no loss to compare by: give Custom a loss or full_gradient, or evaluate and metric='...'."
+    )
+
+
+def _checked(metric: str | None, column: str, x: str) -> Any:
+    """A callback that refuses a metric or an axis at the first evaluation, not at the end."""
+
+    def check(evaluation: Evaluation) -> bool:
+        row = evaluation.rows[0]
+        if metric is None:
+            _default_metric(row)
+        elif not isinstance(row.get(metric), float):
+            known = [name for name, value in row.items() if isinstance(value, float) and name not in (*X, "eta")]
+            raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
+        if column not in row:
+            raise InputError(f"These runs have no {x}: choose another x.")
+        return False
+
+    return check
+
+
+class Runs:
+    """The parts of a comparison, each a call of `solve`; with a folder, parts that are done are read from it."""
+
+    def __init__(
+        self,
+        problem: "Problem",
+        topology: "Topology | Changing",
+        folder: "str | Path | RunFolder | None",
+        options: dict[str, Any],
+    ):
+        self.problem, self.topology, self.options = problem, topology, options
+        self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
+        self.network: Network | None = options.get("network")
+
+    def agree(self, wanted: list[Variant]) -> list[Variant]:
+        """What the first process wants: last bits may differ between processes."""
+        if self.network is None or self.network.simulated:
+            return wanted
+        return [Variant(*entry) for entry in json.loads(self.network.allgather_text(json.dumps(wanted))[0])]
+
+    def solve(self, name: str, wanted: Sequence[Variant], seeds: Sequence[int], **more: Any) -> Result:
+        """The part of this name; the grid has none, and is in the folder itself."""
+        part = self._part(name)
+        if part is not None and part.resume and part.state == "done":
+            return replace(Result.load(part.path), rank=self.network.rank if self.network else 0)
+        try:
+            return solve(
+                self.problem, self.topology, list(wanted), seed=list(seeds), folder=part, **self.options, **more
+            )
+        except Interrupted as error:
+            assert self.folder is not None
+            raise Interrupted(
+                f"{str(error).partition(';')[0]}; continue with: dnasa resume {self.folder.path}"
+            ) from error
+
+    def _part(self, name: str) -> RunFolder | None:
+        if self.folder is None or not name:
+            return self.folder
+        path = self.folder.own.inside(f"{name}/{LIST}").parent
+        begun = "begun" if self.folder.resume and (path / "config.json").exists() else ""
+        if self.network is not None and not self.network.simulated:
+            begun = self.network.allgather_text(begun)[0]  # the first process may have begun it meanwhile
+        if self.network is None or self.network.rank == 0:
+            self.folder.own.claim([f"{name}/{LIST}"])
+        return RunFolder(path, {"part of": self.folder.path.name}, resume=bool(begun))
+
+    def alone(self, choice: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
+        """Each chosen variant by itself, since the seconds of runs side by side are those of all of them."""
+        results = []
+        for number, row in enumerate(choice.itertuples(), start=1):
+            variant = Variant(str(row.rule), str(row.schedule), _eta(row.eta))
+            results.append(self.solve(f"alone-{number}", self.agree([variant]), seeds).history)
+        return pd.concat([with_eta(history) for history in results], ignore_index=True)

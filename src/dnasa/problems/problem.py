@@ -1,0 +1,105 @@
+"""What `solve` uses of a problem."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from dnasa.core import Array, InputError, Layout, Prox
+
+
+class Problem(Protocol):
+    """What `solve` uses of a problem; `start` and `gradient` are required, the rest has the defaults given here.
+
+    A class of your own need not be a subclass.
+    """
+
+    nodes: int | None = None  # number of nodes it has data for; None: any number
+    batch: int = 1  # samples per node and step
+    loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
+    prox: Prox | None = None  # of h where f + h is minimised
+    by_seed: bool = False  # nodes have other rows for each seed: what depends on them is also given `seeds`
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies what all processes share of the problem: a resumed run must have the same."""
+        return type(self).__name__
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of the parts of x, in order."""
+        return (("x", tuple(self.start(0).shape)),)
+
+    @abstractmethod
+    def start(self, seed: int) -> Array:
+        """The common starting point `(d,)`; the run has its library, dtype and device."""
+
+    @abstractmethod
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        """Stochastic gradients at `x` of shape `(variants, seeds, k, d)`, where row k belongs to `nodes[k]`.
+
+        Samples depend on (seed, node, t) alone. `x` may be overwritten in the next step: copy what is needed longer.
+        """
+
+    def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
+        """Metrics at the mean iterates `(variants, seeds, d)`, averaged over `nodes`.
+
+        Numbers of shape `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`. With
+        `weights`, one for each of `nodes`, averages of f are `sum(w_i f_i) / len(nodes)`; test metrics are not weighted.
+        Where `by_seed`, there may be a row of weights for each seed.
+        """
+        return {}
+
+    def statistics(self, mean: Array, nodes: range) -> Array | None:
+        """What an evaluation must know of the data of all nodes, averaged over `nodes`, `(variants, seeds, m)`.
+
+        Where it is not None, its average over all nodes is given to `evaluate` as a further argument, `statistics`.
+        """
+        return None
+
+    def derived(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of a row of the history, from averages over all nodes: for those that are no averages, such as a root."""
+        return row
+
+    def node_fingerprint(self, node: int) -> str:
+        """Identifies the data of a node that this process holds: a resumed run must have the same."""
+        return ""
+
+    def rows(self, node: int) -> int | list[int] | None:
+        """Number of samples of a node that this process holds; None if the data is unlimited. A list where `by_seed`."""
+        return None
+
+    def continue_without(self, lost: Sequence[int]) -> None:
+        """Called when nodes were lost."""
+        return None
+
+
+class Completed(Problem):
+    """A problem of another class, with the defaults of the members that it lacks."""
+
+    def __init__(self, given: Any):
+        self.given = given
+        names = [name for name in vars(Problem) if not name.startswith("_") and hasattr(given, name)]
+        self.__dict__.update({"fingerprint": type(given).__name__} | {name: getattr(given, name) for name in names})
+
+    def start(self, seed: int) -> Array:
+        return self.given.start(seed)
+
+    def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
+        return self.given.gradient(x, nodes, seeds, t)
+
+
+def completed(problem: Any) -> Problem:
+    """The problem with all members of `Problem`; a required one that is missing is named."""
+    if Problem in type(problem).__mro__:
+        return problem
+    missing = [name for name in ("start", "gradient") if not callable(getattr(problem, name, None))]
+    if missing or isinstance(problem, type):
+        what = (
+            f"'{problem.__name__}' is a class" if isinstance(problem, type) else f"it has no {' and no '.join(missing)}"
+        )
+        raise InputError(
+            f"The problem must have start(seed) and gradient(x, nodes, seeds, t), and {what} ({type(problem).__name__}): "
+            "make one from such a class, or from a gradient function with dnasa.problems.Custom."
+        )
+    return Completed(problem)

@@ -1,0 +1,1 @@
+"""From names and files to a problem: sources, models by name, the user's own models."""
