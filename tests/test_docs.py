@@ -43,7 +43,7 @@ def blocks(page: str | Path, language: str) -> list[str]:
         *(
             f"docs/{name}.md"
             for name in (
-                "comparing distributed extending how-it-works methods models own-model reports your-data your-gradients"
+                "comparing distributed extending how-it-works methods own-model reports your-data your-gradients"
             ).split()
         ),
     ],
@@ -181,20 +181,21 @@ def test_make_run_does_not_install_the_tools_of_developers() -> None:
 
 
 def test_numbers_on_pages_are_those_of_the_code() -> None:
-    data, features, performance = (
-        (ROOT / f"docs/{page}.md").read_text() for page in "data features performance".split()
+    readme, data, performance = (
+        (ROOT / page).read_text() for page in ("README.md", "docs/data.md", "docs/performance.md")
     )
     lenet = sum(p.numel() for p in models.lenet().parameters())
     assert f"the paper's LeNet, {lenet:,} parameters" in data
     assert f'"LeNet": {lenet:_},' in (ROOT / "benchmarks/update.py").read_text()
-    assert f"{len(topology.graphs.BUILT_IN)} families" in features
+    assert f"{len(topology.graphs.BUILT_IN)} families" in readme
     for row in json.loads((ROOT / "benchmarks/results.json").read_text())["rows"]:
         (line,) = re.findall(rf"^\| {re.escape(row['what'])} \|(.*)$", performance, re.M)
         assert float(line.split("|")[3]) == pytest.approx(row["ratio"], abs=0.006)
 
 
 def test_measured_numbers_are_on_the_pages_that_measure_them_and_not_on_the_list_of_features() -> None:
-    text = (ROOT / "docs/features.md").read_text()
+    _, _, text = (ROOT / "README.md").read_text().partition("\n## Features\n")
+    assert text
     assert not re.findall(r"[\d.]+ (?:s|ms|minutes|MB|GB|times|%)(?!\w)", text)
 
 
@@ -313,4 +314,4 @@ def test_the_table_of_methods_says_what_the_rules_do(name: str) -> None:
     assert heading, f"docs/methods.md has no section '### {title}'"
     section = after.split("\n### ")[0]
     assert f"`{name}`" in section
-    assert "\n$$\n" in section or "which-rule.md#adanasa" in section
+    assert "\n$$\n" in section or "adanasa.md#equations" in section

@@ -67,7 +67,7 @@ def adanasa(
     beta: Schedule,
     weight: Schedule | None = None,
 ) -> list[Array]:
-    """As docs/which-rule.md prints it, coordinate by coordinate."""
+    """As docs/adanasa.md prints it, coordinate by coordinate."""
     n, d = len(W), len(start)
     every = max(1, d // 10_000)
     sample = range(0, d, every)
