@@ -275,8 +275,8 @@ def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port:
     one, two = [Process(port, nodes=2) for _ in range(2)]
     networks = in_threads(one.connect, two.connect)
     in_threads(lambda: leave(one.members), lambda: leave(two.members))
-    networks[0].note("step 1")
-    networks[1].note("step 1")
+    networks[0].membership.note("step 1")
+    networks[1].membership.note("step 1")
     for process in (one, two):
         process.end()
 

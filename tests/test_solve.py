@@ -693,7 +693,6 @@ def test_a_start_that_is_not_finite_is_refused(where: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": 0.1}, "no option 'lr'. Its options: steps, eta, schedule, seed, start, evaluate"),
         ({"eta": "0.1"}, "eta must be a positive number, not '0.1'"),
         ({"eta": -0.5}, r"eta must be a positive number, not -0\.5"),
         ({"seed": "a"}, "A seed must be a whole number from 0 on, not 'a'"),

@@ -48,8 +48,7 @@ def parameter_names(groups: Sequence[dict[str, Any]]) -> list[str]:
 
 def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The parts of a flat vector in the shapes of these tensors."""
-    parts = flat.view(-1).split([p.numel() for p in like])
-    return [part.view(p.shape) for part, p in zip(parts, like, strict=True)]
+    return list(torch._utils._unflatten_dense_tensors(flat.view(-1), list(like)))
 
 
 def start_at_the_same_point(network: Network, arrays: Sequence[Tensor]) -> None:
