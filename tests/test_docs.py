@@ -118,7 +118,8 @@ def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: P
     assert len(commands) == 6
     shown = []
     for line in commands:
-        program = [sys.executable, *(["-m"] if line.startswith("dnasa ") else []), *line.removeprefix("python ").split()]
+        words = ["-m", *line.split()] if line.startswith("dnasa ") else line.split()[1:]
+        program = [sys.executable, *words]
         done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         shown.append(done.stdout)
