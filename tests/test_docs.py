@@ -109,17 +109,29 @@ def test_notebooks_run_and_are_stored_as_they_ran(path: Path, tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_the_plugin_of_the_page_on_extending_works_on_the_command_line(tmp_path: Path) -> None:
-    parts = [code for code in blocks("docs/extending.md", "python") if code.startswith("# my_rules.py\n")]
-    (tmp_path / "my_rules.py").write_text("\n\n".join(parts))
+def test_the_files_of_the_page_on_extending_work_on_the_command_line(tmp_path: Path) -> None:
+    for code in blocks("docs/extending.md", "python"):
+        if name := re.match(r"# (my_\w+\.py)\n", code):
+            (tmp_path / name[1]).write_text(code)
     lines = [line for block in blocks("docs/extending.md", "") for line in block.splitlines()]
-    commands = [line.split() for line in lines if line.startswith(("dnasa train", "dnasa compare"))]
-    assert len(commands) == 2
-    for words in commands:
-        program = [sys.executable, "-m", *words]
+    commands = [line for line in lines if line.startswith("dnasa ") or "my_" in line]
+    assert len(commands) == 6
+    shown = []
+    for line in commands:
+        words = ["-m", *line.split()] if line.startswith("dnasa ") else line.split()[1:]
+        program = [sys.executable, *words]
         done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
-        assert "D-STORM" in done.stdout
+        shown.append(done.stdout)
+    assert all("D-STORM" in text for text in shown[:2])
+
+
+def test_the_diff_of_the_page_on_extending_fits_the_files_it_names() -> None:
+    (diff,) = blocks("docs/extending.md", "diff")
+    for part in diff.removeprefix("--- ").split("\n--- "):
+        path, *lines = part.splitlines()
+        before = (ROOT / path).read_text().splitlines()
+        assert [line for line in lines if line[0] != "+" and line[1:] not in before] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
