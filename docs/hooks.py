@@ -67,7 +67,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
 def reference(config: MkDocsConfig) -> str:
     """The pages of the reference in the order of the navigation, with what they describe."""
     (pages,) = [part["Reference"] for part in config.nav or [] if "Reference" in part]
-    titles = [(title, path) for part in pages if isinstance(part, dict) for title, path in part.items()]
+    (python,) = [part["Python"] for part in pages if "Python" in part]
+    titles = [(title, path) for part in python if isinstance(part, dict) for title, path in part.items()]
     rows = [f"| [{title}]({path.removeprefix('api/')}) | {described(path)} |" for title, path in titles]
     return "\n".join(["\n| page | names |", "|---|---|", *rows, ""])
 
