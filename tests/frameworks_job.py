@@ -115,6 +115,18 @@ def refuse_averaged_gradients(accelerator: Any, network: Network, batch: Any) ->
     nn.functional.cross_entropy(wrapped(batch[0]), batch[1]).backward()
     with pytest.raises(InputError, match="local_gradients"):
         prepared.step()
+
+    def closure() -> torch.Tensor:  # as Lightning calls it: the first backward pass is inside the first step
+        again.zero_grad()
+        loss = nn.functional.cross_entropy(parallel(batch[0]), batch[1])
+        loss.backward()
+        return loss
+
+    net = model()
+    again = dnasa.optim.Decentralized(net, network)
+    parallel = nn.parallel.DistributedDataParallel(net)
+    with pytest.raises(InputError, match="local_gradients"):
+        again.step(closure)
     print("refused averaged gradients", flush=True)
 
 

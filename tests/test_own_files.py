@@ -492,6 +492,52 @@ def test_predictions_do_not_replace_the_rows(made: Path, tmp_path: Path) -> None
     assert (tmp_path / "rows.csv").read_bytes() == (made / "rows.csv").read_bytes()
 
 
+def test_predictions_do_not_replace_a_file_of_the_folder_that_is_read(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "1.png").write_text("mine")
+    refused = run("predict", made / "trained", tmp_path, "--out", tmp_path / "cat" / "1.png")
+    assert refused.returncode == 2
+    assert (tmp_path / "cat" / "1.png").read_text() == "mine"
+
+
+def test_files_added_to_a_folder_whose_run_ended_before_it_wrote_any_are_the_users(tmp_path: Path) -> None:
+    RunFolder(tmp_path).open()  # killed here: it has a list, and nothing else
+    (tmp_path / "log.txt").write_text("mine")
+    for words in ([], ["--force"]):
+        assert run(*TRAIN, "--out", tmp_path, *words).returncode == 2
+        assert (tmp_path / "log.txt").read_text() == "mine"
+    (tmp_path / "log.txt").unlink()
+    assert run(*TRAIN, "--out", tmp_path).returncode == 0
+
+
+def test_force_removes_nothing_where_the_run_cannot_be_replaced(done: Path) -> None:
+    (done / ".draft").mkdir()
+    before = snapshot(done)
+    assert run(*TRAIN, "--out", done, "--force").returncode == 2
+    assert snapshot(done) == before
+
+
+def test_a_replaced_output_keeps_its_permissions(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("old")
+    (tmp_path / "secret.csv").chmod(0o600)
+    write_output(tmp_path / "secret.csv", b"new")
+    assert stat.S_IMODE((tmp_path / "secret.csv").stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_run_whose_output_cannot_be_written_is_complete(
+    closed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["dnasa", *TRAIN, "--out", str(tmp_path / "run")])
+    with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None if closed else full)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    assert not end.value.code
+    assert RunFolder(tmp_path / "run", resume=True).state == "done"
+
+
 def test_a_run_whose_output_nobody_reads_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in `dnasa train | head -3`."""
     for more in ([], ["--log-json"]):

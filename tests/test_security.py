@@ -28,6 +28,7 @@ UNTESTABLE = [  # what we promise to do
     'Report vulnerabilities privately: on GitHub, open Security and choose "Report a vulnerability".',
     "The latest release receives fixes.",
     "If a statement below does not hold, that is a vulnerability.",
+    "TensorBoard writes its event files itself, so this does not hold for them.",
 ]
 TESTED = {
     "Configs, studies, run folders, checkpoints, trained models, tables and images are read as data, whoever wrote them.": [
@@ -43,7 +44,7 @@ TESTED = {
         "test_security.py::test_only_the_listed_formats_of_images_are_read",
         "test_security.py::test_no_module_unpickles_or_evaluates",
     ],
-    "A run writes only inside its folder, and to files that you name on the command line.": [
+    "A run writes only inside its folder, to files that you name on the command line, and to caches of datasets and fonts.": [
         "test_own_files.py::test_no_command_changes_what_it_did_not_write",
         "test_own_files.py::test_a_run_leaves_nothing_behind_that_is_not_on_its_list",
         "test_own_files.py::test_a_named_output_replaces_a_file_and_writes_into_a_pipe",
@@ -68,6 +69,7 @@ TESTED = {
         "test_models.py::test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced",
     ],
     "Packages that you installed are imported if they have an entry point in `dnasa.rules`.": [
+        "test_security.py::test_packages_that_only_lie_in_the_current_folder_are_not_imported",
         "test_plugins.py::test_installed_packages_register_rules_by_entry_points",
     ],
     "A Python file that a config, a study or a trained model names is executed only with `--trust` (in Python, "
@@ -130,6 +132,23 @@ def test_the_tests_of_the_sentences_exist(name: str) -> None:
     path = Path(__file__).parent / file
     defined = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     assert function in defined if function else any(name.startswith("test_") for name in defined)
+
+
+def test_packages_that_only_lie_in_the_current_folder_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m dnasa` has the current folder on its path."""
+    (tmp_path / "evil-1.dist-info").mkdir()
+    (tmp_path / "evil-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1\n")
+    (tmp_path / "evil-1.dist-info" / "entry_points.txt").write_text("[dnasa.rules]\nx = evil\n")
+    (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.load_installed.cache_clear()
+    with pytest.raises(InputError, match="executed"):  # it is found, so the test can fail
+        plugins.load_installed()
+    monkeypatch.chdir(tmp_path)
+    plugins.load_installed.cache_clear()
+    plugins.load_installed()
 
 
 # ---------------------------------------------------------------- code that files name

@@ -385,7 +385,7 @@ def test_the_joint_model_of_a_regression_has_its_r2_at_each_site(home: Path) -> 
 def test_the_models_of_the_nodes_that_are_left_have_their_numbers() -> None:
     measured = {"task": "multilabel", "names": ["a"], "rows": 10, "nodes": [9.0, 8.0], "confusion": [[[5, 1], [2, 2]]]}
     measured |= evaluation.calibration(np.full(10, 0.9), np.arange(10) < 7) | {"members": [0, 2]}
-    assert list(dict(report.tables(measured))["Each node's own model"].node) == [0, 2]
+    assert list(dict(report.tables(measured))["Each node's copy of the model"].node) == [0, 2]
     assert list(dict(report.tables(measured, ["bonn", "köln", "ulm"]))["Each site"].site) == ["bonn", "ulm"]
 
 
@@ -428,7 +428,7 @@ def test_the_report_shows_the_tests_without_the_data(
         "regression": ["RMSE"],
         "multilabel": ["label"],
     }[task]
-    for word in (*words, "own", "node"):
+    for word in (*words, "copy", "node"):
         assert word in shown
 
 
@@ -469,7 +469,7 @@ def test_many_classes_are_reported_by_their_most_frequent_errors() -> None:
     assert errors.to_dict("records") == [{"true class": "3", "predicted class": "7", "rows": 5}]
     lowest = next(table for title, table in found.items() if "16 of 50 with the lowest recall" in title)
     assert lowest["class"].iloc[0] == "3"
-    assert len(found["Each node's own model"]) == 3
+    assert len(found["Each node's copy of the model"]) == 3
 
 
 @pytest.mark.parametrize(

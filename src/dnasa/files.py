@@ -36,6 +36,8 @@ def write_durably(path: Path, data: bytes, draft: Path | None = None) -> None:
     file = open(draft, "xb")  # noqa: SIM115 (it fails, and nothing is removed, where there is such a file)
     try:
         with file:
+            if path.is_file():
+                os.chmod(draft, stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

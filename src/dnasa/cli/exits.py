@@ -42,7 +42,7 @@ def _one_line(message: str) -> str:
 
 
 class Output:
-    """A standard stream whose reader may leave, as in `dnasa train | head -3`: the rest is dropped, and the run goes on."""
+    """A standard stream that may fail, as in `dnasa train | head -3`: the rest is dropped, and the run goes on."""
 
     def __init__(self, stream: Any):
         self.stream = stream
@@ -59,7 +59,7 @@ class Output:
     def _attempt(self, call: Callable[..., Any], *args: Any) -> Any:
         try:
             return call(*args)
-        except BrokenPipeError:
+        except OSError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.stream.fileno())
             os.close(nowhere)
@@ -67,7 +67,8 @@ class Output:
 
 @contextmanager
 def tolerant_output() -> Iterator[None]:
-    with redirect_stdout(Output(sys.stdout)) as out, redirect_stderr(Output(sys.stderr)) as errors:
+    streams = [Output(stream or open(os.devnull, "w")) for stream in (sys.stdout, sys.stderr)]  # noqa: SIM115 (closed at exit)
+    with redirect_stdout(streams[0]) as out, redirect_stderr(streams[1]) as errors:
         try:
             yield
         finally:

@@ -71,8 +71,11 @@ def check_source(context: typer.Context) -> None:
     data = "data" in configs.explicit(context)
     if given.shard_dir is not None and data:
         raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
-    if given.shard_dir is not None and given.partition_seed is not None:
-        raise InputError("--partition-seed belongs to --partition: with --shard-dir, the files are the partition.")
+    for name in ("partition", "partition_seed"):
+        if given.shard_dir is not None and name in configs.explicit(context):
+            raise InputError(
+                f"--{name.replace('_', '-')} cannot be used with --shard-dir: the files are the partition."
+            )
     if given.problem is None:
         return
     unused = {name: context.params[name] for name in (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight")}

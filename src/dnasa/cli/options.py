@@ -158,8 +158,9 @@ Latex = Annotated[bool, typer.Option("--latex", help="Also write the table as La
 Schedule = Annotated[
     str | None,
     typer.Option(
-        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine (default of rules with momentum) for rules "
-        "with a stepsize; parameter-free or parameter-free-fixed for dsgt; theorem-fixed for gt_nsgdm; "
+        help="Stepsize schedule: diminishing (default) or fixed; constant or cosine for rules with a stepsize (cosine is "
+        "the default of `dnasa train` for rules with momentum); parameter-free or parameter-free-fixed for dsgt; "
+        "theorem-fixed for gt_nsgdm; "
         "linear (default) or averaged for adanasa."
     ),
 ]

@@ -27,6 +27,8 @@ def load(files: Sequence[Path]) -> None:
 @cache
 def load_installed() -> None:
     for entry in metadata.entry_points(group=GROUP):
+        if entry.dist is not None and Path(str(entry.dist.locate_file(""))).resolve() == Path.cwd():
+            continue  # `python -m dnasa` also finds packages that lie in the current folder and are not installed
         _register(f"'{entry.name}' ({entry.value})", partial(_load_entry, entry))
 
 

@@ -159,7 +159,7 @@ def predict(
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
-    if out is not None and out.exists() and file.exists() and out.samefile(file):
+    if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, trust)
     with warnings.catch_warnings():

@@ -66,8 +66,13 @@ def _row(path: Path) -> dict[str, Any]:
         options, last, state = run.config.get("options", {}), _last_row(path / "history.csv"), run.state
     except (InputError, OSError, ValueError, csv.Error):
         options, last, state = None, {}, "damaged"
-    if not isinstance(options, dict):
+    try:
+        return _described(path, options, last, state)
+    except (AttributeError, RecursionError):  # anybody may have written the config
         return {"run": _text(path.name), "state": "damaged"}
+
+
+def _described(path: Path, options: Any, last: dict[str, Any], state: str) -> dict[str, Any]:
     numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
     return {
         "run": _text(path.name),

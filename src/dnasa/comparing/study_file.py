@@ -4,8 +4,10 @@ The keys have the names of the options of `dnasa compare`, in the plural where t
 for one problem. Anybody may have written the file, so everything is checked before it is used.
 """
 
+import os
 import re
 import tomllib
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,7 +131,8 @@ class Cell(NamedTuple):
 
     @property
     def folder(self) -> str:
-        return re.sub(r"[^\w().,-]", "_", self.title.replace(", ", "-"))
+        name = re.sub(r"[^\w().,-]", "_", self.title.replace(", ", "-"))
+        return name if len(os.fsencode(name)) <= LONGEST else f"{name[:50]}-{zlib.crc32(name.encode()):08x}"
 
 
 class Study(NamedTuple):

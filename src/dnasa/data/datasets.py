@@ -5,6 +5,7 @@ to that cache if necessary. Parsed data is cached as a safetensors file, so that
 """
 
 import hashlib
+import math
 import os
 import sys
 import warnings
@@ -20,6 +21,7 @@ from dnasa.data.dataset import Dataset
 from dnasa.data.reading import read_text_frame
 from dnasa.data.text import CONTEXT, from_text
 from dnasa.extras import needed_by
+from dnasa.files import read_bytes
 
 Parts = dict[str, Any]  # arrays: inputs, labels, test_inputs, test_labels
 
@@ -85,11 +87,11 @@ def _cached(name: str, sources: list[Path], parse: Callable[[], Parts]) -> Parts
 def _load_or_parse(name: str, parse: Callable[[], Parts]) -> Parts:
     """The cached parts of that name; the first time they are parsed, and cached if the disk allows it."""
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file, save_file
+    from safetensors.numpy import load, save_file
 
     cached = cache_folder() / f"{name}.safetensors"
     try:
-        return load_file(cached)
+        return load(read_bytes(cached, follow=True, largest=math.inf))
     except (OSError, SafetensorError):
         parts = {key: np.ascontiguousarray(value) for key, value in parse().items()}
     try:
@@ -153,7 +155,7 @@ def shakespeare(context: int) -> Dataset:
 def every_fifth(inputs: np.ndarray, labels: np.ndarray) -> Parts:
     test = np.arange(len(labels)) % 5 == 4
     if len(labels) < 5:
-        raise InputError(f"There are too few rows to use every fifth for testing, {len(labels)}: give at least 5.")
+        raise InputError(f"{len(labels)} rows are too few to use every fifth for testing: give at least 5.")
     return {
         "inputs": inputs[~test],
         "labels": labels[~test],

@@ -28,7 +28,7 @@ def by_class(folder: Path) -> dict[Path, str]:
         path: group.name
         for group in sorted(p for p in folder.iterdir() if p.is_dir())
         for path in sorted(group.iterdir())
-        if path.suffix.lower() in KINDS
+        if path.suffix.lower() in KINDS and path.is_file()
     }
     if not found:
         raise InputError(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnasa.core import InputError, choose
+from dnasa.core import InputError
 
 Shards = list[np.ndarray]
 ALPHA = 0.5  # of a Dirichlet partition that names none
@@ -100,7 +100,9 @@ def full_name(how: str) -> str:
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
     """By name: iid, contiguous, by_label, or dirichlet(0.1); dirichlet alone is dirichlet(0.5)."""
     name, bracket, rest = how.partition("(")
-    make = choose("partition", name, PARTITIONS)
+    if name not in PARTITIONS:
+        raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
+    make = PARTITIONS[name]
     if not bracket:
         return make(labels, nodes, seed)
     if name != "dirichlet" or not rest.endswith(")"):

@@ -233,10 +233,20 @@ class Decentralized(torch.optim.Optimizer):
         if self.t == self.made.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
+        self._check_first_pass()
         self._check_unchanged()
         self.parameters.collect_gradients()
         self._unscale()
         return loss
+
+    def _check_first_pass(self) -> None:
+        """After the first backward pass, which a closure may have done."""
+        first, self.first_pass = self.first_pass, None
+        if first is not None:
+            first.check_wrapping()
+        if first is not None and self.t == 0 and self.model is None:
+            with self.recovery.exchange():
+                first.compare(self.network, tell=self.unmixed)
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
         with self.recovery.exchange():
@@ -252,6 +262,7 @@ class Decentralized(torch.optim.Optimizer):
         def attempt() -> bool:
             if self.stepper is None:
                 self._begin(True)
+            self._check_first_pass()
             active, skip = self._vote(False, False)
             if active and not skip:
                 self.zero_grad()
@@ -417,13 +428,11 @@ class Decentralized(torch.optim.Optimizer):
 
     def _begin(self, has_closure: bool) -> None:
         """At the first step, so that model and optimizer may be loaded in any order before it."""
-        if self.first_pass is not None:
+        if self.first_pass is not None and not has_closure:
             self.first_pass.check_wrapping()
         with self.recovery.exchange():
             if self.network.nodes > 1:
                 agree(self.network, {"the step": self.t})
-            if self.first_pass is not None and self.t == 0 and self.model is None:
-                self.first_pass.compare(self.network, tell=self.unmixed)
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
         self._check_first_point(self.rule.gradient_points(snapshot.state, self.t)[0], has_closure)

@@ -19,7 +19,7 @@ from dnasa.files import make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
-from dnasa.runs.own_files import LIST, LOCK, RUNNING, OwnFiles
+from dnasa.runs.own_files import IN_USE, LIST, LOCK, RUNNING, OwnFiles
 from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
@@ -84,24 +84,23 @@ class RunFolder:
         make_folder(self.path)
         listed = self.own.names()
         if not listed & {"config.json", "x.safetensors"}:
-            self._check_empty()
-        occupied = any((self.path / name).exists() for name in ("config.json", "history.csv", "x.safetensors"))
+            self._check_empty(listed)
+        occupied = any(os.path.lexists(self.path / name) for name in listed - IN_USE)
         if occupied and not self.resume and not self.force:
             raise InputError(
                 f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
                 "replace it with --force."
             )
-        if self.resume:
-            self.own.check()
+        self.own.check(listed if self.resume else listed & IN_USE)
         self._check_names({name.partition("/")[0] for name in listed})
 
-    def _check_empty(self) -> None:
+    def _check_empty(self, listed: set[str]) -> None:
         if self.resume:
             raise InputError(
                 f"{self.path} has no list of the run's files ({LIST}), as those of older versions: it is read, but not "
                 "continued or replaced. Start again in another folder."
             )
-        held = next(self.path.iterdir(), None)
+        held = next((path for path in self.path.iterdir() if path.name not in listed & IN_USE), None)
         if held is not None:
             raise InputError(
                 f"{self.path} holds files that are not of a run, such as {held.name}: choose an empty or a new folder."
@@ -120,14 +119,14 @@ class RunFolder:
         """Lock the folder for this process and remove what a new run replaces."""
         self.check()
         try:
-            self.own.begin(self.FIRST)
+            self.own.begin((LOCK, RUNNING))
             lock = locks.acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
             self.locks = [lock, locks.acquire(self.path / RUNNING, wait=True)]
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
-                self.own.clear(self.FIRST)
+                self.own.clear((LOCK, RUNNING))
         except InputError:
             self.close()
             raise

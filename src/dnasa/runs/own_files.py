@@ -6,6 +6,7 @@ same time, such as a run and `dnasa report --html`, so the list is changed under
 """
 
 import os
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -53,9 +54,9 @@ class OwnFiles:
                 raise InputError(f"{path} is a symbolic link: replace it with the folder, or choose another folder.")
         return self.path / name
 
-    def check(self) -> None:
-        """That every file on the list is a regular file or missing."""
-        for name in self.names():
+    def check(self, names: Iterable[str]) -> None:
+        """Check that each of these is a regular file or missing."""
+        for name in names:
             path = self.inside(name)
             if path.is_symlink() or (path.exists() and not path.is_file()):
                 kind = "a symbolic link" if path.is_symlink() else "not a regular file"
@@ -70,10 +71,13 @@ class OwnFiles:
         others = [name for name in sorted(ALWAYS) if os.path.lexists(self.path / name)]
         if others and not self.begun:  # another process may just have begun
             raise self._not_ours(others[0])
-        with suppress(FileExistsError), open(self.path / LIST, "xb") as file:
-            file.write(_listing(names))
-            file.flush()
-            os.fsync(file.fileno())
+        draft = self.path / f"{DRAFT}-{secrets.token_hex(4)}"
+        try:
+            write_durably(draft, _listing(names))
+            with suppress(FileExistsError):
+                os.link(draft, self.path / LIST)  # complete or absent, and never in the place of another list
+        finally:
+            draft.unlink(missing_ok=True)
 
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""

@@ -91,7 +91,7 @@ def make_source(
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
     """What to know where one site has many times the rows of another."""
     small, large = (pick(sites, key=lambda site: site.rows, default=None) for pick in (min, max))
-    if weights_by is not None or small is None or large is None or large.rows <= UNEVEN * small.rows:
+    if weights_by is not None or small is None or large is None or large.rows < UNEVEN * small.rows:
         return []
     return [
         f"{small.name} trains on {small.rows:,} rows and {large.name} on {large.rows:,}, and each site counts the same: with "

@@ -70,7 +70,7 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
             raise ValueError("inputs or outputs")
     except InputError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path / 'model.json'} is damaged ({error}): train the model again.") from error
     tensors = _read(path / "model.safetensors")
     if own_model.is_own(name):

@@ -33,7 +33,7 @@ def tables(evaluation: Evaluation, sites: Sequence[str] = ()) -> Tables:
     yield from OF_TASK[evaluation["task"]](evaluation)
     found = of_each_node(evaluation)
     if found:
-        yield "Each site" if sites else "Each node's own model", _nodes(found, members(evaluation), sites)
+        yield "Each site" if sites else "Each node's copy of the model", _nodes(found, members(evaluation), sites)
 
 
 def of_each_node(evaluation: Evaluation) -> dict[str, np.ndarray]:
@@ -43,7 +43,7 @@ def of_each_node(evaluation: Evaluation) -> dict[str, np.ndarray]:
         title = f"{metric(evaluation)} of the joint model on its own {evaluation['site_kind']} rows"
         found[title], where = of_sites(evaluation), " on all test rows"
     if evaluation["nodes"]:
-        found[f"{metric(evaluation)} of its own model{where}"] = of_nodes(evaluation)
+        found[f"{metric(evaluation)} of its copy of the model{where}"] = of_nodes(evaluation)
     return found
 
 
@@ -192,7 +192,7 @@ def _draw_nodes(axis: "Axes", evaluation: Evaluation, sites: Sequence[str]) -> N
 
     values = of_nodes(evaluation)
     axis.plot(values, "o", markersize=4, clip_on=False)
-    axis.set(xlabel="node, with its own model", ylabel=f"test {metric(evaluation)}")
+    axis.set(xlabel="node, with its copy of the model", ylabel=f"test {metric(evaluation)}")
     if sites and len(values) <= MOST:
         names = [node_name(sites, node) for node in members(evaluation)]
         axis.set_xticks(range(len(values)), [f"{name:.12}" for name in names], rotation=90)
