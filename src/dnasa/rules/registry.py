@@ -224,7 +224,7 @@ class Variant(NamedTuple):
 
     rule: str
     schedule: str
-    eta: Any = None  # a number, a function of t, or None for a rule without a stepsize
+    eta: Any = None
 
     @property
     def stated(self) -> Stated | None:
