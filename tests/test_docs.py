@@ -300,13 +300,13 @@ def documented(docstring: str) -> set[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_function_documents_its_arguments(package: str) -> None:
-    missing = {}
+    wrong = {}
     for name, function in public_functions(package):
         parameters = inspect.signature(function).parameters.values()
         named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self", "cls"}
         if named != (found := documented(inspect.getdoc(function) or "")):
-            missing[name] = sorted(named ^ found)
-    assert missing == {}
+            wrong[name] = sorted(named ^ found)
+    assert wrong == {}
 
 
 # ---------------------------------------------------------------- the table of methods

@@ -11,7 +11,8 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     Args:
         eta: The stepsize at t.
         alpha: The weight of the newest trackers in the moving average z.
-        prox: Of h, to minimise f + h: x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for gamma = eta/alpha.
+        prox: The proximal operator of h, to minimise f + h: x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for
+            gamma = eta/alpha.
     """
     normalized = dnasa(eta, alpha)
 

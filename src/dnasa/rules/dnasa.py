@@ -20,8 +20,9 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     Args:
         eta: The length of the step at t.
         alpha: The weight of the newest trackers in the moving average z.
-        prox: Of h, to minimise f + h: x <- W[prox(x - gamma z, gamma)] for gamma = eta/|z|, 0 where z = 0. This is ours,
-            without a theorem: a normalized step is a gradient step with this gamma, so scaling f + h changes nothing.
+        prox: The proximal operator of h, to minimise f + h: x <- W[prox(x - gamma z, gamma)] for gamma = eta/|z|, 0 where
+            z = 0. This is ours, without a theorem: a normalized step is a gradient step with this gamma, so scaling f + h
+            changes nothing.
     """
 
     def init(x: Array) -> State:
