@@ -270,6 +270,45 @@ def test_every_public_name_has_a_docstring(source: Any) -> None:
                 assert inspect.getdoc(getattr(owner, method)), f"{name}.{method}"
 
 
+# Packages whose public functions and methods document every parameter.
+PACKAGES = [
+    *("dnasa.channels", "dnasa.core", "dnasa.networks", "dnasa.prox"),
+    *("dnasa.rules", "dnasa.rules.schedules", "dnasa.topology"),
+]
+
+
+def public_functions(package: str) -> Iterator[tuple[str, Any]]:
+    """What a package exports that takes arguments: functions, and the public methods of classes."""
+    module = import_module(package)
+    for name in module.__all__:
+        part = getattr(module, name)
+        if inspect.isclass(part):
+            members = inspect.getmembers(part, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
+            fields = getattr(part, "__annotations__", {})  # a function may be the default of a field
+            own = vars(part).keys() - fields.keys()
+            yield from ((f"{name}.{key}", m) for key, m in members if key in own and not key.startswith("_"))
+        elif inspect.isfunction(part):
+            yield name, part
+
+
+def documented(docstring: str) -> set[str]:
+    """The parameters in the Args section."""
+    sections = griffe.parse_google(griffe.Docstring(docstring), warnings=False)
+    found = [section.value for section in sections if section.kind is griffe.DocstringSectionKind.parameters]
+    return {parameter.name for section in found for parameter in section}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_function_documents_its_arguments(package: str) -> None:
+    wrong = {}
+    for name, function in public_functions(package):
+        parameters = inspect.signature(function).parameters.values()
+        named = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self", "cls"}
+        if named != (found := documented(inspect.getdoc(function) or "")):
+            wrong[name] = sorted(named ^ found)
+    assert wrong == {}
+
+
 # ---------------------------------------------------------------- the table of methods
 
 COMPUTED = ("stepsize", "sent", "exchanges", "gradients", "state", "W", "hidden")

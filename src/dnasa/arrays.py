@@ -22,7 +22,11 @@ def norm(z: Array) -> Array:
 
 
 def unit(z: Array) -> Array:
-    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised."""
+    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised.
+
+    Args:
+        z: A NumPy array or a torch tensor `(..., d)`.
+    """
     if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # no number of 32 bits leaves the range of 64
         import torch
 

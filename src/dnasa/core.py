@@ -57,7 +57,11 @@ COLUMNS = (
 
 
 class InputError(ValueError):
-    """A user's mistake: one line that names the cause and the remedy, whatever is in the names it quotes."""
+    """A user's mistake: one line that names the cause and the remedy, whatever is in the names it quotes.
+
+    Args:
+        message: The text; its lines are joined to one.
+    """
 
     def __init__(self, message: str = ""):
         super().__init__(" ".join(message.splitlines()))
@@ -96,27 +100,43 @@ def named(nodes: Sequence[int]) -> str:
 
 
 class Exchange(NamedTuple):
-    """A further exchange of the same step: `send(state, t)` gives messages, `receive` takes them mixed."""
+    """A further exchange of the same step.
+
+    Attributes:
+        send: `send(state, t)` gives the messages, and the state until they arrive.
+        receive: `receive(state, messages)` takes them mixed, and gives the next state.
+    """
 
     send: Callable[[State, int], tuple[Messages, State]]
     receive: Callable[[State, Messages], State]
 
 
 def size(layout: Layout) -> int:
-    """The number of parameters."""
+    """The number of parameters.
+
+    Args:
+        layout: The names and shapes of the parts of x.
+    """
     return sum(prod(shape) for _, shape in layout)
 
 
 def slices(layout: Layout) -> list[slice]:
-    """Where each part is in x."""
+    """Where each part is in x.
+
+    Args:
+        layout: The names and shapes of the parts of x.
+    """
     ends = accumulate(prod(shape) for _, shape in layout)
     return [slice(end - prod(shape), end) for (_, shape), end in zip(layout, ends, strict=True)]
 
 
 class Needs(NamedTuple):
-    """What a rule needs of W: all eigenvalues strictly above `smallest_eigenvalue`; symmetric unless it says `directed`.
+    """What a rule needs of W.
 
-    A rule that is `doubly_stochastic` cannot be used with push-sum.
+    Attributes:
+        smallest_eigenvalue: All eigenvalues of W must be strictly above it.
+        directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
+        doubly_stochastic: Whether W must be, so that the rule cannot be used with push-sum.
     """
 
     smallest_eigenvalue: float = -1.0
@@ -137,18 +157,20 @@ def no_prox(x: Array, step: Any) -> Array:
 class Rule(NamedTuple):
     """What a node does in a step: gradients at `points`, messages, exchange, new state.
 
-    - `init(x)` makes the state, a NamedTuple of arrays, x first.
-    - `send(state, gradients, t)` gives the messages to exchange, if any, and the state until they arrive.
-    - `receive(state, messages)` takes the mixed messages in the order sent, early ones first, and gives the next state.
-    - `then` holds further exchanges of the same step, for methods that send on what they just received.
-    - `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so the
-      next gradient can be computed while the other messages travel.
-    - `points(state, t)` says where gradients are wanted, all on the same sample.
-    - `answer(state)` is what the user gets: x, or an average of iterates.
-    - `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
-    - `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
-    - `needs` says what the rule needs of W.
-    - `form` declares a known form that the engine has a fast path for; set by `rules.forms.declare`.
+    Attributes:
+        init: `init(x)` makes the state, a NamedTuple of arrays, x first.
+        send: `send(state, gradients, t)` gives the messages to exchange, if any, and the state until they arrive.
+        receive: `receive(state, messages)` takes the mixed messages in the order sent, early ones first; it gives the next
+            state.
+        then: Further exchanges of the same step, for methods that send on what they just received.
+        early: `early(state, t)` gives messages that need no gradient of this step. The first of them, mixed, is the next x, so
+            the next gradient can be computed while the other messages travel.
+        points: `points(state, t)` says where gradients are wanted, all on the same sample; by default at x.
+        answer: `answer(state)` is what the user gets: x (the default), or an average of iterates.
+        restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
+        estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
+        needs: What the rule needs of W.
+        form: A known form that the engine has a fast path for; set by `rules.forms.declare`.
     """
 
     init: Callable[[Array], State]
@@ -174,23 +196,45 @@ class Rule(NamedTuple):
         return self.early is not None and self.points is None and not self.then
 
     def early_messages(self, state: State, t: int) -> Messages:
-        """The messages that need no gradient of step t."""
+        """The messages that need no gradient of step t.
+
+        Args:
+            state: The rule's state.
+            t: The step, from 0.
+        """
         return () if self.early is None else self.early(state, t)
 
     def gradient_points(self, state: State, t: int) -> tuple[Array, ...]:
-        """Where the gradients of step t are taken."""
+        """Where the gradients of step t are taken.
+
+        Args:
+            state: The rule's state.
+            t: The step, from 0.
+        """
         return (state.x,) if self.points is None else self.points(state, t)
 
     def result(self, state: State) -> Array:
-        """What the user gets."""
+        """What the user gets.
+
+        Args:
+            state: The rule's state.
+        """
         return state.x if self.answer is None else self.answer(state)
 
     def gradient_estimate(self, state: State) -> Array | None:
-        """Its estimate of the full gradient, if it has one."""
+        """Its estimate of the full gradient; None if it has none.
+
+        Args:
+            state: The rule's state.
+        """
         return None if self.estimate is None else self.estimate(state)
 
     def restarted(self, state: State) -> State:
-        """The state after nodes left or joined."""
+        """The state after nodes left or joined.
+
+        Args:
+            state: The rule's state before.
+        """
         return self.init(state.x) if self.restart is None else self.restart(state)
 
 
@@ -198,7 +242,12 @@ class Rule(NamedTuple):
 
 
 def leaves(state: State, prefix: str = "") -> dict[str, Array]:
-    """All arrays of a state by name, in order; those of nested tuples as `outer.inner`."""
+    """All arrays of a state by name, in order; those of nested tuples as `outer.inner`.
+
+    Args:
+        state: The rule's state.
+        prefix: Put before every name.
+    """
     names = getattr(state, "_fields", range(len(state)))
     out: dict[str, Array] = {}
     for name, part in zip(names, state, strict=True):
@@ -220,11 +269,14 @@ def rebuilt(state: State, arrays: dict[str, Array], prefix: str = "") -> State:
 
 
 class Multiply(Protocol):
-    """The product with W of one step.
+    """The product with W of one step, a function of `(payloads, decode=None, weights=None)`.
 
-    Called with payloads `(..., k, w)` and, where they are encoded, the function that decodes rows of each; only the
-    payloads travel. `weights` replaces W for this product by a matrix with no entries that W does not have. `W` is the
-    sparse matrix of this step, `rows` are those of the nodes held by this process.
+    Payloads have shape `(..., k, w)` and are all that travels. `decode` has, where they are encoded, the function that decodes
+    rows of each. `weights` replaces W for this product by a matrix with no entries that W does not have.
+
+    Attributes:
+        W: The sparse matrix of this step.
+        rows: The rows of the nodes held by this process.
     """
 
     W: Any
@@ -239,13 +291,16 @@ Memory = tuple[Any, ...]  # of a channel: one entry for each message of an excha
 
 
 class Channel(NamedTuple):
-    """How messages travel.
+    """How messages travel. What depends on chance is a function of (seed, t, node) alone.
 
-    `init(message)` makes the memory for a message, a tuple of arrays with a row for each node;
-    `exchange(memory, messages, multiply, t)` gives the mixed messages and the memory after, an entry for each message.
-    What depends on chance is a function of (seed, t, node) alone. When nodes leave or join, memories are reset.
-    `settings` is what a resumed run must agree on; `size(message)` is the bytes of a node's row of this message on the wire.
-    A channel whose memory is of one W only says `fixed_graph`: it is refused on a graph that changes.
+    Attributes:
+        init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node. It is made again when
+            nodes leave or join.
+        exchange: `exchange(memory, messages, multiply, t)` gives the mixed messages and the memory after, an entry for each
+            message.
+        settings: What a resumed run must agree on.
+        size: `size(message)` is the number of bytes of a node's row of this message on the wire; None: those of its numbers.
+        fixed_graph: Whether the memory is of one W only, so that the channel is refused on a graph that changes.
     """
 
     init: Callable[[Array], tuple[Array, ...]]

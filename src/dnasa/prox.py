@@ -16,7 +16,11 @@ __all__ = ["ball", "box", "l1"]
 
 
 def l1(weight: Any) -> Prox:
-    """h = weight |x|_1, or sum_j weight_j |x_j|: soft thresholding."""
+    """h = weight |x|_1, or sum_j weight_j |x_j|: soft thresholding.
+
+    Args:
+        weight: A number, or one for each coordinate; not negative.
+    """
     weights = _numbers("The weight of l1", weight)
     if not (weights >= 0).all():
         raise InputError("The weight of l1 must not be negative.")
@@ -30,7 +34,12 @@ def l1(weight: Any) -> Prox:
 
 
 def box(low: Any, high: Any) -> Prox:
-    """low <= x <= high, numbers or one for each coordinate; -inf and inf are no bound: projection."""
+    """low <= x <= high: projection.
+
+    Args:
+        low: A number, or one for each coordinate; -inf is no bound.
+        high: A number, or one for each coordinate; inf is no bound.
+    """
     lower, upper = _numbers("low", low), _numbers("high", high)
     if not (lower <= upper).all():
         raise InputError("The box is empty: low must not be above high.")
@@ -44,7 +53,11 @@ def box(low: Any, high: Any) -> Prox:
 
 
 def ball(radius: float) -> Prox:
-    """|x| <= radius: projection."""
+    """|x| <= radius: projection.
+
+    Args:
+        radius: The largest Euclidean norm of a row, above 0.
+    """
     positive("radius", radius)
 
     def project(x: Array, step: Any) -> Array:

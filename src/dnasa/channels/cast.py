@@ -15,7 +15,11 @@ DTYPES = ("bfloat16", "float16")
 
 
 def cast(dtype: str) -> Channel:
-    """Messages travel as bfloat16 or float16."""
+    """Messages travel in 16 bits.
+
+    Args:
+        dtype: "bfloat16" or "float16".
+    """
     choose("message dtype", dtype, dict.fromkeys(DTYPES))
     with needed_by("A message dtype of 16 bits"):
         import torch  # noqa: F401

@@ -7,10 +7,14 @@ from dnasa.core import Array
 
 
 class Codec(NamedTuple):
-    """`encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype, `decode(payload, like, t)` back.
+    """What compresses messages. What is random in it is a function of t (and a seed) alone, the same at all nodes.
 
-    `like` is a message, for its width and dtype. What is random is a function of t (and a seed) alone, the same at all nodes.
-    `gamma` is CHOCO's default with this codec; None, where payloads can be mixed as they are (`without_memory`).
+    Attributes:
+        encode: `encode(a, t)` turns `(..., k, m)` into payload rows `(..., k, w)` of any dtype.
+        decode: `decode(payload, like, t)` turns them back; `like` is a message, for its width and dtype.
+        row_bytes: `row_bytes(a)` is the number of bytes of a node's row on the wire.
+        name: For titles and checkpoints.
+        gamma: CHOCO's default with this codec; None: payloads can be mixed as they are, without memory.
     """
 
     encode: Callable[[Array, int], Array]

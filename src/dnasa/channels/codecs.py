@@ -19,9 +19,12 @@ from dnasa.randomness import Streams
 
 
 def top_k(share: float) -> Codec:
-    """The largest numbers of each row by absolute value, a share of them (at least one), with their positions.
+    """The largest numbers of each row by absolute value, with their positions.
 
     CHOCO's gamma is half the share of the squared norm that they would have of normal numbers.
+
+    Args:
+        share: The share of the numbers that are sent, above 0 and at most 1; at least one is.
     """
     count = _counter(share)
 
@@ -39,7 +42,12 @@ def top_k(share: float) -> Codec:
 
 
 def random_k(share: float, seed: int = 0) -> Codec:
-    """Random numbers of each row, a share of them (at least one), at the same positions for all nodes: only values travel."""
+    """Random numbers of each row, at the same positions for all nodes: only values travel.
+
+    Args:
+        share: The share of the numbers that are sent, above 0 and at most 1; at least one is.
+        seed: Another seed draws other positions.
+    """
     count, seed = _counter(share), whole("A seed", seed, low=0)
 
     @lru_cache(maxsize=4)
@@ -59,9 +67,12 @@ def random_k(share: float, seed: int = 0) -> Codec:
 
 
 def quantised(bits: int) -> Codec:
-    """Whole multiples of a scale, rounded to the nearest, with 8 or 4 bits; each 256 numbers have a scale of their own.
+    """Whole multiples of a scale, rounded to the nearest; each 256 numbers have a scale of their own.
 
     Rounding to the nearest never increases the error that CHOCO remembers, as unbiased rounding would.
+
+    Args:
+        bits: Bits of a number, 8 or 4.
     """
     if bits not in (4, 8):
         raise InputError(f"Numbers are quantised to 8 or 4 bits, not {bits}.")

@@ -22,8 +22,8 @@ def register(name: str, make: Callable[..., Codec]) -> None:
     Registering a name again replaces a codec of your own, not a built-in one.
 
     Args:
-        name: letters, digits, - and _.
-        make: a function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
+        name: Letters, digits, - and _.
+        make: A function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
     """
     check_new_name("codec", name, BUILT_IN)
     if not callable(make):
@@ -32,9 +32,11 @@ def register(name: str, make: Callable[..., Codec]) -> None:
 
 
 def compression(how: str | Codec) -> Channel:
-    """Messages compressed by a codec, or by one of its name: topk:0.01, randk:0.01, 8bit, 4bit, sign or a registered one.
+    """Messages compressed by a codec, with CHOCO's memory where the codec needs it.
 
-    With CHOCO's memory, but for randk; `sign,gamma=0.2` sets CHOCO's gamma.
+    Args:
+        how: A `Codec`, or a name: topk:0.01, randk:0.01, 8bit, 4bit, sign or a registered one. `sign,gamma=0.2` sets CHOCO's
+            gamma.
     """
     name, _, setting = how.partition(",") if isinstance(how, str) else (how, "", "")
     codec = _named(name) if isinstance(name, str) else name
@@ -116,7 +118,10 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
     """Each node sends q = Q(y - xhat), everybody does xhat <- xhat + q, and the exchange gives y + gamma (W - I) xhat.
 
     Its mean is that of y exactly. A node remembers its own xhat and the weighted sum W xhat of its neighbours'.
-    By default gamma is the codec's: the larger it is, the faster nodes agree, until it diverges.
+
+    Args:
+        codec: The compressor Q.
+        gamma: Above 0 and at most 1; by default the codec's. The larger, the faster nodes agree, until it diverges.
     """
     if not isinstance(codec, Codec):
         raise InputError(f"CHOCO needs a Codec, such as channels.top_k(0.1), not {type(codec).__name__}.")

@@ -4,7 +4,14 @@ from dnasa.core import InputError, Memory, Messages, Network
 
 
 def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tuple[Messages, Memory]:
-    """The mixed messages, and the channel's memory after; `memory` has an entry for each message seen so far."""
+    """Exchange the messages of a step. Returns them mixed by W, and the channel's memory after.
+
+    Args:
+        network: The network, with its channel.
+        memory: What the channel remembers, an entry for each message seen so far; () at the start.
+        messages: What this process' nodes send.
+        t: The step, from 0.
+    """
     if not messages:
         return messages, memory
     if network.channel is None:

@@ -26,10 +26,15 @@ def faulty(
 ) -> Channel:
     """Messages over links that fail.
 
-    Each link fails in a step with probability `drop`; each node is unreachable for a share `away` of the time, for 20 steps
-    at a time, while it continues with its own data. The weight of a lost message stays with its sender; on an undirected
-    graph a link fails both ways, so W stays symmetric and doubly stochastic. With `stale`, messages arrive at a node up to
-    `stale` steps late, drawn for every node and step (`delayed`). `message_dtype` casts to 16 bits.
+    The weight of a lost message stays with its sender; on an undirected graph a link fails both ways, so W stays symmetric and
+    doubly stochastic.
+
+    Args:
+        drop: The probability that a link fails in a step.
+        away: The share of the time for which a node is unreachable, for 20 steps at a time, while it works on alone.
+        stale: Messages arrive at a node up to this many steps late, drawn for every node and step.
+        seed: Another seed draws other failures.
+        message_dtype: "bfloat16" or "float16" to send messages in 16 bits.
     """
     for name, share in (("drop", drop), ("away", away)):
         if not 0 <= share < 1:

@@ -76,15 +76,28 @@ def connect(
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
-    `topology` is a graph, or the name of one with a node for every process: alone, that is a network of one node.
-    Messages travel as they are, in 16 bits (`message_dtype="bfloat16"`), compressed with memory (`compress="topk:0.01"`,
-    "randk:0.01", "8bit", "4bit", "sign", or a `Codec`), or through a `channel` from `dnasa.channels`.
-    `device` is where the arrays will be: by default on GPUs if every process has one. A process that is silent for
-    `timeout` seconds counts as lost; a thread of each reports that it is there, so slow processes are waited for. With
-    `survive`, a run continues without lost processes: with mpirun --with-ft ulfm, or with one torchrun for each node, whose
-    --max-restarts lets lost ones join again. Without a launcher, `join="HOST:PORT"` is the address of `dnasa rendezvous`: the
-    run begins when the graph has a process for each node, and a process that comes later takes the place of a lost one.
-    `site` is the process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
+    Messages travel as they are unless one of `message_dtype`, `compress` and `channel` is given.
+
+    Args:
+        topology: A graph, or the name of one with a node for every process: alone, that is a network of one node.
+        engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
+        rounds: Exchanges per step: the effect of W^rounds.
+        timeout: Seconds after which a silent process counts as lost. A thread of each reports that it is there, so slow
+            processes are waited for.
+        device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
+        message_dtype: "bfloat16" or "float16": messages in 16 bits.
+        channel: A channel from `dnasa.channels`, or your own.
+        survive: Whether the run continues without lost processes. Needs mpirun --with-ft ulfm, or one torchrun for each node,
+            whose --max-restarts lets lost ones join again.
+        compress: "topk:0.01", "randk:0.01", "8bit", "4bit", "sign", a registered name, or a `Codec`: compressed messages.
+        site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
+        join: The address "HOST:PORT" of `dnasa rendezvous`, for processes without a launcher. The run begins when the graph has
+            a process for each node; a process that comes later takes the place of a lost one.
+
+    Example:
+        ```python
+        network = dnasa.connect(dnasa.topology.ring(8), compress="8bit")
+        ```
     """
     engine = engine or ("torch" if join else detect())
     choose("engine", engine, dict.fromkeys(ENGINES))

@@ -36,11 +36,19 @@ def adanasa(
     layout: Layout,
     radius: float = SMALL,
 ) -> Rule:
-    """AdaNASA on d parameters; with `weight`, the answer is an average of the iterates.
+    """AdaNASA on d parameters.
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
     x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 3 r),
-    and r = max(r, sum of lambda <h, x(0) - x> / |sum of lambda h|) for h = g / max(sqrt(m'), |g|), normalized.
+    and r = max(r, sum of lambda dot(h, x(0) - x) / |sum of lambda h|) for h = g / max(sqrt(m'), |g|), normalized.
+
+    Args:
+        eta: The largest step at t, before the factor d^(-1/3).
+        alpha: The weight of the newest gradient in z.
+        beta: The weight of the past in the second moments m.
+        weight: The weight of x in the average of the iterates, which is then the answer; None: the answer is the last x.
+        layout: The names and shapes of the parts of x, d numbers in all.
+        radius: r at the start, relative to 1 + |x|; by default 1e-4.
     """
     d = size(layout)
     every = max(1, d // SAMPLE)

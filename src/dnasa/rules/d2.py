@@ -12,7 +12,11 @@ class State(NamedTuple):
 
 
 def d2(eta: Schedule) -> Rule:
-    """x <- W[2x - x_old - eta g + eta_old g_old]; the first step is D-SGD's, since x_old = x and g_old = 0 there."""
+    """x <- W[2x - x_old - eta g + eta_old g_old]; the first step is D-SGD's, since x_old = x and g_old = 0 there.
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, x_old=x, move=0 * x)

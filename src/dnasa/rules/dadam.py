@@ -14,7 +14,13 @@ class State(NamedTuple):
 
 
 def dadam(eta: Schedule) -> Rule:
-    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; x <- W[x - eta m' / (sqrt(v') + eps)], m' and v' without bias"""
+    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; x <- W[x - eta m' / (sqrt(v') + eps)], m' and v' without bias
+
+    b1 = 0.9, b2 = 0.999 and eps = 1e-8.
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, m=0 * x, v=0 * x)

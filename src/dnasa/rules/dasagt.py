@@ -8,7 +8,11 @@ from dnasa.rules.forms import declare
 def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """x, u, z <- W[x - eta z, u + g - v, (1 - alpha) z + alpha (u + g - v)]: D-NASA with steps that are not normalized.
 
-    With `prox`, x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for gamma = eta/alpha.
+    Args:
+        eta: The stepsize at t.
+        alpha: The weight of the newest trackers in the moving average z.
+        prox: The proximal operator of h, to minimise f + h: x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for
+            gamma = eta/alpha.
     """
     normalized = dnasa(eta, alpha)
 

@@ -19,7 +19,11 @@ class State(NamedTuple):
 def demuon(eta: Schedule, *, layout: Layout) -> Rule:
     """m' = (1 - theta) m + theta g; v <- W[v + m' - m]; then x <- W[x - eta msgn(v)].
 
-    msgn for each matrix of the layout by itself; vectors are normalized, each by itself.
+    msgn for each matrix of the layout by itself; vectors are normalized, each by itself. theta = 0.2.
+
+    Args:
+        eta: The stepsize at t.
+        layout: The names and shapes of the parts of x.
     """
 
     def init(x: Array) -> State:

@@ -13,7 +13,11 @@ class State(NamedTuple):
 
 
 def dmsgd(eta: Schedule) -> Rule:
-    """m <- beta m + g; x <- W[x - eta m]"""
+    """m <- beta m + g; x <- W[x - eta m], with beta = 0.9
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, m=0 * x)

@@ -17,8 +17,12 @@ class State(NamedTuple):
 def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     """x, u, z <- W[x - eta z/|z|, u + g - v, (1 - alpha) z + alpha (u + g - v)]
 
-    With `prox`, x <- W[prox(x - gamma z, gamma)] for gamma = eta/|z|, 0 where z = 0. This is ours, without a theorem: a
-    normalized step is a gradient step with this gamma, so scaling f + h changes nothing.
+    Args:
+        eta: The length of the step at t.
+        alpha: The weight of the newest trackers in the moving average z.
+        prox: The proximal operator of h, to minimise f + h: x <- W[prox(x - gamma z, gamma)] for gamma = eta/|z|, 0 where
+            z = 0. This is ours, without a theorem: a normalized step is a gradient step with this gamma, so scaling f + h
+            changes nothing.
     """
 
     def init(x: Array) -> State:

@@ -13,7 +13,12 @@ class State(NamedTuple):
 
 
 def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
-    """x <- W[prox(x - eta g, eta)]"""
+    """x <- W[prox(x - eta g, eta)]
+
+    Args:
+        eta: The stepsize at t.
+        prox: The proximal operator of h, to minimise f + h; by default h = 0.
+    """
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients

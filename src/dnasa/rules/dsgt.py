@@ -15,7 +15,12 @@ class State(NamedTuple):
 
 
 def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
-    """u <- u + g - v; x, u <- W[prox(x - eta u, eta), u]: Algorithm 1 read from its line 6, the same iterates, one exchange."""
+    """u <- u + g - v; x, u <- W[prox(x - eta u, eta), u]: Algorithm 1 read from its line 6, the same iterates, one exchange.
+
+    Args:
+        eta: The stepsize at t.
+        prox: The proximal operator of h, to minimise f + h; by default h = 0.
+    """
 
     def init(x: Array) -> State:
         return State(x, u=0 * x, v=0 * x)

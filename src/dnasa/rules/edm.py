@@ -14,7 +14,13 @@ class State(NamedTuple):
 
 
 def edm(eta: Schedule) -> Rule:
-    """m <- beta m + (1 - beta) g; psi+ = x - eta m; x <- W[psi+ + x - psi]; psi <- psi+, which is x at the start"""
+    """m <- beta m + (1 - beta) g; psi+ = x - eta m; x <- W[psi+ + x - psi]; psi <- psi+, which is x at the start
+
+    beta = 0.9.
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, psi=x, m=0 * x)

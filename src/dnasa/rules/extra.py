@@ -16,6 +16,9 @@ def extra(eta: Schedule) -> Rule:
     """x+ = W[x] + c - eta g; c <- c + (W[x] - x) / 2: the paper's form with a sum, from which the one with x_old follows
 
     x+ = x + W[x] - (x_old + W[x_old]) / 2 - eta g + eta_old g_old, first step W[x] - eta g.
+
+    Args:
+        eta: The stepsize at t.
     """
 
     def init(x: Array) -> State:

@@ -16,7 +16,13 @@ class State(NamedTuple):
 
 
 def gt_adam(eta: Schedule) -> Rule:
-    """y <- y + g - g_old; m <- b1 m + (1 - b1) y; v <- b2 v + (1 - b2) y^2; x, y <- W[x] - eta m / sqrt(v + eps), W[y]"""
+    """y <- y + g - g_old; m <- b1 m + (1 - b1) y; v <- b2 v + (1 - b2) y^2; x, y <- W[x] - eta m / sqrt(v + eps), W[y]
+
+    b1 = 0.9, b2 = 0.999 and eps = 1e-8.
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, y=0 * x, g=0 * x, m=0 * x, v=0 * x)

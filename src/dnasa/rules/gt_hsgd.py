@@ -19,6 +19,11 @@ def gt_hsgd(eta: Schedule, beta: Schedule, *, prox: Prox = no_prox) -> Rule:
     """v' = g(x) + (1 - beta) (v - g(x_old)), both on one sample; y <- W[y + v' - v]; then x <- W[prox(x - eta y, eta)].
 
     v' = g(x) in the first step.
+
+    Args:
+        eta: The stepsize at t.
+        beta: The weight of the plain gradient in the estimate v; 1: no variance reduction.
+        prox: The proximal operator of h, to minimise f + h; by default h = 0.
     """
 
     def init(x: Array) -> State:

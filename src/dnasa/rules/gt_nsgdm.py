@@ -13,7 +13,12 @@ class State(NamedTuple):
 
 
 def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
-    """v+ = beta v + (1 - beta) g; y <- W[y + v+ - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step"""
+    """v+ = beta v + (1 - beta) g; y <- W[y + v+ - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step
+
+    Args:
+        eta: The length of the step at t.
+        beta: The weight of the past in the momentum v.
+    """
 
     def init(x: Array) -> State:
         return State(x, v=0 * x, y=0 * x)

@@ -16,7 +16,11 @@ class State(NamedTuple):
 def kgt(eta: Schedule, local_steps: int = LOCAL_STEPS) -> Rule:
     """K times x <- x - eta (g + c); then c <- c - z + W[z], x <- W[x], where z is the mean of the K (g + c).
 
-    A step is one gradient. K = `local_steps`; the exchange is part of every K-th step. K = 1 is D-SGT.
+    A step is one gradient; the exchange is part of every K-th step. K = 1 is D-SGT.
+
+    Args:
+        eta: The stepsize at t.
+        local_steps: K, the number of steps from one exchange to the next.
     """
     K = whole("local_steps", local_steps)
 

@@ -14,7 +14,11 @@ class State(NamedTuple):
 
 
 def mt(eta: Schedule) -> Rule:
-    """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u"""
+    """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u, with beta = 0.9
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, u=0 * x, c=0 * x)

@@ -6,5 +6,9 @@ from dnasa.rules.push_sum import push_sum
 
 
 def push_dsgt(eta: Schedule) -> Rule:
-    """u <- u + g(x/w) - v; x, u, w <- P[x - eta u, u, w], P column-stochastic; the answer is x/w"""
+    """u <- u + g(x/w) - v; x, u, w <- P[x - eta u, u, w], P column-stochastic; the answer is x/w
+
+    Args:
+        eta: The stepsize at t.
+    """
     return push_sum(dsgt(eta))

@@ -16,7 +16,11 @@ class State(NamedTuple):
 
 
 def qg_dsgdm(eta: Schedule) -> Rule:
-    """x+ = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x+) / eta"""
+    """x+ = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x+) / eta, with beta = mu = 0.9
+
+    Args:
+        eta: The stepsize at t.
+    """
 
     def init(x: Array) -> State:
         return State(x, m=0 * x, eta=0 * x[..., :1])

@@ -50,10 +50,16 @@ class Stated:
 
 
 class Method(NamedTuple):
-    """A rule's maker and its schedules by name (the first is the default).
+    """A rule that can be used by name.
 
-    `needs_eta`: the user must give a stepsize. `needs_layout`: the maker is also given `layout`, the names and shapes of the
-    parts of x. `takes_prox`: it is given `prox` where f + h is minimised. `title` and `colour` are those of tables and plots.
+    Attributes:
+        make: Makes the rule from its schedules.
+        schedules: Its schedules by name; the first is the default.
+        needs_eta: Whether the user must give a stepsize.
+        needs_layout: Whether `make` is also given `layout`, the names and shapes of the parts of x.
+        title: Its name in tables and plots.
+        colour: Its colour in plots; None: one that is free.
+        takes_prox: Whether `make` is given `prox` where f + h is minimised.
     """
 
     make: Callable[..., Rule]
@@ -176,11 +182,19 @@ def register(
 ) -> None:
     """Make a rule usable by name: in `solve`, the optimizer, `dnasa train --plugin`, `dnasa compare` and plots.
 
-    `make(*schedules) -> Rule`. By default the rule takes one schedule, eta, in the forms of D-SGD (diminishing, fixed,
-    constant, cosine). `schedules` maps names to functions `(n, T, eta) -> (schedule, ...)`, the first being the default; one
-    that uses T, the number of steps, needs `steps=` in the optimizer. A rule without a stepsize says `needs_eta=False`, one
-    that can minimise f + h `takes_prox=True`: its maker is also given `prox`. Registering a name again replaces a rule of
-    your own, not a built-in one.
+    Registering a name again replaces a rule of your own, not a built-in one.
+
+    Args:
+        name: Letters, digits, - and _.
+        make: A function of the rule's schedules that returns a `Rule`.
+        title: Its name in tables and plots; by default `name`.
+        schedules: Functions `(n, T, eta) -> (schedule, ...)` by name, the first being the default. One that uses T, the number
+            of steps, needs `steps=` in the optimizer. By default eta alone, in the forms of D-SGD (diminishing, fixed,
+            constant, cosine).
+        needs_eta: Whether the user must give a stepsize.
+        needs_layout: Whether `make` is also given `layout`, the names and shapes of the parts of x.
+        takes_prox: Whether the rule can minimise f + h: `make` is then also given `prox`.
+        colour: Its colour in plots, as matplotlib takes it.
     """
     check_new_name("rule", name, BUILT_IN)
     if not callable(make):
@@ -200,11 +214,17 @@ def look(name: str) -> Look | None:
 
 
 class Variant(NamedTuple):
-    """One way to run a rule: what a row of a comparison is labelled with."""
+    """One way to run a rule: what a row of a comparison is labelled with.
+
+    Attributes:
+        rule: The rule's name.
+        schedule: The schedule's name; "custom" for an eta that is a function of t.
+        eta: A number, a function of t, or None for a rule without a stepsize.
+    """
 
     rule: str
     schedule: str
-    eta: Any = None  # a number, a function of t, or None for a rule without a stepsize
+    eta: Any = None
 
     @property
     def stated(self) -> Stated | None:

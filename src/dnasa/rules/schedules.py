@@ -32,12 +32,20 @@ __all__ = [
 
 
 def constant(value: Array) -> Schedule:
-    """The same at every step."""
+    """The same at every step.
+
+    Args:
+        value: The value.
+    """
     return lambda t: value
 
 
 def diminishing(n: int) -> tuple[Schedule, Schedule]:
-    """D-NASA's default (Theorem 4.3): eta = n^(1/4) / t^(3/4) and alpha = min(1, sqrt(n/t)), both 0 at t = 0."""
+    """D-NASA's default (Theorem 4.3): eta = n^(1/4) / t^(3/4) and alpha = min(1, sqrt(n/t)), both 0 at t = 0.
+
+    Args:
+        n: The number of nodes.
+    """
 
     def eta(t: int) -> float:
         return n**0.25 / t**0.75 if t else 0.0
@@ -49,52 +57,100 @@ def diminishing(n: int) -> tuple[Schedule, Schedule]:
 
 
 def fixed(n: int, T: int) -> tuple[Schedule, Schedule]:
-    """D-NASA when the number of steps is known (Theorem 4.2): eta = n^(1/4) / T^(3/4), alpha = min(1, sqrt(n/T))."""
+    """D-NASA when the number of steps is known (Theorem 4.2): eta = n^(1/4) / T^(3/4), alpha = min(1, sqrt(n/T)).
+
+    Args:
+        n: The number of nodes.
+        T: The number of steps.
+    """
     return constant(n**0.25 / T**0.75), constant(min(1.0, sqrt(n / T)))
 
 
 def root_decay(eta: float, n: int) -> Schedule:
-    """eta sqrt(n / (t+1)): how the paper runs D-SGD, D2, D-SGT and D-ASAGT."""
+    """eta sqrt(n / (t+1)): how the paper runs D-SGD, D2, D-SGT and D-ASAGT.
+
+    Args:
+        eta: The factor of the stepsize.
+        n: The number of nodes.
+    """
     return lambda t: eta * sqrt(n / (t + 1))
 
 
 def root_fixed(eta: float, n: int, T: int) -> Schedule:
-    """eta sqrt(n / T) at every step."""
+    """eta sqrt(n / T) at every step.
+
+    Args:
+        eta: The factor of the stepsize.
+        n: The number of nodes.
+        T: The number of steps.
+    """
     return constant(eta * sqrt(n / T))
 
 
 def cosine(eta: float, T: int) -> Schedule:
-    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, with a linear warm-up in the first tenth."""
+    """eta (1 + cos(pi t / T)) / 2, from eta to 0 at t = T and after, with a linear warm-up in the first tenth.
+
+    Args:
+        eta: The stepsize before it decays.
+        T: The number of steps.
+    """
     return lambda t: eta * warm_up(t, T / 10) * (1 + cos(pi * min(t, T) / T)) / 2
 
 
 def linear(eta: float, T: int) -> Schedule:
-    """eta (1 - t / T), from eta to 0 at t = T and after, with a linear warm-up in the first tenth."""
+    """eta (1 - t / T), from eta to 0 at t = T and after, with a linear warm-up in the first tenth.
+
+    Args:
+        eta: The stepsize before it decays.
+        T: The number of steps.
+    """
     return lambda t: eta * warm_up(t, T / 10) * (1 - min(t, T) / T)
 
 
 def warm_up(t: int, length: float) -> float:
-    """From 0 to 1 in the given number of steps, then 1."""
+    """From 0 to 1 in the given number of steps, then 1.
+
+    Args:
+        t: The step, from 0.
+        length: The number of steps of the warm-up.
+    """
     return min(1.0, (t + 1) / length)
 
 
 def averaging(n: int) -> Schedule:
-    """D-ASAGT's moving average: min(sqrt(n / (t+1)), 0.3)."""
+    """D-ASAGT's moving average: min(sqrt(n / (t+1)), 0.3).
+
+    Args:
+        n: The number of nodes.
+    """
     return lambda t: min(sqrt(n / (t + 1)), 0.3)
 
 
 def variance_reduction(n: int) -> Schedule:
-    """GT-HSGD's beta: min(1, n^(1/3) / (t+1)^(2/3)), that of its theory with t + 1 in the place of T."""
+    """GT-HSGD's beta: min(1, n^(1/3) / (t+1)^(2/3)), that of its theory with t + 1 in the place of T.
+
+    Args:
+        n: The number of nodes.
+    """
     return lambda t: min(1.0, n ** (1 / 3) / (t + 1) ** (2 / 3))
 
 
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
-    """AdaNASA when the number of steps is known: 0.4 sqrt(n), decaying to 0."""
+    """AdaNASA when the number of steps is known: 0.4 sqrt(n), decaying to 0, and the weights of `moments`.
+
+    Args:
+        n: The number of nodes.
+        T: The number of steps.
+    """
     return linear(0.4 * sqrt(n), T), *moments()
 
 
 def adanasa_averaged(n: int) -> tuple[Schedule, ...]:
-    """AdaNASA when it is not: 0.4 sqrt(n) at step 100, then decaying as 1/sqrt(t); the answer is an average of the iterates."""
+    """AdaNASA when it is not: 0.4 sqrt(n) at step 100, then decaying as 1/sqrt(t); the answer is an average of the iterates.
+
+    Args:
+        n: The number of nodes.
+    """
 
     def eta(t: int) -> float:
         return 0.4 * sqrt(n) * min((t + 1) / 100, 10 / sqrt(t + 1))
@@ -108,17 +164,31 @@ def moments() -> tuple[Schedule, Schedule]:
 
 
 def parameter_free(eta: float) -> Schedule:
-    """D-SGT without problem parameters (Theorem 4.1), diminishing: eta / sqrt(t), 0 at t = 0."""
+    """D-SGT without problem parameters (Theorem 4.1), diminishing: eta / sqrt(t), 0 at t = 0.
+
+    Args:
+        eta: The factor of the stepsize.
+    """
     return lambda t: eta / sqrt(t) if t else 0.0
 
 
 def parameter_free_fixed(eta: float, T: int) -> Schedule:
-    """D-SGT without problem parameters (Theorem 4.1), fixed: eta / sqrt(T)."""
+    """D-SGT without problem parameters (Theorem 4.1), fixed: eta / sqrt(T).
+
+    Args:
+        eta: The factor of the stepsize.
+        T: The number of steps.
+    """
     return constant(eta / sqrt(T))
 
 
 def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
-    """GT-NSGDm as its theorem for an unknown tail index has it: eta / T^(3/4), beta = 1 - 1 / sqrt(T)."""
+    """GT-NSGDm as its theorem for an unknown tail index has it: eta / T^(3/4), beta = 1 - 1 / sqrt(T).
+
+    Args:
+        eta: The factor of the stepsize.
+        T: The number of steps.
+    """
     return constant(eta / T**0.75), constant(1 - 1 / sqrt(T))
 
 

@@ -6,5 +6,9 @@ from dnasa.rules.push_sum import push_sum
 
 
 def sgp(eta: Schedule) -> Rule:
-    """x, w <- P[x - eta g(x/w), w], P column-stochastic; the answer is x/w"""
+    """x, w <- P[x - eta g(x/w), w], P column-stochastic; the answer is x/w
+
+    Args:
+        eta: The stepsize at t.
+    """
     return push_sum(dsgd(eta))

@@ -82,38 +82,68 @@ def _steps(n: int, hops: Sequence[int]) -> np.ndarray:
 
 
 def ring(n: int, weights: str | None = None) -> Topology:
-    """Each node is joined to the one before and the one after; 1/3 for each of the three."""
+    """Each node is joined to the one before and the one after.
+
+    Args:
+        n: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default 1/3 for a node itself and each neighbour.
+    """
     n = _node_count(n)
     return _build("ring", n, _steps(n, [1]), weights, default=third)
 
 
 def path(n: int, weights: str | None = None) -> Topology:
-    """A ring with one edge removed; it mixes slowly."""
+    """A ring with one edge removed; it mixes slowly.
+
+    Args:
+        n: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     n = _node_count(n)
     return _build("path", n, _steps(n, [1])[:-1], weights)
 
 
 def star(n: int, weights: str | None = None) -> Topology:
-    """Node 0 is joined to all others."""
+    """Node 0 is joined to all others.
+
+    Args:
+        n: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     n = _node_count(n)
     others = np.arange(1, n)
     return _build("star", n, np.stack([0 * others, others], axis=1), weights)
 
 
 def complete(n: int, weights: str | None = None) -> Topology:
-    """All pairs of nodes are joined: one exchange is an exact average."""
+    """All pairs of nodes are joined: one exchange is an exact average.
+
+    Args:
+        n: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     n = _node_count(n)
     _check_links(n, n)
     return _build("complete", n, np.stack(np.triu_indices(n, k=1), axis=1), weights)
 
 
 def grid(n: int, weights: str | None = None) -> Topology:
-    """The squarest rows x columns grid of n nodes; a prime number is refused."""
+    """The squarest rows x columns grid of n nodes.
+
+    Args:
+        n: The number of nodes, not a prime above 2.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     return _lattice("grid", n, "path", weights, wrap=False)
 
 
 def torus(n: int, weights: str | None = None) -> Topology:
-    """The squarest grid of n nodes with its opposite sides joined; a prime number is refused."""
+    """The squarest grid of n nodes with its opposite sides joined.
+
+    Args:
+        n: The number of nodes, not a prime above 2.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     return _lattice("torus", n, "ring", weights, wrap=True)
 
 
@@ -129,7 +159,12 @@ def _lattice(name: str, n: int, line: str, weights: str | None, wrap: bool) -> T
 
 
 def ladder(n: int, weights: str | None = None) -> Topology:
-    """Two parallel paths, joined node by node."""
+    """Two parallel paths, joined node by node.
+
+    Args:
+        n: The number of nodes, 1 or even.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     n = _node_count(n)
     if n % 2 and n > 1:
         raise InputError(f"A ladder has two equal sides: its number of nodes must be even, not {n}. Try {n + 1}.")
@@ -137,7 +172,12 @@ def ladder(n: int, weights: str | None = None) -> Topology:
 
 
 def hypercube(n: int, weights: str | None = None) -> Topology:
-    """Nodes whose binary numbers differ in one digit are joined."""
+    """Nodes whose binary numbers differ in one digit are joined.
+
+    Args:
+        n: The number of nodes, a power of two.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     n = _power_of_two(n, "A hypercube")
     nodes = np.arange(n)
     pairs = [np.stack([nodes, nodes | hop], axis=1)[nodes & hop == 0] for hop in _hops(n)]
@@ -145,7 +185,12 @@ def hypercube(n: int, weights: str | None = None) -> Topology:
 
 
 def exponential(n: int, weights: str | None = None) -> Topology:
-    """Node i is joined to i +- 1, 2, 4, 8, ...: few edges, and information reaches all nodes in log2(n) steps."""
+    """Node i is joined to i +- 1, 2, 4, 8, ...: few edges, and information reaches all nodes in log2(n) steps.
+
+    Args:
+        n: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     n = _node_count(n)
     _check_links(n, 2 * log2(n))
     pairs = np.unique(np.sort(_steps(n, _hops(n)), axis=1), axis=0)
@@ -153,7 +198,17 @@ def exponential(n: int, weights: str | None = None) -> Topology:
 
 
 def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) -> Topology:
-    """Every pair is joined with probability p; drawn again until the graph is connected."""
+    """Every pair is joined with probability p; drawn again until the graph is connected.
+
+    Args:
+        n: The number of nodes.
+        p: The probability of an edge, above 0 and at most 1.
+        seed: Another seed gives another graph.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+
+    Raises:
+        InputError: If none of 100 draws is connected.
+    """
     n, p, seed = _node_count(n), _probability(p), whole("A seed", seed, low=0)
     _check_links(n, p * n)
     for attempt in range(100):
@@ -177,6 +232,10 @@ def one_peer(n: int, weights: str | None = None) -> Changing | Topology:
     """One-peer exponential graph: at step t, node i averages with the node whose number differs in digit t mod log2(n).
 
     One message per node and step; log2(n) steps together are an exact average.
+
+    Args:
+        n: The number of nodes, a power of two.
+        weights: Must be None: the weights are one half each.
     """
     n = _power_of_two(n, "The one-peer exponential graph")
     if weights:
@@ -194,7 +253,12 @@ PAPER_EDGES = (
 
 
 def paper_random(n: int = 8, weights: str | None = None) -> Topology:
-    """The random graph drawn in the paper: 8 nodes, rho = 0.375."""
+    """The random graph drawn in the paper: 8 nodes, rho = 0.375.
+
+    Args:
+        n: The number of nodes, which must be 8.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
+    """
     if _node_count(n) != 8:
         raise InputError(f"The paper's random graph has 8 nodes, not {n}. Use 'random' for other sizes.")
     pairs = [[int(node) - 1 for node in edge.split("-")] for edge in PAPER_EDGES.split()]
@@ -202,13 +266,23 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
 
 
 def directed_ring(n: int, weights: str | None = None) -> Topology:
-    """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`."""
+    """Node i sends to i + 1, with half of its weight. Needs a rule for directed graphs, such as `push_sum(rule)`.
+
+    Args:
+        n: The number of nodes.
+        weights: Must be None: the weights are equal shares.
+    """
     n = _node_count(n)
     return _build_directed("directed_ring", n, _steps(n, _hops(n)[:1]), weights)
 
 
 def directed_exponential(n: int, weights: str | None = None) -> Topology:
-    """Node i sends to i + 1, 2, 4, 8, ..., with equal shares of its weight. Needs a rule for directed graphs."""
+    """Node i sends to i + 1, 2, 4, 8, ..., with equal shares of its weight. Needs a rule for directed graphs.
+
+    Args:
+        n: The number of nodes.
+        weights: Must be None: the weights are equal shares.
+    """
     n = _node_count(n)
     _check_links(n, log2(n))
     return _build_directed("directed_exponential", n, _steps(n, _hops(n)), weights)
@@ -220,9 +294,9 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
     Edges of a DiGraph lead from the sender to the receiver. Self-loops and edge attributes are ignored.
 
     Args:
-        graph: a connected Graph, or a strongly connected DiGraph.
-        weights: how W is made, by name (`WEIGHTS`, or "lazy").
-        name: for titles; by default that of the networkx graph, or "networkx" if it has none.
+        graph: A connected Graph, or a strongly connected DiGraph.
+        weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian". None for a DiGraph, whose weights are equal shares.
+        name: For titles; by default that of the networkx graph, or "networkx" if it has none.
     """
     if not isinstance(graph, nx.Graph):
         raise InputError(f"from_networkx needs a networkx Graph or DiGraph, not a {type(graph).__name__}.")
@@ -237,7 +311,14 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
 
 
 def without(topology: Topology | Changing, lost: Sequence[int]) -> Topology:
-    """The graph of the remaining nodes, with the fewest new edges that make it (strongly) connected, and default weights."""
+    """The graph of the remaining nodes, with the fewest new edges that make it (strongly) connected, and default weights.
+
+    The remaining nodes are numbered again from 0, in the same order.
+
+    Args:
+        topology: The graph before the loss.
+        lost: The nodes to remove.
+    """
     for node in lost:
         check_node(node, topology.nodes)
     graph = topology.graph.copy()
@@ -283,7 +364,11 @@ def _lowest_degree(graph: nx.Graph, nodes: set[int]) -> int:
 
 
 def squarest(n: int) -> tuple[int, int]:
-    """Rows and columns of the squarest grid of n nodes."""
+    """Rows and columns of the squarest grid of n nodes.
+
+    Args:
+        n: The number of nodes.
+    """
     n = _node_count(n)
     rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
     return rows, n // rows
@@ -316,8 +401,8 @@ def register(name: str, make: Callable[..., Any]) -> None:
     Registering a name again replaces a graph of your own, not a built-in one.
 
     Args:
-        name: letters, digits, - and _.
-        make: a function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
+        name: Letters, digits, - and _.
+        make: A function of the number of nodes, such as `networkx.wheel_graph`, that returns a networkx graph, a matrix W, or a
             topology. If it has an argument `weights`, it is given the value of `--weights`; without one, these weights are
             applied to a networkx graph, and refused for a W.
     """
@@ -351,5 +436,11 @@ def _named(name: str, made: Any, nodes: int, weights: str | None) -> Topology | 
 
 
 def make(name: str, nodes: int, weights: str | None = None) -> Any:
-    """The topology of that name."""
+    """The topology of that name.
+
+    Args:
+        name: A name in `TOPOLOGIES`.
+        nodes: The number of nodes.
+        weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.
+    """
     return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)

@@ -14,10 +14,13 @@ from dnasa.topology.types import TOLERANCE, Changing, Topology, store
 
 
 def from_matrix(weights: Any, name: str = "custom") -> Topology:
-    """A topology from your own W, dense or sparse; W[i, j] is the weight with which node i receives from node j.
+    """A topology from your own W.
 
-    W must be symmetric and doubly stochastic, or, for a directed graph, column-stochastic; its graph must be (strongly)
-    connected and aperiodic, for which one positive entry on the diagonal is enough.
+    Args:
+        weights: W, dense or sparse; W[i, j] is the weight with which node i receives from node j. It must be symmetric and
+            doubly stochastic, or, for a directed graph, column-stochastic; its graph must be (strongly) connected and
+            aperiodic, for which one positive entry on the diagonal is enough.
+        name: For titles.
     """
     matrix = _matrix(weights)
     _check_sums(matrix)
@@ -26,7 +29,12 @@ def from_matrix(weights: Any, name: str = "custom") -> Topology:
 
 
 def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
-    """W(t) = topologies[t mod their number], each a topology or a symmetric matrix; connected only all together."""
+    """A topology that changes with time: W(t) = topologies[t mod their number].
+
+    Args:
+        topologies: Undirected topologies or symmetric matrices of the same size, connected only all together.
+        name: For titles.
+    """
     try:
         given = list(topologies)
     except TypeError:
@@ -166,6 +174,15 @@ def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: 
     """Refuse a topology that does not have what the rule needs of W.
 
     W^rounds has no negative eigenvalue for even rounds; those of large graphs are known to three digits only.
+
+    Args:
+        rule: The rule, whose `needs` count.
+        topology: The graph it would run on.
+        rounds: Exchanges per step.
+        name: What the error message calls the rule.
+
+    Raises:
+        InputError: If the graph is directed or W has too small an eigenvalue for the rule.
     """
     needs = rule.needs
     if topology.directed and not needs.directed:

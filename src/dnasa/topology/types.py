@@ -22,10 +22,15 @@ DENSE_NODES = 200  # up to here, or above a density of 10 %, W is stored as a de
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A connected graph and its W, a NumPy array or a SciPy CSR matrix.
+    """A connected graph and its mixing matrix W.
 
-    W is symmetric and doubly stochastic, or, on a directed graph, column-stochastic. `parameters` is a text for titles, such as
-    "p = 0.8, seed 0": what defines the graph besides its name and its number of nodes.
+    Attributes:
+        name: For titles, such as "ring".
+        weights: W, a NumPy array or a SciPy CSR matrix: symmetric and doubly stochastic, or, on a directed graph,
+            column-stochastic.
+        parameters: What defines the graph besides its name and its number of nodes, for titles, such as "p = 0.8, seed 0".
+        nodes: The number of nodes.
+        sparse: W as a SciPy CSR matrix.
     """
 
     name: str
@@ -64,7 +69,11 @@ class Topology:
         return graph
 
     def neighbours(self, node: int) -> list[int]:
-        """The nodes that `node` receives from; on an undirected graph these are also the ones it sends to."""
+        """The nodes that `node` receives from; on an undirected graph these are also the ones it sends to.
+
+        Args:
+            node: A node, numbered from 0.
+        """
         check_node(node, self.nodes)
         row = self.sparse.indices[self.sparse.indptr[node] : self.sparse.indptr[node + 1]]
         return sorted(int(j) for j in row if j != node)
@@ -101,9 +110,13 @@ class Topology:
 
 @dataclass(frozen=True, eq=False)
 class Changing:
-    """An undirected topology that changes with time: `at(t)` repeats after `period` steps.
+    """An undirected topology that changes with time. Its graphs need not be connected one by one, only all together.
 
-    Its graphs need not be connected one by one, only all together.
+    Attributes:
+        name: For titles, such as "one_peer".
+        each: The graphs of a period, in order.
+        nodes: The number of nodes.
+        period: The number of steps after which the graphs repeat.
     """
 
     name: str
@@ -124,7 +137,11 @@ class Changing:
         return len(self.each)
 
     def at(self, t: int) -> Topology:
-        """The graph of step t."""
+        """The graph of step t.
+
+        Args:
+            t: The step, from 0.
+        """
         return self.each[t % self.period]
 
     @cached_property
@@ -164,7 +181,11 @@ class Changing:
         return self.average.graph
 
     def neighbours(self, node: int) -> list[int]:
-        """The nodes that `node` receives from at some time of a period."""
+        """The nodes that `node` receives from at some time of a period.
+
+        Args:
+            node: A node, numbered from 0.
+        """
         return self.average.neighbours(node)
 
     @cached_property
