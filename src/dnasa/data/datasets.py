@@ -61,7 +61,11 @@ def _complete(data: Dataset) -> Dataset:
 
 
 def local_files(name: str) -> list[Path]:
-    """The files of a known dataset under `$DNASA_DATA`, or none if some are missing."""
+    """The files of a known dataset under `$DNASA_DATA`, or none if some are missing.
+
+    Args:
+        name: The name of the dataset, one of `DATASETS`.
+    """
     home = os.environ.get("DNASA_DATA")
     if not home:
         return []
