@@ -21,7 +21,7 @@ class Dataset(NamedTuple):
     in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. The labels of a regression are
     standardised targets `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`.
 
-    Args:
+    Attributes:
         name: The name of the dataset, the file or the folder.
         inputs: The training inputs, a row for each sample, standardised already.
         labels: Their labels.

@@ -26,7 +26,7 @@ MISSING_WORDS = {  # those of pandas, and ?
 class Feature(NamedTuple):
     """A column of the table.
 
-    Args:
+    Attributes:
         name: The name of the column.
         kind: "number" or "text".
         fill: Replaces a missing number: the mean of the training rows. None if no number was missing.
@@ -50,7 +50,7 @@ class Feature(NamedTuple):
 class Encoding(NamedTuple):
     """From rows to inputs, `(encoded - mean) / scale`, and from targets to labels.
 
-    Args:
+    Attributes:
         task: "classification", "regression" or "multilabel".
         features: The columns of a table; empty for images, texts and arrays of more than two axes.
         shape: The shape of one row of inputs.
