@@ -72,7 +72,7 @@ class Comparison:
     extensions: int = 0
     extend: bool = False
     timed: pd.DataFrame | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the grid's run
+    settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 0
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ class Dataset(NamedTuple):
 
     Attributes:
         name: The name of the dataset, the file or the folder.
-        inputs: The training inputs, a row for each sample, standardised already.
+        inputs: The training inputs, a row for each sample, encoded and scaled already.
         labels: Their labels.
         test_inputs: The test inputs; where every node has its own, those of this process' nodes, one after the other.
         test_labels: Their labels.

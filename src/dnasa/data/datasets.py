@@ -64,7 +64,7 @@ def local_files(name: str) -> list[Path]:
     """The files of a known dataset under `$DNASA_DATA`, or none if some are missing.
 
     Args:
-        name: The name of the dataset, one of `DATASETS`.
+        name: The name of a dataset with files, such as "mnist".
     """
     home = os.environ.get("DNASA_DATA")
     if not home:

@@ -30,12 +30,7 @@ Batch = Callable[[Tensor], tuple[Tensor, Tensor]]  # the inputs and targets of t
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over all targets.
-
-    Args:
-        outputs: Logits; the last axis is that of the classes.
-        targets: Class numbers.
-    """
+    """Mean over all targets, class numbers; the last axis of the outputs is that of the classes."""
     return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
 
 

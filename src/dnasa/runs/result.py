@@ -41,7 +41,7 @@ class Result:
     history: "pd.DataFrame"
     runs: "pd.DataFrame"
     settings: dict[str, Any]
-    rank: int = 0  # of this process among those still there
+    rank: int = 0
     statistics: Array | None = None
 
     @property
