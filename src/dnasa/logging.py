@@ -23,7 +23,12 @@ class Writer(Protocol):
     """One run of a tracking tool."""
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the values of a step."""
+        """Log the values of a step.
+
+        Args:
+            metrics: Finite values by name.
+            step: The step they belong to.
+        """
 
     def close(self) -> None:
         """End the run."""
@@ -33,6 +38,9 @@ class Log:
     """Logs every evaluation of `solve(..., callback=log)`; in a loop of your own, call `log.log`.
 
     Each run becomes a run of the tool.
+
+    Args:
+        start: Starts a run of the tool, by its name.
     """
 
     def __init__(self, start: Callable[[str], Writer]):
@@ -44,7 +52,13 @@ class Log:
             self.log(_metrics(row), evaluation.step, _name(row))
 
     def log(self, metrics: Mapping[str, float], step: int, run: str = "run") -> None:
-        """Log the values of a step. Processes that log side by side give names of their own, such as f"rank {network.rank}"."""
+        """Log the values of a step; those that are not finite are left out.
+
+        Args:
+            metrics: Values by name.
+            step: The step they belong to.
+            run: The name of the run. Processes that log side by side give names of their own, such as f"rank {network.rank}".
+        """
         if run not in self._writers:
             self._writers[run] = self._start(run)
         finite = {name: float(value) for name, value in metrics.items() if isfinite(value)}
@@ -65,7 +79,18 @@ class Log:
 
 
 def tensorboard(folder: str | Path, own: "OwnFiles | None" = None) -> Log:
-    """Event files for `tensorboard --logdir FOLDER`, a subfolder for each run; `own` are the files of the folder it is in."""
+    """Event files for `tensorboard --logdir FOLDER`, a subfolder for each run.
+
+    Args:
+        folder: Where to write them.
+        own: The files of the run folder it is in.
+
+    Examples:
+        ```python
+        with dnasa.logging.tensorboard("logs") as log:
+            dnasa.solve(problem, graph, "dnasa", steps=1000, callback=log)
+        ```
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -80,7 +105,12 @@ def tensorboard(folder: str | Path, own: "OwnFiles | None" = None) -> Log:
 
 
 def wandb(project: str, **options: Any) -> Log:
-    """Weights & Biases; `options` are those of `wandb.init`, such as mode="offline"."""
+    """Weights & Biases.
+
+    Args:
+        project: The name of the project.
+        **options: Those of `wandb.init`, such as mode="offline".
+    """
     try:
         import wandb as package
     except ImportError:
@@ -89,7 +119,12 @@ def wandb(project: str, **options: Any) -> Log:
 
 
 def mlflow(experiment: str, tracking_uri: str | None = None) -> Log:
-    """MLflow; without a `tracking_uri`, where MLflow's own settings say."""
+    """MLflow.
+
+    Args:
+        experiment: The name of the experiment; it is created if necessary.
+        tracking_uri: Where to log; by default what MLflow's own settings say.
+    """
     try:
         from mlflow import MlflowClient
     except ImportError:

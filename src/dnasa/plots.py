@@ -69,7 +69,14 @@ FONTS: Any = {
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
-    """A figure and its axes as a two-dimensional array; the user's own style is not changed."""
+    """A figure and its axes as a two-dimensional array; the user's own style is not changed.
+
+    Args:
+        columns: The number of panels in a row.
+        rows: The number of rows.
+        width: The width of a panel, in inches.
+        height: The height of a panel, in inches.
+    """
     with needed_by("A figure"):
         import matplotlib
         from matplotlib.figure import Figure
@@ -140,9 +147,16 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
-    """The mean over the seeds and the band between the smallest and the largest, from rows of `shown(statistics.curves())`.
+    """The mean over the seeds and the band between the smallest and the largest.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
+
+    Args:
+        axis: Where to draw.
+        rows: Rows of `shown(statistics.curves())`.
+        label: The name in the legend.
+        band: Whether to draw the band.
+        **style: Options of `axis.plot`.
     """
     x, mean = rows.x.astype(float), rows["mean"]
     if rows.diverged.any():
@@ -212,7 +226,11 @@ def data_lines(axis: "Axes") -> list[Any]:
 
 
 def draw_history(history: "pd.DataFrame") -> "Figure":
-    """Loss, accuracy, gradient norm, consensus and own metrics against steps: mean and range over the seeds of a variant."""
+    """Loss, accuracy, gradient norm, consensus and own metrics against steps: mean and range over the seeds of a variant.
+
+    Args:
+        history: The history of a `Result`.
+    """
     rows = _numbered(history)
     keys = [*statistics.VARIANT, "number"]
     variants = rows[keys].drop_duplicates() if len(rows) else rows
@@ -275,7 +293,12 @@ def _logarithmic(rows: "pd.DataFrame", metric: str) -> bool:
 
 
 def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
-    """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights."""
+    """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights.
+
+    Args:
+        axis: Where to draw.
+        topology: The graph.
+    """
     graph, n, places = topology.graph, topology.nodes, positions(topology.name, topology.nodes)
     size = max(4, 2400 / max(n, 12))
     weights = np.array([graph.edges[edge]["weight"] for edge in graph.edges])
@@ -327,7 +350,12 @@ def rendered(figure: "Figure", kind: str) -> bytes:
 
 
 def save_figure(figure: "Figure", path: str | Path) -> Path:
-    """Write the figure in the format of the file's suffix; the file is complete or absent."""
+    """Write the figure; the file is complete or absent. Returns its path.
+
+    Args:
+        figure: The figure.
+        path: The file; its suffix is the format, such as .png, .pdf or .svg.
+    """
     target = Path(path)
     known: Iterable[str] = figure.canvas.get_supported_filetypes()
     if target.suffix.lstrip(".") not in known:

@@ -96,11 +96,26 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
 
 
 class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
-    """A model that predicts classes and their probabilities, trained with cross-entropy; parameters as in `dnasa train`.
+    """A model that predicts classes and their probabilities, trained with cross-entropy.
 
-    `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
-    at random. `class_weight` is None, "balanced" or a weight for each class, as in scikit-learn. `model_.to_torch()` is the
-    trained network.
+    Inputs are standardised. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
+
+    Args:
+        model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
+        nodes: The number of nodes, where `fit` is given no groups.
+        topology: The name of the graph.
+        rule: The name of the rule.
+        eta: The stepsize, for rules that need one.
+        steps: The number of steps.
+        batch: Rows that a node draws in each step.
+        random_state: The seed, as in scikit-learn.
+        class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
+
+    Examples:
+        ```python
+        classifier = DecentralizedClassifier(nodes=4).fit(X, y)
+        classifier.predict(X)
+        ```
     """
 
     def __init__(
@@ -119,7 +134,13 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train on these rows; `groups` says which node each belongs to."""
+        """Train on these rows.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+            y: The class of each row.
+            groups: Rows of the same group belong to the same node. By default rows are divided among `nodes` nodes at random.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -129,25 +150,48 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         return self._fit(X, labels, encoding, groups)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The prediction for each row."""
+        """The class of each row.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+        """
         probabilities = self.predict_proba(X)
         return self.classes_[probabilities.argmax(1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of each class, in the order of `classes_`."""
+        """The probability of each class, in the order of `classes_`.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+        """
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
 
 
 class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
-    """A model that predicts a number, trained with the squared error; parameters as in `dnasa train`.
+    """A model that predicts a number, trained with the squared error.
 
-    `fit(X, y, groups)`: rows of the same group belong to the same node; without groups, rows are divided among `nodes` nodes
-    at random. `model_.to_torch()` is the trained network.
+    Inputs are standardised. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
+
+    Args:
+        model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
+        nodes: The number of nodes, where `fit` is given no groups.
+        topology: The name of the graph.
+        rule: The name of the rule.
+        eta: The stepsize, for rules that need one.
+        steps: The number of steps.
+        batch: Rows that a node draws in each step.
+        random_state: The seed, as in scikit-learn.
     """
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train on these rows; `groups` says which node each belongs to."""
+        """Train on these rows.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+            y: The target of each row.
+            groups: Rows of the same group belong to the same node. By default rows are divided among `nodes` nodes at random.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         scale = np.array([y.std() or 1.0])
         encoding = self._encoding(X, "regression", target_mean=np.array([y.mean()]), target_scale=scale)
@@ -155,6 +199,10 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         return self._fit(X, labels.astype(np.float32), encoding, groups)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The prediction for each row."""
+        """The prediction for each row.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+        """
         outputs = self._outputs(X)
         return self.model_.encoding.target_values(outputs)[:, 0]

@@ -49,7 +49,19 @@ class Comparison:
     """The histories of all runs, what was chosen, and on what.
 
     `table` is for people, `latex` for a paper; `summary`, `curves` and `stepsizes` are frames with the numbers of the table
-    and of the two figures. `timed` is the history of the chosen variants run by themselves, where curves are against seconds.
+    and of the two figures.
+
+    Attributes:
+        history: A row for each evaluation and run.
+        metric: The metric that is compared.
+        selection: The metric and the seeds that stepsizes are chosen on, and the seeds that are reported.
+        choice: The chosen stepsize of each rule and schedule.
+        x: What curves are drawn against.
+        extensions: How often the grid was extended.
+        extend: Whether it was to be extended.
+        timed: The history of the chosen variants run by themselves, where curves are against seconds.
+        settings: The settings of the grid's run.
+        rank: The rank of this process.
     """
 
     history: pd.DataFrame
@@ -60,7 +72,7 @@ class Comparison:
     extensions: int = 0
     extend: bool = False
     timed: pd.DataFrame | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the grid's run
+    settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 0
 
     def __repr__(self) -> str:
@@ -78,7 +90,11 @@ class Comparison:
         return some.sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
 
     def summary(self, metric: str | None = None) -> pd.DataFrame:
-        """Of each chosen variant: mean and spread over the seeds, and the paired difference to the best."""
+        """Of each chosen variant: mean and spread over the seeds, and the paired difference to the best.
+
+        Args:
+            metric: Another metric than the one compared.
+        """
         return differences(self._chosen(final(self.history)), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
@@ -134,9 +150,11 @@ class Comparison:
         return tables.number(self.selection.metric, row.value, 4) + edge
 
     def latex(self, title: str = "", name: str = "comparison") -> str:
-        """Without what only a reader of the whole run needs; the best result is bold.
+        """The table for a paper, without what only a reader of the whole run needs; the best result is bold.
 
-        The caption begins with `title`; the table is referred to as tab:name.
+        Args:
+            title: The beginning of the caption.
+            name: The table is referred to as tab:name.
         """
         table, best = self.table(), self.summary().best
         table = table.drop(columns=table.columns[2])
@@ -212,12 +230,27 @@ def compare(
 ) -> Comparison:
     """Run every rule with every stepsize and seed, choose a stepsize for each rule and schedule, and report its results.
 
-    Rules may name their schedule, as in "dsgd:constant". All others that need a stepsize have the same, `schedule` (default:
-    diminishing, whatever the rule's own default is); rules that need none have their own where they do not know it. `etas` are
-    the stepsizes of all rules, or a dictionary with those of each. `metric` is compared (default: the test accuracy, else the
-    test loss, else the training loss, ...). With `extend`, the grid is continued where its edge is best, at most 8 times. `x`
-    is steps, epochs, bytes, messages or seconds; for seconds the chosen variants are run again, each by itself. A `RunFolder`
-    to resume continues with what is missing. Further options are those of `solve`.
+    Args:
+        problem: What to minimise.
+        topology: The graph.
+        rules: The names of the rules; one may name its schedule, as in "dsgd:constant".
+        etas: The stepsizes of all rules, or a dictionary with those of each.
+        steps: The number of steps.
+        seed: The seed, or several, whose results are reported.
+        schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
+            rule's own default is. Rules that need no stepsize have their own where they do not know it.
+        metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
+        x: What curves are drawn against: "steps", "epochs", "bytes", "messages" or "seconds"; for seconds the chosen variants
+            are run again, each by itself.
+        extend: Continue the grid where its edge is best, at most 8 times.
+        folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing.
+        **options: The other arguments of `solve`.
+
+    Examples:
+        ```python
+        comparison = compare(problem, graph, ["dsgd", "dnasa"], etas=[0.01, 0.1, 1], steps=1000, seed=[0, 1, 2])
+        print(comparison.table())
+        ```
     """
     seeds = distinct("seed", as_list(seed))
     column = choose("x", x, X)

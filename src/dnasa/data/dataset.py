@@ -15,15 +15,26 @@ class Site(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """Training and test rows with labels 0, 1, 2, ...; `name` is that of the dataset, the file or the folder.
+    """Training and test rows with labels 0, 1, 2, ...
 
     Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
-    in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. `encoding` says how inputs and labels
-    were made from the user's rows: inputs are standardised already. The labels of a regression are standardised targets
-    `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`. `notes` are sentences about what was left out,
-    `warnings` about sites whose columns do not look like the others'. Where every node tests on rows of its own,
-    `test_counts` are their numbers at all nodes; the test rows here are those of the nodes of this process, one after the
-    other. Of shards, `sites` and `class_counts`, the training rows of each class, are of all nodes, in other processes too.
+    in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. The labels of a regression are
+    standardised targets `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`.
+
+    Attributes:
+        name: The name of the dataset, the file or the folder.
+        inputs: The training inputs, a row for each sample, encoded and scaled already.
+        labels: Their labels.
+        test_inputs: The test inputs; where every node has its own, those of this process' nodes, one after the other.
+        test_labels: Their labels.
+        source: Where the rows come from, for messages.
+        vocabulary: The characters of a text.
+        encoding: How inputs and labels were made from the user's rows.
+        notes: Sentences about what was left out.
+        test_counts: The number of test rows of each node of the network, where every node tests on its own.
+        sites: Of shards, the names and training rows of all nodes, in other processes too.
+        warnings: Sentences about sites whose columns do not look like the others'.
+        class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
     """
 
     name: str

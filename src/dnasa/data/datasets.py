@@ -63,7 +63,11 @@ def _complete(data: Dataset) -> Dataset:
 
 
 def local_files(name: str) -> list[Path]:
-    """The files of a known dataset under `$DNASA_DATA`, or none if some are missing."""
+    """The files of a known dataset under `$DNASA_DATA`, or none if some are missing.
+
+    Args:
+        name: The name of a dataset with files, such as "mnist".
+    """
     home = os.environ.get("DNASA_DATA")
     if not home:
         return []

@@ -26,8 +26,11 @@ MISSING_WORDS = {  # those of pandas, and ?
 class Feature(NamedTuple):
     """A column of the table.
 
-    `kind` is "number" or "text". A missing number becomes `fill`, the mean of the training rows; None: none were missing.
-    `categories` are those of a text column.
+    Attributes:
+        name: The name of the column.
+        kind: "number" or "text".
+        fill: Replaces a missing number: the mean of the training rows. None if no number was missing.
+        categories: The categories of a text column.
     """
 
     name: str
@@ -47,10 +50,17 @@ class Feature(NamedTuple):
 class Encoding(NamedTuple):
     """From rows to inputs, `(encoded - mean) / scale`, and from targets to labels.
 
-    `shape` is that of one row of inputs, and `features` are the columns of a table, empty for images, texts and arrays of
-    more than two axes. `classes` are the names of the classes, of their own type. Where there is no mean, nothing is
-    standardised. In a regression, `target = output * target_scale + target_mean`. The `id_column` of a table names its rows and
-    is no input.
+    Attributes:
+        task: "classification", "regression" or "multilabel".
+        features: The columns of a table; empty for images, texts and arrays of more than two axes.
+        shape: The shape of one row of inputs.
+        target: The names of the target columns.
+        classes: The names of the classes, of their own type.
+        mean: The mean of each input. None: nothing is standardised.
+        scale: The standard deviation of each input.
+        target_mean: In a regression, `target = output * target_scale + target_mean`.
+        target_scale: The standard deviation of the target.
+        id_column: A column of a table that names its rows and is no input.
     """
 
     task: str
@@ -81,7 +91,11 @@ class Encoding(NamedTuple):
     # ------------------------------------------------------------ inputs
 
     def encode(self, rows: Any) -> np.ndarray:
-        """The rows of a frame or an array as numbers (float32), not standardised; bytes stay bytes."""
+        """The rows as numbers (float32), not standardised; bytes stay bytes.
+
+        Args:
+            rows: A frame or an array.
+        """
         if not self.features:
             return self._checked_array(rows)
         table = as_frame(rows)
@@ -91,13 +105,22 @@ class Encoding(NamedTuple):
         return out
 
     def scaled(self, encoded: np.ndarray) -> np.ndarray:
-        """The model's inputs, from encoded rows."""
+        """The model's inputs, from encoded rows.
+
+        Args:
+            encoded: What `encode` returns.
+        """
         if self.mean is None:
             return encoded
         return ((encoded - self.mean) / self.scale).astype(np.float32)
 
     def transform(self, rows: Any, picked: np.ndarray | None = None) -> np.ndarray:
-        """The model's inputs: encoded and scaled, column by column in double precision. `picked` are some of the rows."""
+        """The model's inputs: encoded and scaled, column by column in double precision.
+
+        Args:
+            rows: A frame or an array.
+            picked: The positions of the rows to use; by default all.
+        """
         if not self.features:
             encoded = self._checked_array(rows)
             return self.scaled(encoded if picked is None else encoded[picked])
@@ -110,7 +133,11 @@ class Encoding(NamedTuple):
         return out
 
     def unknown_categories(self, rows: Any) -> list[str]:
-        """A sentence for each text column with values that the training rows did not have; their inputs are all 0."""
+        """A sentence for each text column with values that the training rows did not have; their inputs are all 0.
+
+        Args:
+            rows: A frame or an array.
+        """
         import pandas as pd
 
         columns = zip(self.features, self._selected(as_frame(rows)), strict=True) if self.features else ()
@@ -170,7 +197,12 @@ class Encoding(NamedTuple):
     # ------------------------------------------------------------ targets
 
     def labels(self, targets: "pd.DataFrame", picked: np.ndarray | None = None) -> np.ndarray:
-        """Of the target columns: class numbers, standardised numbers, or zeros and ones (float32)."""
+        """Of the target columns: class numbers, standardised numbers, or zeros and ones (float32).
+
+        Args:
+            targets: The target columns.
+            picked: The positions of the rows to use; by default all.
+        """
         rows = targets if picked is None else targets.iloc[picked]
         if self.task == "classification":
             return self._class_numbers(rows.iloc[:, 0])
@@ -181,7 +213,11 @@ class Encoding(NamedTuple):
         return out.astype(np.float32)
 
     def target_values(self, outputs: np.ndarray) -> np.ndarray:
-        """What outputs of a regression, or its labels, are in the target's own units."""
+        """Outputs of a regression in the target's own units.
+
+        Args:
+            outputs: Outputs of the model, or labels.
+        """
         if self.target_mean is None or self.target_scale is None:
             return outputs
         return outputs * self.target_scale + self.target_mean
@@ -210,7 +246,11 @@ class Encoding(NamedTuple):
 
     @classmethod
     def from_json(cls, d: Any) -> "Encoding":
-        """The encoding that `to_json` wrote; anything else is an `InputError`."""
+        """The encoding that `to_json` wrote; anything else is an `InputError`.
+
+        Args:
+            d: What `to_json` returned.
+        """
         try:
             features = tuple(
                 Feature(str(f["name"]), str(f["kind"]), _number(f["fill"]), tuple(map(str, f["categories"])))

@@ -27,10 +27,21 @@ def load(
 ) -> Dataset:
     """A known dataset by its name, or a file or folder by its path.
 
-    `target` is the name of the target column or its position from 0, or several. Separator and header of a text table are
-    detected unless they are given; `task` is classification, regression or multilabel, by default what the target looks
-    like. A .txt file is a table if it looks like one, unless `text` says what it is; the `context` is that of texts. Inputs are
-    all other columns, or `columns`, without `drop_columns` and the `id_column`, which comes back with predictions.
+    Args:
+        name: The name of a known dataset (`DATASETS`), or a path.
+        target: The name of the target column or its position from 0, or several of them.
+        context: The length of a text's windows, in characters.
+        separator: The separator of a text table; detected by default.
+        header: Whether a text table begins with the names of its columns; detected by default.
+        task: "classification", "regression" or "multilabel"; by default what the target looks like.
+        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+        text: Whether a .txt file is a text rather than a table; by default what it looks like.
+        columns: The columns to use as inputs; by default all but the target.
+        drop_columns: Columns to leave out.
+        id_column: A column that names the rows: it is no input, and comes back with predictions.
+
+    Examples:
+        >>> data = load("sales.csv", target="price", drop_columns=["comment"])
     """
     if isinstance(name, str) and name in DATASETS:
         return load_known(name, context)

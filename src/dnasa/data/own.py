@@ -28,11 +28,18 @@ def from_frame(
     drop_columns: Any = None,
     id_column: str | None = None,
 ) -> Dataset:
-    """A pandas frame; `target` is the name of its target column, or those of several columns of zeros and ones.
+    """A dataset from a pandas frame.
 
-    Without test rows, every fifth of shuffled rows is for testing. `task` is classification, regression or multilabel, by
-    default what the target looks like. Inputs are standardised with the mean and deviation of the training rows. They are
-    all other columns, or `columns`, without `drop_columns` and the `id_column`, which comes back with predictions.
+    Args:
+        frame: The training rows.
+        target: The name of the target column, or those of several columns of zeros and ones.
+        test: The test rows. By default every fifth of the shuffled rows of `frame`.
+        name: What the dataset is called.
+        task: "classification", "regression" or "multilabel"; by default what the target looks like.
+        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+        columns: The columns to use as inputs; by default all but the target.
+        drop_columns: Columns to leave out.
+        id_column: A column that names the rows: it is no input, and comes back with predictions.
     """
     tests = None if test is None else of_frame(test, target, "The test frame")
     rows = Chosen(columns, drop_columns, id_column).of(of_frame(frame, target, "The frame"), "The frame")
@@ -48,7 +55,17 @@ def from_arrays(
     task: str | None = None,
     standardise: bool = True,
 ) -> Dataset:
-    """Arrays; labels may be numbers or words, or several zeros and ones per row. As `from_frame`."""
+    """A dataset from arrays.
+
+    Args:
+        inputs: A row for each sample.
+        labels: Numbers or words, or several zeros and ones for each row.
+        test_inputs: The inputs of the test rows. By default every fifth of the shuffled rows is for testing.
+        test_labels: The labels of the test rows.
+        name: What the dataset is called.
+        task: "classification", "regression" or "multilabel"; by default what the labels look like.
+        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+    """
     tests = None if test_inputs is None else of_arrays(test_inputs, test_labels, "the test part")
     return encoded(of_arrays(inputs, labels), tests, name, "arrays", task, standardise)
 
@@ -56,7 +73,15 @@ def from_arrays(
 def from_torch(
     train: Any, test: Any = None, name: str = "own", task: str | None = None, standardise: bool = True
 ) -> Dataset:
-    """A torch `Dataset` of (input, label) pairs, read once into memory. As `from_frame`."""
+    """A dataset from a torch `Dataset`, read once into memory.
+
+    Args:
+        train: A torch `Dataset` of (input, label) pairs.
+        test: The same for testing. By default every fifth of the shuffled rows of `train`.
+        name: What the dataset is called.
+        task: "classification", "regression" or "multilabel"; by default what the labels look like.
+        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+    """
     inputs, labels = _columns(train)
     test_inputs, test_labels = (None, None) if test is None else _columns(test)
     return from_arrays(inputs, labels, test_inputs, test_labels, name, task, standardise)

@@ -11,16 +11,27 @@ ALPHA = 0.5  # of a Dirichlet partition that names none
 
 
 def iid(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Shuffle, then split evenly: shards differ by at most one row."""
+    """Shuffle, then split evenly: shards differ by at most one row.
+
+    Args:
+        labels: The labels of the rows.
+        nodes: The number of nodes.
+        seed: The seed of the shuffle.
+    """
     _check_nodes(labels, nodes)
     order = np.random.default_rng(seed).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, nodes)]
 
 
 def contiguous(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Split evenly as the rows are: each node has its own part of a text. Nothing is random.
+    """Split evenly as the rows are: each node has its own part of a text.
 
     Whole numbers in several columns are overlapping windows: those that reach into the next node's part are left out.
+
+    Args:
+        labels: The labels of the rows.
+        nodes: The number of nodes.
+        seed: Not used: nothing is random.
     """
     _check_nodes(labels, nodes)
     *parts, last = np.array_split(np.arange(len(labels)), nodes)
@@ -31,7 +42,13 @@ def contiguous(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
 
 
 def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """Sort by label, then split evenly: most nodes have one or two classes only."""
+    """Sort by label, then split evenly: most nodes have one or two classes only.
+
+    Args:
+        labels: The classes of the rows.
+        nodes: The number of nodes.
+        seed: The seed of the order within a class.
+    """
     _check_nodes(labels, nodes)
     _check_classes(labels)
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -40,9 +57,15 @@ def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
 
 
 def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = ALPHA) -> Shards:
-    """Each class is divided in proportions drawn from Dirichlet(alpha): the smaller alpha, the more different the nodes.
+    """Each class is divided in proportions drawn from a Dirichlet distribution.
 
     Drawn again until every node has a row; a node still without one gets a row of the largest shard.
+
+    Args:
+        labels: The classes of the rows.
+        nodes: The number of nodes.
+        seed: The seed of the proportions and the rows.
+        alpha: The parameter of the distribution: the smaller, the more the nodes differ.
     """
     _check_nodes(labels, nodes)
     _check_classes(labels)
@@ -98,7 +121,19 @@ def full_name(how: str) -> str:
 
 
 def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
-    """By name: iid, contiguous, by_label, or dirichlet(0.1); dirichlet alone is dirichlet(0.5)."""
+    """Divide rows among the nodes by the partition of that name; `result[i]` are the numbers of node i's rows.
+
+    Args:
+        how: "iid", "contiguous", "by_label" or "dirichlet(0.1)"; "dirichlet" alone is "dirichlet(0.5)".
+        labels: The labels of the rows.
+        nodes: The number of nodes.
+        seed: The seed of random partitions.
+
+    Examples:
+        >>> import numpy as np
+        >>> [shard.tolist() for shard in partition("by_label", np.array([0, 1, 0, 1]), nodes=2)]
+        [[0, 2], [1, 3]]
+    """
     name, bracket, rest = how.partition("(")
     if name not in PARTITIONS:
         raise InputError(f"Unknown partition '{how}'. Choose from: iid, contiguous, by_label, dirichlet(0.3).")
@@ -115,5 +150,11 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
 
 
 def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
-    """Rows of each class (columns) at each node (rows)."""
+    """Rows of each class (columns) at each node (rows).
+
+    Args:
+        labels: The classes of all rows.
+        shards: The numbers of each node's rows.
+        classes: The number of classes.
+    """
     return np.stack([np.bincount(labels[shard], minlength=classes) for shard in shards])

@@ -45,8 +45,21 @@ def from_shards(
 
     Node i's rows are in `node-i.csv` (or any other format), or in a folder `node-i`; if nothing is called so, the files or
     folders of the sites are the nodes, in the order of their names. Rows of `test.csv` are for testing, or each node's own
-    test file, or every fifth of its rows. With several processes, `allgather_text` is that of their network. Columns
-    are chosen as in `load`; of those to leave out, some sites may have none.
+    test file, or every fifth of its rows.
+
+    Args:
+        folder: The folder with the files of the nodes.
+        local_nodes: The nodes of this process.
+        nodes: The number of nodes of the network.
+        target: The name of the target column or its position from 0, or several of them.
+        separator: The separator of a text table; detected by default.
+        header: Whether a text table begins with the names of its columns; detected by default.
+        task: "classification", "regression" or "multilabel"; by default what the target looks like.
+        standardise: Standardise inputs with the mean and standard deviation of all nodes' training rows.
+        allgather_text: With several processes, that of their network.
+        columns: The columns to use as inputs; by default all but the target.
+        drop_columns: Columns to leave out; not every site needs to have them.
+        id_column: A column that names the rows and is no input; not every site needs to have it.
     """
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)

@@ -14,9 +14,13 @@ CONTEXT = 256
 
 
 def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
-    """Windows of `context` characters, each the label of the one before it; the last tenth of the text is for testing.
+    """Windows of a text, each the label of the one that begins a character earlier; the last tenth of the text is for testing.
 
     Training windows begin at every character and share the text's memory; test windows do not overlap.
+
+    Args:
+        path: The text file.
+        context: The length of a window, in characters.
     """
     path = Path(path)
     if not path.is_file():

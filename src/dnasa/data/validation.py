@@ -15,6 +15,9 @@ def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the training rows to train on, and of those to validate on, a tenth.
 
     Of a text it is the last tenth of the training part, without windows that reach into it.
+
+    Args:
+        data: The dataset.
     """
     count = len(data.labels)
     if data.vocabulary:
@@ -31,7 +34,15 @@ def _tenth(rows: int) -> int:
 
 
 def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int, seed: int = 0) -> Shards:
-    """These rows of the data, divided among the nodes by a partition."""
+    """These rows of the data, divided among the nodes by a partition.
+
+    Args:
+        data: The dataset.
+        rows: The numbers of the training rows to divide.
+        how: The partition, as `partition` takes it.
+        nodes: The number of nodes.
+        seed: The seed of random partitions.
+    """
     count = len(rows)
     first = count and rows[-1] == count - 1  # a slice does not copy the windows of a text
     labels = data.labels[:count] if first else data.labels[rows]
@@ -39,13 +50,22 @@ def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int, seed: int = 0)
 
 
 def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
-    """Every node validates on a part of the rows; where there are fewer than nodes, some rows are used twice."""
+    """Every node validates on a part of the rows; where there are fewer than nodes, some rows are used twice.
+
+    Args:
+        rows: The numbers of the validation rows.
+        nodes: The number of nodes.
+    """
     every = np.resize(rows, max(len(rows), nodes))
     return [every[node::nodes] for node in range(nodes)]
 
 
 def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
-    """A tenth of every node's own rows, for data that never leaves its node. Shards of other processes are empty."""
+    """A tenth of every node's own rows, for data that never leaves its node: the rows to train on, and those to validate on.
+
+    Args:
+        shards: The numbers of each node's rows; empty for nodes of other processes.
+    """
     orders = [np.random.default_rng(0).permutation(shard) for shard in shards]
     cuts = [_tenth(len(order)) if len(order) else 0 for order in orders]
     pairs = list(zip(orders, cuts, strict=True))

@@ -65,15 +65,8 @@ class Group(dict[str, Any]):
 class Decentralized(torch.optim.Optimizer):
     """Trains with the neighbours, without a stepsize.
 
-    `params` as for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start, its
-    modules are compared between the processes, and its batch norm statistics are mixed with the neighbours' at every step.
-    `buffers`, such as `model.buffers()`, are mixed instead of them; `()` mixes none. Parameter groups may differ in
-    `weight_decay` (an L2 term in the loss) and in nothing else, because the step is normalised over all of them together.
-    Their "lr" is the stepsize of the last step, for logs. `network` comes from `dnasa.connect`. `rule` is a name (those that
-    need a stepsize take `eta`; `schedule="fixed"` takes the number of `steps`) or a `Rule`. `overlap` exchanges while the next
-    gradient is computed; by default wherever the rule can and there are neighbours. The iterates are the same either way.
-    A gradient that is not finite stops all processes, before it is mixed in, with an error that names rank, step and parameter
-    (give `model.named_parameters()` for their names); with `nonfinite="skip"` all skip that step together.
+    Parameter groups may differ in `weight_decay` and in nothing else, because the step is normalised over all of them together.
+    Their "lr" is the stepsize of the last step, for logs.
 
     In a network that survives losses, a call continues without lost processes and with those that joined: `nodes` are those
     that are there, `lost_steps` counts the steps that this process left out because the others had done them already.
@@ -82,6 +75,34 @@ class Decentralized(torch.optim.Optimizer):
     all nodes. Rules that want gradients at several points need `step(closure)`.
     Everything here is done by all nodes together: each must call `step`, `averaged` and `consensus` equally often, or, with
     different numbers of batches, train inside `Join`.
+
+    Args:
+        params: As for any optimizer, or the model itself: its buffers and frozen parameters are then made equal at the start,
+            its modules are compared between the processes, and its batch norm statistics are mixed with the neighbours' at
+            every step.
+        network: What `dnasa.connect` returns.
+        rule: The name of a rule, or a `Rule`.
+        eta: The stepsize, for rules that need one: a number or a function of t.
+        schedule: The schedule of the stepsize; each rule has a default.
+        steps: The number of steps, for schedules that depend on it, such as "fixed".
+        weight_decay: The factor of an L2 term in the loss.
+        buffers: What to mix with the neighbours' instead of batch norm statistics, such as `model.buffers()`; `()` mixes none.
+        overlap: Exchange while the next gradient is computed; by default wherever the rule can and there are neighbours. The
+            iterates are the same either way.
+        nonfinite: What a gradient that is not finite does, before it is mixed in. "raise" stops all processes with an error
+            that names rank, step and parameter (give `model.named_parameters()` for their names); with "skip" all skip that
+            step together.
+        lr: Must be left out, since there is no learning rate to set.
+
+    Examples:
+        ```python
+        network = dnasa.connect("ring")
+        optimizer = Decentralized(model, network)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss(model(x), y).backward()
+            optimizer.step()
+        ```
     """
 
     _step_supports_amp_scaling = (
@@ -206,7 +227,11 @@ class Decentralized(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the rule with the present gradients, and its exchanges with the neighbours."""
+        """One step of the rule with the present gradients, and its exchanges with the neighbours; returns the closure's loss.
+
+        Args:
+            closure: Clears the gradients, computes the loss, calls backward and returns the loss, as for `torch.optim.LBFGS`.
+        """
         if self.own_values is not None:
             raise InputError("Inside averaged() the model holds the mean of all nodes: take steps outside of it.")
         losses: list[Any] = []  # of the closure, once the gradients are collected
@@ -298,11 +323,20 @@ class Decentralized(torch.optim.Optimizer):
         self.versions = self.parameters.versions()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The gradients stay in one flat vector, so they become zero rather than None."""
+        """The gradients stay in one flat vector, so they become zero rather than None.
+
+        Args:
+            set_to_none: Not used; here because optimizers have it.
+        """
         self._follow_parameters()
         self.parameters.clear_gradients()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Called by the constructor only: later groups are refused, because all parameters are one vector.
+
+        Args:
+            param_group: A dictionary with "params" and, if it differs, "weight_decay".
+        """
         if hasattr(self, "parameters"):
             raise InputError("All parameters are one vector here: give all groups when the optimizer is made.")
         for key in param_group:
@@ -328,7 +362,11 @@ class Decentralized(torch.optim.Optimizer):
         return out
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken, once the model has its parameters of that moment again."""
+        """Continue exactly where the state was taken, once the model has its parameters of that moment again.
+
+        Args:
+            state_dict: What `state_dict` returned at this node.
+        """
         snapshot, step = loaded_state(self, state_dict)
         self._halt()
         self.snapshot, self.t = snapshot, step
@@ -400,7 +438,13 @@ class Decentralized(torch.optim.Optimizer):
         return snapshot
 
     def resume(self, network: Network, snapshot: Snapshot, t: int) -> None:
-        """Continue from there on another network."""
+        """Continue from there on another network.
+
+        Args:
+            network: The network.
+            snapshot: The state after a complete step.
+            t: The number of steps taken until then.
+        """
         self.network = self.buffers.network = network
         self.snapshot, self.t = snapshot, t
         self._move_to(snapshot, t)

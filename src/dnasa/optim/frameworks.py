@@ -8,7 +8,10 @@ from torch.nn.parallel import DistributedDataParallel
 def local_gradients(model: Module) -> None:
     """Every node keeps its own gradients and buffers, although a framework wrapped the model in DistributedDataParallel.
 
-    Call it before the first backward pass. A model that is not wrapped stays as it is.
+    Call it before the first backward pass.
+
+    Args:
+        model: The wrapped model. One that is not wrapped stays as it is.
     """
     if isinstance(model, DistributedDataParallel):
         model.register_comm_hook(None, noop_hook)

@@ -8,12 +8,22 @@ from dnasa.optim.decentralized import Decentralized
 
 
 class Join:
-    """Inside, processes may have different numbers of batches: `with Join([optimizer]): for x, y in loader: ...`.
+    """Inside, processes may have different numbers of batches.
 
     A process that leaves the block takes part in the steps of the others, with gradient zero, until all have left it: what
     `optimizer.zero_grad(); optimizer.step()` does. So every batch counts the same, and mean(u) = mean(v) holds as in any step.
-    With several optimizers, each takes one step per batch, in this order. Every step exchanges one more small message with all
-    processes, and waits for hidden exchanges. `averaged` and `consensus` are called after the block.
+    Every step exchanges one more small message with all processes, and waits for hidden exchanges. `averaged` and `consensus`
+    are called after the block.
+
+    Args:
+        optimizers: The optimizers. Each takes one step per batch, in this order.
+
+    Examples:
+        ```python
+        with Join([optimizer]):
+            for x, y in loader:
+                ...
+        ```
     """
 
     def __init__(self, optimizers: Sequence[Decentralized]):

@@ -8,7 +8,14 @@ __all__ = ["flip_and_shift"]
 
 
 def flip_and_shift(images: Tensor, generator: torch.Generator, most: int = 4, flip: bool = True) -> Tensor:
-    """Each image (b, channels, height, width) shifted by up to `most` pixels, 0 outside; half of them mirrored."""
+    """Each image shifted at random, 0 outside; half of them mirrored.
+
+    Args:
+        images: A batch `(b, channels, height, width)`.
+        generator: What the changes are drawn from.
+        most: The largest shift, in pixels.
+        flip: Whether to mirror images.
+    """
     b, channels, height, width = images.shape
 
     def draw(high: int) -> Tensor:

@@ -18,22 +18,30 @@ from dnasa.randomness import Generators
 
 
 class Custom(Problem):
-    """min (1/n) sum_i f_i(x) + h(x), from `gradient(x, node, rng) -> (d,)`, a stochastic gradient of f_i at x.
+    """min (1/n) sum_i f_i(x) + h(x), from a function that returns a stochastic gradient of f_i.
 
-    `start` is the common starting point; a NumPy array makes a NumPy run, a torch tensor a torch run. All randomness
-    should come from `rng`, a NumPy generator that depends on (seed, node, step) alone.
+    All randomness should come from `rng`, a NumPy generator that depends on (seed, node, step) alone.
 
-    With `batched=True`, one call computes the gradients of all nodes and runs, `gradient(x, nodes, rngs)`. `x` has shape
-    (variants, seeds, k, d), where row k belongs to node `nodes[k]`; return an array of that shape. `rngs[s][k]` is the
-    generator of seed s and node k, and `rngs.standard_normal(m)`, or any other method of NumPy's generators, draws from
-    all of them at once: (seeds, k, m), which broadcasts with x.
+    With `batched=True`, one call computes the gradients of all nodes and runs. `x` has shape (variants, seeds, k, d), where
+    row k belongs to node `nodes[k]`; return an array of that shape. `rngs[s][k]` is the generator of seed s and node k, and
+    `rngs.standard_normal(m)`, or any other method of NumPy's generators, draws from all of them at once: (seeds, k, m), which
+    broadcasts with x.
 
-    `loss(x, node)` and `full_gradient(x, node)`, where given, are evaluated at the mean iterate and averaged over the
-    nodes. `evaluate(x)` gives further metrics of the mean iterate, numbers by name. `prox` is the proximal operator of h
-    (`dnasa.prox`), or a projection.
+    Args:
+        gradient: `gradient(x, node, rng) -> (d,)`, a stochastic gradient of f_i at x; if batched, `gradient(x, nodes, rngs)`.
+        start: The common starting point. A NumPy array makes a NumPy run, a torch tensor a torch run.
+        loss: `loss(x, node)`, evaluated at the mean iterate and averaged over the nodes.
+        full_gradient: `full_gradient(x, node)`, evaluated at the mean iterate and averaged over the nodes.
+        nodes: The number of nodes; by default any.
+        fingerprint: A text that identifies the gradient function and its data: a resumed run must have the same. By default
+            the function's code and the arrays, numbers and functions that it refers to are compared.
+        batched: Whether `gradient` computes all nodes and runs in one call.
+        evaluate: `evaluate(x)`, further metrics of the mean iterate: numbers by name.
+        prox: The proximal operator of h (`dnasa.prox`), or a projection.
 
-    A resumed run must have the same gradient function and data: by default its code and the arrays, numbers and functions
-    that it refers to are compared. `fingerprint`, a text that identifies both, is compared instead where given.
+    Examples:
+        >>> targets = np.array([1.0, 2.0, 6.0])  # of three nodes
+        >>> problem = Custom(lambda x, node, rng: x - targets[node] + rng.normal(size=1), start=np.zeros(1), nodes=3)
     """
 
     def __init__(
@@ -67,10 +75,14 @@ class Custom(Problem):
 
     @classmethod
     def from_loss(cls, loss: Callable[..., Array], start: Array, batched: bool = False, **options: Any) -> "Custom":
-        """From `loss(x, node, rng)`, a number that torch differentiates: a stochastic loss of the node at the tensor x.
+        """A problem from a loss that torch differentiates.
 
-        With `batched=True`, `loss(x, nodes, rngs)` gives one number for each row of x: (variants, seeds, k). The other
-        options are those of `Custom`; their functions are given tensors, also if `start` is a NumPy array.
+        Args:
+            loss: `loss(x, node, rng)`, a stochastic loss of the node at the tensor x. If batched, `loss(x, nodes, rngs)`,
+                one number for each row of x: (variants, seeds, k).
+            start: The common starting point; functions are given tensors, also if it is a NumPy array.
+            batched: Whether `loss` computes all nodes and runs in one call.
+            **options: The other arguments of `Custom`.
         """
         with needed_by("Custom.from_loss"):
             import torch
@@ -98,7 +110,11 @@ class Custom(Problem):
         return checksum(self.gradient_function)
 
     def node_fingerprint(self, node: int) -> str:
-        """Of the gradient function in this process: it may refer to the data of this process' nodes only."""
+        """Of the gradient function in this process: it may refer to the data of this process' nodes only.
+
+        Args:
+            node: A node that this process holds.
+        """
         return self._gradient_checksum if self.user_fingerprint is None else ""
 
     def start(self, seed: int) -> Array:

@@ -15,11 +15,18 @@ AT_ONCE = 1 << 24  # numbers in the factors of a product
 
 
 class LeastSquares(Problem):
-    """min E (Y - X'theta)^2 with X ~ N(0, I) or, with `spike`, N(0, diag(100, 1, ..., 1)): a large smoothness constant.
+    """min E (Y - X'theta)^2 with X ~ N(0, I).
 
     The training loss and the gradient norm are the exact expectations. The test loss is that on 10,000 fresh samples per
-    node, of which only the second moments matter: these are drawn, and evaluating costs a product with a d x d matrix. It is
-    left out for `dim` above 2,000.
+    node, of which only the second moments matter: these are drawn, and evaluating costs a product with a d x d matrix.
+
+    Args:
+        dim: The dimension d. Above 2,000 there is no test loss.
+        noise: The standard deviation of Y given X.
+        spike: X ~ N(0, diag(100, 1, ..., 1)) instead, for a large smoothness constant.
+        batch: Samples that a node draws in each step.
+        seed: The seed of theta.
+        dtype: "float32" or "float64".
     """
 
     def __init__(
@@ -57,7 +64,14 @@ class LeastSquares(Problem):
         return np.zeros(self.dim, self.dtype)
 
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        """The mean over the batch of 2 X (X'x - Y)."""
+        """The mean over the batch of 2 X (X'x - Y).
+
+        Args:
+            x: The points, `(variants, seeds, k, d)`.
+            nodes: Row k of `x` belongs to `nodes[k]`.
+            seeds: The seeds of the runs.
+            t: The step, from 0.
+        """
         pairs = self.samples.at(seeds, nodes, t, ready=self._pairs)
         if compiled is None:
             return self._plain_gradient(pairs, x)

@@ -16,7 +16,16 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.R
 
 
 def perceptron(*sizes: int, activation: str = "tanh", dropout: float = 0.0) -> nn.Module:
-    """Linear layers, with an activation and dropout after each but the last: d-64-2 for a9a and MiniBooNE in the paper."""
+    """Linear layers, with an activation and dropout after each but the last: d-64-2 for a9a and MiniBooNE in the paper.
+
+    Args:
+        *sizes: The number of inputs, of units in each hidden layer, and of outputs.
+        activation: "tanh", "relu", "gelu" or "silu".
+        dropout: The probability that a unit is dropped.
+
+    Examples:
+        >>> model = perceptron(64, 32, 10)  # 64 inputs, 32 hidden units, 10 classes
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes[:-1]):
         layers += [nn.Linear(inputs, outputs), choose("activation", activation, ACTIVATIONS)()]
@@ -25,7 +34,11 @@ def perceptron(*sizes: int, activation: str = "tanh", dropout: float = 0.0) -> n
 
 
 def lenet(classes: int = 10) -> nn.Module:
-    """LeNet for 28 x 28 images, as in the paper."""
+    """LeNet for 28 x 28 images, as in the paper.
+
+    Args:
+        classes: The number of classes.
+    """
     return nn.Sequential(
         nn.Conv2d(1, 6, 5),
         nn.Tanh(),
@@ -46,7 +59,14 @@ def lenet(classes: int = 10) -> nn.Module:
 def resnet(
     channels: int = 3, classes: int = 10, widths: Sequence[int] = (32, 64, 128), norm: str = "batch"
 ) -> nn.Module:
-    """A stage of two residual blocks for each width, with batch norm or group norm; 0.7 million parameters by default."""
+    """A residual net with two blocks in each stage; 0.7 million parameters by default.
+
+    Args:
+        channels: The channels of an image.
+        classes: The number of classes.
+        widths: The channels of each stage.
+        norm: "batch" or "group".
+    """
     make_norm = choose("norm", norm, {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(8, width)})
     parts = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), make_norm(widths[0]), nn.ReLU()]
     for stage, width in enumerate(widths):
@@ -84,9 +104,16 @@ def gpt(
     dropout: float = 0.2,
     tied: bool = True,
 ) -> nn.Module:
-    """Predicts the next of `symbols` characters at every position; 10.8 million parameters by default.
+    """Predicts the next character at every position; 10.8 million parameters by default.
 
-    With `tied`, the embedding of the characters is also the last layer.
+    Args:
+        symbols: The number of different characters.
+        layers: The number of layers.
+        width: The size of the embedding, a multiple of `heads`.
+        heads: The attention heads of each layer.
+        context: The longest input, in characters.
+        dropout: The probability that a unit is dropped.
+        tied: Use the embedding of the characters as the last layer, too.
     """
     return GPT(symbols, layers, width, heads, context, dropout, tied)
 

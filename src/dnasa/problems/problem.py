@@ -32,21 +32,33 @@ class Problem(Protocol):
 
     @abstractmethod
     def start(self, seed: int) -> Array:
-        """The common starting point `(d,)`; the run has its library, dtype and device."""
+        """The common starting point `(d,)`; the run has its library, dtype and device.
+
+        Args:
+            seed: The seed of the run.
+        """
 
     @abstractmethod
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
-        """Stochastic gradients at `x` of shape `(variants, seeds, k, d)`, where row k belongs to `nodes[k]`.
+        """Stochastic gradients of the nodes, of the shape of `x`. Samples depend on (seed, node, t) alone.
 
-        Samples depend on (seed, node, t) alone. `x` may be overwritten in the next step: copy what is needed longer.
+        Args:
+            x: The points, `(variants, seeds, k, d)`. The next step may overwrite them: copy what is needed longer.
+            nodes: Row k of `x` belongs to `nodes[k]`.
+            seeds: The seeds of the runs.
+            t: The step, from 0.
         """
 
     def evaluate(self, mean: Array, nodes: range, weights: Sequence[float] | None = None) -> dict[str, Array]:
-        """Metrics at the mean iterates `(variants, seeds, d)`, averaged over `nodes`.
+        """Metrics at the mean iterates, averaged over `nodes`.
 
-        Numbers of shape `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`. With
-        `weights`, one for each of `nodes`, averages of f are `sum(w_i f_i) / len(nodes)`; test metrics are not weighted.
-        Where `by_seed`, there may be a row of weights for each seed.
+        Numbers of shape `(variants, seeds)` by name and, as "gradient", the full gradient `(variants, seeds, d)`.
+
+        Args:
+            mean: The mean iterates, `(variants, seeds, d)`.
+            nodes: The nodes to average over.
+            weights: One for each of `nodes`: averages of f are then `sum(w_i f_i) / len(nodes)`; test metrics are not weighted.
+                Where `by_seed`, there may be a row of weights for each seed.
         """
         return {}
 
@@ -54,23 +66,43 @@ class Problem(Protocol):
         """What an evaluation must know of the data of all nodes, averaged over `nodes`, `(variants, seeds, m)`.
 
         Where it is not None, its average over all nodes is given to `evaluate` as a further argument, `statistics`.
+
+        Args:
+            mean: The mean iterates, `(variants, seeds, d)`.
+            nodes: The nodes to average over.
         """
         return None
 
     def derived(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The metrics of a row of the history, from averages over all nodes: for those that are no averages, such as a root."""
+        """The metrics of a row of the history, for those that are no averages, such as a root.
+
+        Args:
+            row: Averages over all nodes, by name.
+        """
         return row
 
     def node_fingerprint(self, node: int) -> str:
-        """Identifies the data of a node that this process holds: a resumed run must have the same."""
+        """Identifies the data of a node: a resumed run must have the same.
+
+        Args:
+            node: A node that this process holds.
+        """
         return ""
 
     def rows(self, node: int) -> int | list[int] | None:
-        """Number of samples of a node that this process holds; None if the data is unlimited. A list where `by_seed`."""
+        """Number of samples of a node; None if the data is unlimited. A list where `by_seed`.
+
+        Args:
+            node: A node that this process holds.
+        """
         return None
 
     def continue_without(self, lost: Sequence[int]) -> None:
-        """Called when nodes were lost."""
+        """Called when nodes were lost.
+
+        Args:
+            lost: The nodes.
+        """
         return None
 
 

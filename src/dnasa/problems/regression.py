@@ -19,9 +19,14 @@ MOMENTS = {  # averages that R^2 is computed from
 class Regression(Supervised):
     """min (1/n) sum_i mean over node i's rows of (model(inputs) - target)^2, of the standardised target.
 
-    `data` is that of a regression (`data.from_frame`, `data.load`). The history has the RMSE in the target's own units and
-    R^2 = 1 - MSE / variance of the targets, of the test rows (`test_rmse`, `test_r2`) and of the validation rows. Options are
-    those of `Supervised`.
+    The history has the RMSE in the target's own units and R^2 = 1 - MSE / variance of the targets, of the test rows
+    (`test_rmse`, `test_r2`) and of the validation rows.
+
+    Args:
+        model: The module or a function that creates it, as for `Supervised`.
+        data: The data of a regression (`data.from_frame`, `data.load`).
+        shards: `shards[i]` are node i's rows, or a function of the seed that returns all shards.
+        **options: The other arguments of `Supervised`, but `loss` and `metrics`.
     """
 
     def __init__(self, model: Model, data: Dataset, shards: Shards, **options: Any):

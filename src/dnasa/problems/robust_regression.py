@@ -18,6 +18,12 @@ class RobustRegression(Problem):
     The rows come in 32 groups: each has its own theta and input scale, and a tenth of its targets are outliers. A node
     holds whole groups, so the nodes differ much, yet the sum f is the same for every number of nodes, which a measurement
     of the speedup needs. The data are finite: the full gradient is exact.
+
+    Args:
+        nodes: The number of nodes, a power of two up to 32.
+        dim: The dimension of x.
+        rows: Rows in each group.
+        seed: The seed of the data.
     """
 
     def __init__(self, nodes: int, dim: int = 10, rows: int = 100, seed: int = 0):

@@ -90,7 +90,11 @@ class Sharded(Problem):
             )
 
     def shards_of(self, seed: int) -> list[np.ndarray]:
-        """Each node's rows in the runs with this seed."""
+        """Each node's rows in the runs with this seed.
+
+        Args:
+            seed: The seed of the runs.
+        """
         key = seed if self.by_seed else 0
         if key not in self.divided:
             shards = self.divide(seed) if callable(self.divide) else self.divide
@@ -143,7 +147,12 @@ class Sharded(Problem):
         return module.to(self.device, self.dtype)
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
-        """The model with these trained parameters, as it is tested; `statistics` are those of batch norm."""
+        """The model with these trained parameters, as it is tested.
+
+        Args:
+            point: The trained parameters `(d,)`, such as `result.mean`.
+            statistics: Those of batch norm, such as `result.statistics`.
+        """
         module = self._seeded(0).eval()
         nn.utils.vector_to_parameters(point, [part for part in module.parameters() if part.requires_grad])
         return module
@@ -157,7 +166,11 @@ class Sharded(Problem):
         return torch.cat([rows[first :: len(self.remaining)] for first in positions]).to(self.device)
 
     def own_test_rows(self, node: int) -> np.ndarray:
-        """Where each node tests on rows of its own; none of a node in another process."""
+        """The numbers of a node's own test rows, where each node tests on its own; none of a node in another process.
+
+        Args:
+            node: The node.
+        """
         if not len(self.shards[node]):
             return np.empty(0, np.int64)
         before = sum(count for count, shard in zip(self.test_counts[:node], self.shards, strict=False) if len(shard))
@@ -176,7 +189,11 @@ class Sharded(Problem):
         return tuple(torch.as_tensor(np.concatenate(some)).to(self.device) for some in (parts, weights))  # type: ignore[return-value]
 
     def continue_without(self, lost: Sequence[int]) -> None:
-        """The remaining nodes evaluate all test rows."""
+        """The remaining nodes evaluate all test rows.
+
+        Args:
+            lost: The nodes that were lost.
+        """
         self.remaining = [node for node in self.remaining if node not in set(lost)]
         if self.test_counts:
             self.test_total = sum(self.test_counts[node] for node in self.remaining)

@@ -50,22 +50,30 @@ class WeightedCrossEntropy(nn.Module):
 class Supervised(Sharded):
     """min (1/n) sum_i mean over node i's rows of `loss(model(inputs), targets)`, the mean over a batch.
 
-    `model` creates the module, with another initialisation for each seed, the same at all nodes; or it is a module whose
-    parameters every seed starts from. Parameters with `requires_grad=False` are not trained; these, and buffers, are those
-    of the first module created. `shards[i]` are node i's rows of `data` (empty where another process holds them), or a
-    function of the seed that returns them; a step draws `batch` of them with replacement. Inputs of type uint8 are images: x
-    becomes (x / 255 - 0.5) / 0.25.
+    Parameters with `requires_grad=False` are not trained; these, and buffers, are those of the first module created. Inputs of
+    type uint8 are images: x becomes (x / 255 - 0.5) / 0.25. Batch norm trains with the statistics of the batch. Batches,
+    augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and runs are
+    computed together.
 
-    `augment(inputs, generator)` changes the inputs of a training batch. `metrics` are functions of (outputs, targets) that
-    are averaged over the test rows. Batch norm trains with the statistics of the batch. For tests, statistics are computed
-    at the mean model from training rows of each node, and averaged over the nodes (`buffers="mixed"`), or each node tests
-    with its own and the metrics are averaged ("local"). `autocast="bfloat16"` computes in mixed precision. `loss_scale`
-    multiplies the training loss that the rules use; reported losses are not scaled. Without `train_metrics`, an evaluation
-    needs no pass over the training data. `validation[i]` are further rows of `data.inputs` that node i validates on.
-    `test_loss` is what tests and validation measure, by default `loss`.
-
-    Batches, augmentation and dropout depend on (seed, node, step) alone; on a GPU, dropout also depends on which nodes and
-    runs are computed together.
+    Args:
+        model: A function that creates the module, with another initialisation for each seed, the same at all nodes; or a
+            module whose parameters every seed starts from.
+        loss: A function of (outputs, targets), the mean over a batch.
+        data: The training and test rows.
+        shards: `shards[i]` are node i's rows (empty where another process holds them), or a function of the seed that returns
+            all shards.
+        batch: Rows that a node draws in each step, with replacement.
+        augment: `augment(inputs, generator)` changes the inputs of a training batch.
+        metrics: Functions of (outputs, targets) by name, averaged over the test rows.
+        buffers: The batch norm statistics for tests: computed at the mean model from training rows of each node and averaged
+            over the nodes ("mixed"), or each node tests with its own and the metrics are averaged ("local").
+        loss_scale: Multiplies the training loss that the rules use; reported losses are not scaled.
+        dtype: "float32" or "float64".
+        device: The torch device, such as "cpu" or "cuda".
+        autocast: "bfloat16" computes in mixed precision.
+        train_metrics: Without them, an evaluation needs no pass over the training data.
+        validation: `validation[i]` are further rows of `data.inputs` that node i validates on.
+        test_loss: What tests and validation measure; by default `loss`.
     """
 
     def __init__(
@@ -257,7 +265,13 @@ class Supervised(Sharded):
     # ------------------------------------------------------------ evaluation
 
     def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
-        """Of batch norm at the mean models, where the nodes' are averaged."""
+        """Of batch norm at the mean models, where the nodes' are averaged.
+
+        Args:
+            mean: The mean iterates, `(variants, seeds, d)`.
+            nodes: The nodes to average over.
+            seeds: The seeds of the runs, where each has its own shards.
+        """
         if not self.module.norms or self.local_buffers:
             return None
         each = [
@@ -278,7 +292,15 @@ class Supervised(Sharded):
         statistics: Tensor | None = None,
         seeds: Sequence[int] | None = None,
     ) -> dict[str, Tensor]:
-        """Nodes count the same, however many rows they have; the train loss and its gradient are without dropout."""
+        """Nodes count the same, however many rows they have; the train loss and its gradient are without dropout.
+
+        Args:
+            mean: The mean iterates, `(variants, seeds, d)`.
+            nodes: The nodes to average over.
+            weights: How much each of `nodes` counts in the training loss.
+            statistics: Those of batch norm, averaged over all nodes.
+            seeds: The seeds of the runs, where each has its own shards.
+        """
         statistics = self.statistics(mean, nodes, seeds) if statistics is None else statistics
         points = _with_seeds(mean, seeds)
         given = [None] * len(points) if statistics is None else statistics.reshape(len(points), -1)

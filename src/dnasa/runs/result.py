@@ -28,16 +28,20 @@ SHOWN = 5  # runs in the text of a result
 class Result:
     """The outcome of `solve`.
 
-    `x` is `(n, d)` for one run and `(runs, n, d)` for several; `history` has one row per evaluation and run, `runs` one
-    row per run: its rule, schedule, stepsize, seed and, where it diverged, the step and the node at which it did.
-    `statistics`, `(m,)` or `(runs, m)`, are those of the problem at the last evaluation, such as the statistics of batch norm.
+    Attributes:
+        x: The iterates of all nodes, `(n, d)` for one run and `(runs, n, d)` for several.
+        history: A row for each evaluation and run.
+        runs: A row for each run: its rule, schedule, stepsize, seed and, where it diverged, the step and the node.
+        settings: The settings of the run.
+        rank: The rank of this process among those still there.
+        statistics: Those of the problem at the last evaluation, such as of batch norm: `(m,)` or `(runs, m)`.
     """
 
     x: Array
     history: "pd.DataFrame"
     runs: "pd.DataFrame"
     settings: dict[str, Any]
-    rank: int = 0  # of this process among those still there
+    rank: int = 0
     statistics: Array | None = None
 
     @property
@@ -50,7 +54,11 @@ class Result:
         return self.history.groupby("run", sort=True).tail(1).set_index("run")
 
     def plot(self, path: str | Path | None = None) -> "Figure":
-        """The curves of all runs; saved when a path is given."""
+        """The curves of all runs.
+
+        Args:
+            path: A file to save the figure to.
+        """
         from dnasa.plots import draw_history, save_figure
 
         figure = draw_history(self.history)
@@ -77,9 +85,12 @@ class Result:
         return f"Runs: {len(self.runs)}, {', '.join(settings)}"
 
     def save(self, path: str | Path) -> Path:
-        """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json` into the folder.
+        """Write `history.csv`, `runs.csv`, `x.safetensors` and `settings.json`. Returns the folder.
 
         Files of an earlier call, which `files.json` lists, are replaced; a user's file with such a name is an error.
+
+        Args:
+            path: The folder; it is created if necessary.
         """
         from safetensors.numpy import save as serialised
 
@@ -94,7 +105,11 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> "Result":
-        """Read back what `save` wrote; `x` comes as a NumPy array."""
+        """Read back what `save` wrote; `x` comes as a NumPy array.
+
+        Args:
+            path: The folder.
+        """
         import pandas as pd
         from safetensors import SafetensorError
         from safetensors.numpy import load as parsed

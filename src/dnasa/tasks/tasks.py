@@ -49,14 +49,31 @@ def on_shards(
     validation: Sequence[np.ndarray] = (),
     class_weight: ClassWeight = None,
 ) -> Sharded:
-    """The problem of training a model, by its name, on rows that are divided among the nodes: `shards[i]` are those of node i,
-    or a function of the seed that returns them.
+    """The problem of training a model, by its name, on rows that are divided among the nodes.
 
-    `validation` are rows of each node on which nobody trains. `class_weight` is as in scikit-learn: "balanced", with
-    rows / (classes * rows of the class) at all nodes together, or a weight for each class by its name; tests have no weights.
-    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training; only they
-    take `augment`, and on a GPU they compute in mixed precision unless dtype is float64. For others whole numbers are features:
-    tokens need `Classification` itself.
+    `Supervised` models get no train metrics: a pass over all images or windows would take longer than the training; on a GPU
+    they compute in mixed precision unless dtype is float64. For others whole numbers are features: tokens need `Classification`
+    itself.
+
+    Args:
+        rows: The dataset.
+        shards: `shards[i]` are node i's rows, or a function of the seed that returns all shards.
+        batch: Rows that a node draws in each step, with replacement.
+        loss_scale: Multiplies the training loss that the rules use: a number, or "1/n".
+        dtype: "float32" or "float64".
+        device: The torch device, such as "cpu" or "cuda".
+        train_metrics: Without them, an evaluation needs no pass over the training data.
+        model: The name of the model, as `--model` takes it; by default one that fits the rows.
+        augment: `augment(inputs, generator)` changes the inputs of a training batch; for `Supervised` models only.
+        validation: `validation[i]` are rows of node i on which nobody trains.
+        class_weight: As in scikit-learn: "balanced", with rows / (classes * rows of the class) at all nodes together, or a
+            weight for each class by its name; tests have no weights.
+
+    Examples:
+        ```python
+        rows = dnasa.data.load("digits")
+        problem = dnasa.on_shards(rows, dnasa.data.partition("iid", rows.labels, nodes=8))
+        ```
     """
     name = model or models.default(rows)
     nodes = len(shards(0) if callable(shards) else shards)

@@ -28,7 +28,14 @@ COPY = "model.py"
 
 
 def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, Any] | None = None) -> None:
-    """Write the model; `name` is that of its network, as `--model` takes it. `about` is added to `model.json`."""
+    """Write the model into a folder, from which `load` reads it.
+
+    Args:
+        folder: The folder; it is created if necessary.
+        model: The trained model.
+        name: The name of its network, as `--model` takes it.
+        about: Further entries of `model.json`.
+    """
     from safetensors.torch import save as serialised
 
     own = OwnFiles(make_folder(folder))

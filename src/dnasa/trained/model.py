@@ -18,10 +18,12 @@ BYTES = (127.5, 63.75)  # mean and scale of images of bytes: as_inputs, (x / 255
 
 
 class TrainedModel:
-    """Predicts for the user's rows: a frame with the columns of the training data, in any order, or an array.
+    """Predicts for the user's rows.
 
-    `network` takes inputs that `encoding` has encoded and scaled. `kind` is that of the inputs: "numbers", "bytes" (images,
-    0 to 255) or "tokens" (a text).
+    Args:
+        network: Takes inputs that `encoding` has encoded and scaled.
+        encoding: How inputs and labels were made from the user's rows.
+        kind: The kind of the inputs: "numbers", "bytes" (images, 0 to 255) or "tokens" (a text).
     """
 
     def __init__(self, network: nn.Module, encoding: Encoding, kind: str = "numbers"):
@@ -47,7 +49,11 @@ class TrainedModel:
         return tuple(feature.name for feature in self.encoding.features)
 
     def predict(self, rows: Any) -> np.ndarray:
-        """The class of each row; the value, in a regression; of several labels, 0 or 1 for each."""
+        """The class of each row; the value, in a regression; of several labels, 0 or 1 for each.
+
+        Args:
+            rows: A frame with the columns of the training data, in any order, or an array.
+        """
         if self.task == "regression":
             values = self.encoding.target_values(self._outputs(rows))
             return values[:, 0] if values.shape[1] == 1 else values
@@ -57,7 +63,11 @@ class TrainedModel:
         return self.classes[probabilities.argmax(1)]
 
     def predict_proba(self, rows: Any) -> np.ndarray:
-        """(rows, classes): the probability of each class, or of each label."""
+        """(rows, classes): the probability of each class, or of each label.
+
+        Args:
+            rows: A frame with the columns of the training data, in any order, or an array.
+        """
         if self.task == "regression":
             raise InputError("A regression has no probabilities: use predict.")
         return self.probabilities(self._outputs(rows))
@@ -85,7 +95,11 @@ class TrainedModel:
         return self.outputs(self.encoding.transform(rows))
 
     def outputs(self, inputs: np.ndarray) -> np.ndarray:
-        """The model's outputs for inputs that are encoded and scaled, `(rows, outputs)` in double precision."""
+        """The model's outputs, `(rows, outputs)` in double precision.
+
+        Args:
+            inputs: Inputs that are encoded and scaled.
+        """
         with torch.no_grad():
             parts = [self.network(part).double().cpu().numpy() for part in self._parts(inputs)]
         return np.concatenate(parts)[:, : self.encoding.outputs]
@@ -97,7 +111,11 @@ class TrainedModel:
             yield part.to(device, self.dtype if part.is_floating_point() else part.dtype)
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
-        """Of each class (or label), from the outputs of the model."""
+        """The probability of each class, or of each label.
+
+        Args:
+            outputs: The outputs of the model.
+        """
         logits = torch.from_numpy(outputs)
         return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
 

@@ -21,14 +21,25 @@ SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GP
 class Classification(Sharded):
     """min (1/n) sum_i mean over node i's rows of the cross-entropy of `model`.
 
-    `model` creates the module, with another initialisation for each seed, the same at all nodes; or it is a module whose
-    parameters every seed starts from. `shards[i]` are node i's rows of `inputs` and `labels` (empty where another process
-    holds them), or a function of the seed that returns them; a step draws `batch` of them with replacement. `loss_scale`
-    multiplies the training loss that the rules use (the paper's framework has 1/n); reported losses are not scaled. All models
-    of all nodes and runs are computed together. Without `train_metrics`, an evaluation uses the test rows only and needs no
-    pass over the training data. `validation[i]` are further rows of `inputs` that node i validates on, `test_counts` those of
-    `Dataset`. `class_weight`, one number for each class, multiplies the training loss of its rows; test and validation metrics
-    have no weights.
+    All models of all nodes and runs are computed together.
+
+    Args:
+        model: A function that creates the module, with another initialisation for each seed, the same at all nodes; or a
+            module whose parameters every seed starts from.
+        inputs: The training inputs, a row for each sample.
+        labels: Their classes 0, 1, 2, ...
+        shards: `shards[i]` are node i's rows (empty where another process holds them), or a function of the seed that returns
+            all shards.
+        test_inputs: The test inputs.
+        test_labels: Their classes.
+        batch: Rows that a node draws in each step, with replacement.
+        loss_scale: Multiplies the training loss that the rules use (1/n in the paper); reported losses are not scaled.
+        dtype: "float32" or "float64".
+        device: The torch device, such as "cpu" or "cuda".
+        train_metrics: Without them, an evaluation uses the test rows only and needs no pass over the training data.
+        validation: `validation[i]` are further rows of `inputs` that node i validates on.
+        test_counts: The number of test rows of each node, where every node tests on its own, as in `Dataset`.
+        class_weight: Multiplies the training loss of the rows of each class; test and validation metrics have no weights.
     """
 
     def __init__(
@@ -152,7 +163,14 @@ class Classification(Sharded):
         weights: Sequence[float] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> dict[str, Tensor]:
-        """Nodes count the same, however many rows they have; test metrics are those on the nodes' part of the test rows."""
+        """Nodes count the same, however many rows they have; test metrics are those on the nodes' part of the test rows.
+
+        Args:
+            mean: The mean iterates, `(variants, seeds, d)`.
+            nodes: The nodes to average over.
+            weights: How much each of `nodes` counts in the training loss.
+            seeds: The seeds of the runs, where each has its own shards.
+        """
         flat = mean.reshape(-1, mean.shape[-1])
         names = ("test_loss", "test_accuracy")
         out = dict(zip(names, self._test(flat, nodes), strict=True))
@@ -209,7 +227,11 @@ class Classification(Sharded):
         return loss, accuracy
 
     def accuracies(self, x: Tensor) -> Tensor:
-        """The test accuracy of every model in `x` of shape (..., d), such as that of each node."""
+        """The test accuracy of every model, such as that of each node.
+
+        Args:
+            x: The parameters of the models, `(..., d)`.
+        """
         self._check_all_test_rows()
         parts = x.reshape(-1, x.shape[-1]).split(self._models_in_budget(64))
         return torch.cat([self._test(part, self.remaining)[1] for part in parts]).view(x.shape[:-1])
