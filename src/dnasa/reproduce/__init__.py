@@ -29,7 +29,11 @@ FIGURES = {
 
 
 def figure(name: str) -> Any:
-    """The module of that figure."""
+    """The module of a figure; its `run` makes the figure.
+
+    Args:
+        name: One of `FIGURES`.
+    """
     choose("figure", name, FIGURES)
     with needed_by(f"The study {name}"):
         return import_module(f"dnasa.reproduce.{name}")
