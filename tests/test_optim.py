@@ -34,26 +34,12 @@ from dnasa.runs.timing import Timeline
 RING = topology.ring(4, weights="lazy")
 LOCK = threading.Lock()  # torch has one generator for all threads
 ETAS = {
-    "dnasa": None,
-    "adanasa": None,
-    "dasagt": 0.1,
-    "dsgt": 0.1,
-    "d2": 0.1,
-    "dsgd": 0.1,
     "dmsgd": 0.01,
     "dadam": 0.01,
-    "gt_hsgd": 0.1,
-    "kgt": 0.1,
     "demuon": 0.01,
-    "sgp": 0.1,
-    "push_dsgt": 0.1,
-    "extra": 0.1,
-    "edm": 0.1,
-    "qg_dsgdm": 0.1,
     "mt": 0.01,
     "gt_adam": 0.01,
-    "gt_nsgdm": 0.1,
-}
+}  # of rules that need another stepsize than 0.1
 
 
 def model(seed: int = 0, norm: bool = False) -> Any:
@@ -112,7 +98,7 @@ def test_iterates_equal_those_of_solve(rule: str) -> None:
     shards = [np.arange(node, 200, 4) for node in range(4)]
     problem = Classification(lambda: model(1), x, y, shards, x, y, batch=8, dtype="float64")
     drawn = [problem.samples.at([0], range(4), t, ready=torch.as_tensor)[0] for t in range(40)]
-    options: Any = {"eta": ETAS[rule]} if ETAS[rule] else {}
+    options: Any = {"eta": eta_of(rule)}
     expected = solve(problem, RING, rule, steps=40, start=flat(model(1)), **options).x
 
     def work(network: Network) -> torch.Tensor:
@@ -142,7 +128,7 @@ def test_hidden_exchanges_change_no_bit_of_the_iterates(rule: str) -> None:
     def work(overlap: bool) -> torch.Tensor:
         def run(network: Network) -> torch.Tensor:
             record: list[torch.Tensor] = []
-            train(network, rule=rule, eta=ETAS[rule], overlap=overlap, record=record)
+            train(network, rule=rule, eta=eta_of(rule), overlap=overlap, record=record)
             return torch.stack(record)
 
         return torch.stack(run_threads(RING, run))
@@ -155,7 +141,7 @@ def test_hidden_exchanges_change_no_bit_of_the_iterates(rule: str) -> None:
 @pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
 def test_solve_gives_the_same_bits_with_hidden_exchanges(graph: str, rule: str, processes: int) -> None:
     made = topology.make(graph, 4)
-    options: Any = {"eta": ETAS[rule]} if ETAS[rule] else {}
+    options: Any = {"eta": eta_of(rule)}
 
     def run(overlap: bool) -> tuple[Array, pd.DataFrame]:
         def work(network: Network) -> tuple[Array, pd.DataFrame]:
@@ -405,7 +391,7 @@ def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out() -> None
 @pytest.mark.parametrize("rule", ["dnasa", "d2"])
 @pytest.mark.parametrize("optimizer_first", [True, False])
 def test_a_restart_continues_exactly(rule: str, overlap: bool, optimizer_first: bool) -> None:
-    options: dict[str, Any] = {"rule": rule, "eta": ETAS[rule], "overlap": overlap and rule == "dnasa"}
+    options: dict[str, Any] = {"rule": rule, "eta": eta_of(rule), "overlap": overlap and rule == "dnasa"}
 
     def straight(network: Network) -> torch.Tensor:
         return flat(train(network, 30, **options)[0])

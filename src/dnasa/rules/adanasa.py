@@ -1,6 +1,6 @@
 """AdaNASA: tracked moving averages, second moments and a learned radius; for deep models, with no stepsize to tune.
 
-What differs from D-NASA, with the measurements behind it, is on the page "Which rule when" of the documentation.
+What differs from D-NASA, with the measurements behind it, is on the page "AdaNASA" of the documentation.
 """
 
 from typing import NamedTuple
