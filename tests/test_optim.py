@@ -39,7 +39,11 @@ ETAS = {
     "demuon": 0.01,
     "mt": 0.01,
     "gt_adam": 0.01,
-}  # of rules that need another stepsize than 0.1
+}  # of rules that need another than 0.1
+
+
+def eta_of(rule: str) -> float | None:
+    return ETAS.get(rule, 0.1) if rules.RULES[rule].needs_eta else None
 
 
 def model(seed: int = 0, norm: bool = False) -> Any:

@@ -32,8 +32,8 @@ class Position(NamedTuple):
 class Recovery:
     """Makes the calls that all nodes make together, and repeats them if the network changes in between.
 
-    The processes that are left, and those that join, continue at the latest call that any of them has reached. Processes that were
-    behind skip the calls that the others have made already: those steps are lost. All restart the rule where they are.
+    The processes that are left, and those that join, continue at the latest call that any of them has reached.
+    Processes that were behind skip the calls that the others have made: those steps are lost. All restart the rule.
     """
 
     def __init__(self, opt: "Decentralized", settings: Any):
