@@ -30,8 +30,8 @@ def make_folder(path: str | Path) -> Path:
     return folder
 
 
-def write_durably(path: Path, data: bytes, draft: Path | None = None) -> None:
-    """The file is written completely or not at all, and survives a power failure. `draft` is written first, then renamed."""
+def write_durably(path: Path, data: bytes, draft: Path | None = None, sync: bool = True) -> None:
+    """Write a file completely or not at all: `draft` is written, then renamed. With `sync` it survives a power failure."""
     draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     file = open(draft, "xb")  # noqa: SIM115 (it fails, and nothing is removed, where there is such a file)
     try:
@@ -40,12 +40,13 @@ def write_durably(path: Path, data: bytes, draft: Path | None = None) -> None:
                 os.chmod(draft, stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
+    if sync and hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -73,7 +73,7 @@ class OwnFiles:
             raise self._not_ours(others[0])
         draft = self.path / f"{DRAFT}-{secrets.token_hex(4)}"
         try:
-            write_durably(draft, _listing(names))
+            write_durably(draft, _listing(names), sync=False)
             with suppress(FileExistsError):
                 os.link(draft, self.path / LIST)  # complete or absent, and never in the place of another list
         finally:
@@ -101,12 +101,12 @@ class OwnFiles:
 
     def _store(self, names: set[str]) -> None:
         if names != self.names():
-            self._write(self.path / LIST, _listing(names))
+            self._write(self.path / LIST, _listing(names), sync=False)  # a checkpoint syncs it
         self.known, self.removed = names, set()
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write(self, path: Path, data: bytes, sync: bool = True) -> None:
         (self.path / DRAFT).unlink(missing_ok=True)  # of a killed process
-        write_durably(path, data, self.path / DRAFT)
+        write_durably(path, data, self.path / DRAFT, sync)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -159,10 +159,11 @@ class OwnFiles:
         self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
 
     def sync(self, name: str) -> None:
-        """What was appended survives a power failure."""
+        """What was appended, and the list, survive a power failure."""
         self.claim([name])
-        with open_regular(self.inside(name), append=True) as file:
-            os.fsync(file.fileno())
+        for each in (name, LIST):
+            with open_regular(self.inside(each), append=True) as file:
+                os.fsync(file.fileno())
 
     def rename(self, name: str, new: str) -> None:
         self.claim([new])
