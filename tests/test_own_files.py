@@ -400,6 +400,16 @@ def test_a_file_is_listed_before_it_is_there(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / ".draft").exists()
 
 
+def test_a_file_system_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    OwnFiles(tmp_path).write("log.txt", b"ours")
+    assert OwnFiles(tmp_path).names() >= {"log.txt", "files.json"}
+    assert {path.name for path in tmp_path.iterdir()} <= OwnFiles(tmp_path).names()
+
+
 def test_two_writers_list_the_files_of_both(tmp_path: Path) -> None:
     first, second = OwnFiles(tmp_path), OwnFiles(tmp_path)
     first.write("a", b"1")

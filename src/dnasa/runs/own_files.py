@@ -75,9 +75,18 @@ class OwnFiles:
         try:
             write_durably(draft, _listing(names), sync=False)
             with suppress(FileExistsError):
-                os.link(draft, self.path / LIST)  # complete or absent, and never in the place of another list
+                self._link(draft)
         finally:
             draft.unlink(missing_ok=True)
+
+    def _link(self, draft: Path) -> None:
+        """The list is complete or absent, and never replaces another one, if the file system has hard links."""
+        try:
+            os.link(draft, self.path / LIST)
+        except FileExistsError:
+            raise
+        except OSError:
+            os.replace(draft, self.path / LIST)
 
     def claim(self, names: Collection[str]) -> None:
         """Put names on the list; an error if there is such a file already."""
