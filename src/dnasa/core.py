@@ -407,7 +407,7 @@ class Sent:
         graph = network.topology
         if graph is None:
             return
-        count = network.rounds * (graph.at(t) if hasattr(graph, "at") else graph).messages
+        count = network.rounds * graph.at(t).messages
         self.messages += count
         self.bytes += count * row
 

@@ -46,11 +46,11 @@ def make_plan(
     start: Array | None,
     options: Options,
 ) -> Plan:
-    from dnasa.topology import Changing, Topology, check_weights, make
+    from dnasa.topology import Topology, check_weights, make
 
     if isinstance(topology, str) and problem.nodes is not None:
         topology = make(topology, problem.nodes)
-    if not isinstance(topology, (Topology, Changing)):
+    if not isinstance(topology, Topology):
         raise InputError(
             f"The topology must be one of dnasa.topology, such as topology.ring(8), topology.from_networkx(graph) or "
             f"topology.from_matrix(W), not {type(topology).__name__}."

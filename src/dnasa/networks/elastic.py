@@ -53,7 +53,7 @@ def connect(
 
 def described(topology: Topology | Changing, rounds: int, channel: Channel | None) -> str:
     """What must be the same at all processes: the weights, and how messages travel."""
-    weights = checksum(topology.each if isinstance(topology, Changing) else [topology])
+    weights = checksum(topology.each)
     text = f"{topology.name}, {topology.nodes} nodes, checksum {weights}"
     text += f", {rounds} rounds" * (rounds > 1)
     return text if channel is None else f"{text}, messages {channel.settings}"

@@ -148,9 +148,9 @@ class ProcessExchange:
         return Membership(partial(monitor.note, str(self.transport.tag)), monitor.fail, survivors)
 
     def at(self, t: int) -> "Multiplier":
-        key = t % self.topology.period if isinstance(self.topology, Changing) else 0
+        key = t % self.topology.period
         if key not in self.multipliers:
-            graph = self.topology.at(t) if isinstance(self.topology, Changing) else self.topology
+            graph = self.topology.at(t)
             self.multipliers[key] = Multiplier(graph.sparse, self.shares, self.transport, self.traffic)  # type: ignore[arg-type]
         return self.multipliers[key]
 

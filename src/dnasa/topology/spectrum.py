@@ -23,9 +23,8 @@ single_threaded: Callable[[Function], Function] = threadpool_limits.wrap(limits=
 @single_threaded
 def largest_eigenvalue(matrix: sp.csr_array) -> float:
     """Of a symmetric matrix."""
-    if matrix.shape[0] <= DENSE_EIGENVALUES:
-        return float(np.linalg.eigvalsh(matrix.toarray())[-1])
-    return _largest(matrix)
+    dense = matrix.shape[0] <= DENSE_EIGENVALUES
+    return float(np.linalg.eigvalsh(matrix.toarray())[-1]) if dense else _largest(matrix)
 
 
 @single_threaded
