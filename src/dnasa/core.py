@@ -30,6 +30,7 @@ __all__ = [
     "RunError",
     "Schedule",
     "State",
+    "assign",
     "leaves",
     "size",
     "slices",
@@ -167,7 +168,8 @@ class Rule(NamedTuple):
             the next gradient can be computed while the other messages travel.
         points: `points(state, t)` says where gradients are wanted, all on the same sample; by default at x.
         answer: `answer(state)` is what the user gets: x (the default), or an average of iterates.
-        restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
+        restart: `restart(state)` is applied when nodes left or joined, which changes means over the nodes: a tracker is set
+            to what it tracks. By default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
         form: A known form that the engine has a fast path for; set by `rules.forms.declare`.
@@ -236,6 +238,15 @@ class Rule(NamedTuple):
             state: The rule's state before.
         """
         return self.init(state.x) if self.restart is None else self.restart(state)
+
+
+def assign(*fields: str) -> Callable[[State, Messages], State]:
+    """A `receive` that puts the mixed messages into these fields of the state.
+
+    Args:
+        fields: Their names, in the order in which the messages are sent.
+    """
+    return lambda state, mixed: state._replace(**dict(zip(fields, mixed, strict=True)))
 
 
 # ---------------------------------------------------------------- states as flat lists of named arrays

@@ -42,7 +42,7 @@ def faulty(
     stale, seed = whole("stale", stale, low=0), whole("A seed", seed, low=0)
     inner = cast(message_dtype) if message_dtype else None
     # Early messages and the others share the losses of a step; the product with a graph's W is the same object in all steps.
-    weights_at = lru_cache(maxsize=2)(lambda t, multiply: lossy(multiply.W, t, drop, away, seed))
+    weights_at: Any = lru_cache(maxsize=2)(lambda t, multiply: lossy(multiply.W, t, drop, away, seed))
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
         lossless = not (drop or away)

@@ -14,7 +14,7 @@ from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, 
 from dnasa.engine.options import Options
 from dnasa.prox import checked
 from dnasa.rules import registry
-from dnasa.rules.registry import RULES, Group, Variant
+from dnasa.rules.registry import RULES, Variant, VariantGroup
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     topology: Any
     network: Network
-    groups: list[Group]
+    groups: list[VariantGroup]
     x: list[Array]  # where each group starts, (variants, seeds, k, d)
     seeds: list[int]
     steps: int

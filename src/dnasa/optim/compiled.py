@@ -53,9 +53,9 @@ def make_rule(rule: str | Rule, eta: Any, schedule: str | None, steps: int | Non
         schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
     schedules = registry.schedules_of(variant, nodes, steps)
-    make, stated = partial(_make, method, layout), variant.stated
-    known = steps if stated and stated.needs_steps is not False else None
-    ends = steps if stated and stated.ends else None
+    make, spec = partial(_make, method, layout), variant.spec
+    known = steps if spec and spec.needs_steps is not False else None
+    ends = steps if spec and spec.ends else None
     return Made(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from dnasa.arrays import concatenate, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Rule, naming
 from dnasa.prox import checked
-from dnasa.rules.registry import Group, Variant
+from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
 from dnasa.runs.result import Result
 
@@ -45,7 +45,7 @@ class Recorder:
         self,
         problem: "Problem",
         network: Network,
-        groups: Sequence[Group],
+        groups: Sequence[VariantGroup],
         seeds: Sequence[int],
         own_metrics: Mapping[str, Metric],
         node_weights: np.ndarray | None,

@@ -16,7 +16,7 @@ import numpy as np
 from dnasa.arrays import like, to_numpy
 from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, leaves, rebuilt
 from dnasa.files import to_json
-from dnasa.rules.registry import Group
+from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.folder import RunFolder
@@ -46,7 +46,7 @@ class Session:
     # ------------------------------------------------------------ resume
 
     def restore(
-        self, groups: Sequence[Group], snapshots: list[Snapshot], recorder: Recorder
+        self, groups: Sequence[VariantGroup], snapshots: list[Snapshot], recorder: Recorder
     ) -> tuple[int, list[Snapshot]]:
         """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
@@ -170,7 +170,7 @@ class Session:
 # ---------------------------------------------------------------- snapshots as named arrays
 
 
-def restarted(groups: Sequence[Group], snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+def restarted(groups: Sequence[VariantGroup], snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """After nodes left or joined: each rule restarts as it says, channels forget what was sent."""
     return [Snapshot(group.rule.restarted(s.state), {}, s.sent) for group, s in zip(groups, snapshots, strict=True)]
 
