@@ -22,7 +22,7 @@ def norm(z: Array) -> Array:
 
 
 def unit(z: Array) -> Array:
-    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised.
+    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalized.
 
     Args:
         z: A NumPy array or a torch tensor `(..., d)`.

@@ -81,7 +81,7 @@ class Interrupted(RunError):
 
 
 @contextmanager
-def naming(what: Callable[[], str]) -> Iterator[None]:
+def user_code(what: Callable[[], str]) -> Iterator[None]:
     """Around the user's functions: what they raise becomes one line that names them, with the exception as its cause."""
     try:
         yield
@@ -92,7 +92,7 @@ def naming(what: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{what()} raised {text}.") from error
 
 
-def named(nodes: Sequence[int]) -> str:
+def nodes_text(nodes: Sequence[int]) -> str:
     """These consecutive nodes, in words."""
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, named
+from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, nodes_text
 from dnasa.networks.liveness import Heartbeat, Place, here
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
@@ -260,7 +260,7 @@ class Transport:
             if self.places[rank].runs():
                 self.places[rank].kill(self.timeout)
                 if reports:
-                    nodes = named(self.shares[rank])
+                    nodes = nodes_text(self.shares[rank])
                     os.write(2, f"No answer from {nodes} for {self.timeout:g} s: the process was ended.\n".encode())
 
     def leave(self) -> None:
@@ -287,7 +287,7 @@ class Transport:
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         """mpirun ends all processes when one has died: report which one before that."""
-        gone = [f"rank {rank} ({named(self.shares[rank])})" for rank in self.dead()]
+        gone = [f"rank {rank} ({nodes_text(self.shares[rank])})" for rank in self.dead()]
         if gone:
             os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())
         os._exit(1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Membership, Messages, Network, RunError, named
+from dnasa.core import Array, Channel, InputError, Membership, Messages, Network, RunError, nodes_text
 from dnasa.networks.buffers import Buffers, make_buffers
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
@@ -264,7 +264,7 @@ def parts(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] | 
 
 def missing(peers: Sequence[int], shares: Sequence[range], why: str) -> RunError:
     """Names the processes that did not answer, and their nodes."""
-    names = ", ".join(f"rank {peer} ({named(shares[peer])})" for peer in sorted(set(peers)))
+    names = ", ".join(f"rank {peer} ({nodes_text(shares[peer])})" for peer in sorted(set(peers)))
     return RunError(f"No answer from {names}: {why}.")
 
 

@@ -45,7 +45,7 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         estimate=lambda s: s.z,
     )
     if prox is None:
-        return declare(rule, tracked_average(eta, alpha, normalised=True))
+        return declare(rule, tracked_average(eta, alpha, normalized=True))
 
     def early_prox(s: State, t: int) -> Messages:
         length = norm(s.z)
@@ -54,12 +54,12 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     return rule._replace(early=early_prox)
 
 
-def tracked_average(eta: Schedule, alpha: Schedule, normalised: bool) -> TrackedAverage:
+def tracked_average(eta: Schedule, alpha: Schedule, normalized: bool) -> TrackedAverage:
     """The form of the rules with this state."""
     return TrackedAverage(
         eta,
         alpha,
-        normalised,
+        normalized,
         unpack=lambda s: (s.x, s.u, s.z, s.v),
         pack=lambda x, u, z, v: State(x, u, v, z),
     )
