@@ -1,4 +1,6 @@
-"""The methods once more, node by node, as the papers print them: what the rules are held against.
+"""The methods once more, node by node: what the rules are compared with.
+
+They are written from the equations in docs/methods.md, which says where each comes from, and not from the rules.
 
 Every twin takes a gradient oracle `gradient(i, x_i, t)`, W, the start and the schedules, and returns all iterates.
 """

@@ -244,7 +244,7 @@ def assign(*fields: str) -> Callable[[State, Messages], State]:
     """A `receive` that puts the mixed messages into these fields of the state.
 
     Args:
-        fields: Their names, in the order in which the messages are sent.
+        *fields: Their names, in the order in which the messages are sent.
     """
     return lambda state, mixed: state._replace(**dict(zip(fields, mixed, strict=True)))
 

@@ -1,4 +1,4 @@
-"""GT-HSGD: gradient tracking of a variance-reduced estimate (Xin, Khan and Kar, 2021, Algorithm 1).
+"""GT-HSGD: gradient tracking of a variance-reduced estimate (Xin, Khan and Kar, 2021).
 
 With a proximal step: DEEPSTORM (Mancino-Ball, Miao, Xu and Chen, 2023).
 """
