@@ -1,6 +1,7 @@
 """What NumPy and torch arrays share: norms, conversions, stacking; and the compiled kernels where they were built."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def unit(z: Array) -> Array:
     low, high = _trusted(length)
     extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
     if getattr(z, "is_cuda", False) or extreme.any():  # on a GPU, waiting for `any` would cost more
-        z = z / _where(extreme, nonzero(_largest(z)), length**0)
+        z = z / _library(z).where(extreme, nonzero(_largest(z)), length**0)
         length = norm(z)
     return z / nonzero(length)
 
@@ -78,28 +79,21 @@ def like(a: Array, other: Array) -> Array:
 
 def stack(arrays: Sequence[Array]) -> Array:
     """One array of several with the same shape."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.stack(arrays)
-    import torch
-
-    return torch.stack(list(arrays))
+    return _library(arrays[0]).stack(list(arrays))
 
 
 def concatenate(arrays: Sequence[Array]) -> Array:
     """One array of several, along their first axis."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays)
-    import torch
-
-    return torch.cat(list(arrays))
+    return _library(arrays[0]).concatenate(list(arrays))
 
 
-def _where(condition: Array, a: Array, b: Array) -> Array:
+def _library(a: Array) -> Any:
+    """NumPy or torch, whichever the array belongs to."""
     if isinstance(a, np.ndarray):
-        return np.where(condition, a, b)
+        return np
     import torch
 
-    return torch.where(condition, a, b)
+    return torch
 
 
 def _largest(z: Array) -> Array:
