@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.core import InputError, Layout, choose
-from dnasa.cuda_graphs import CudaGraphs
+from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum

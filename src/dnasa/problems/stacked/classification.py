@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dnasa.core import Array, InputError, Layout
-from dnasa.cuda_graphs import CudaGraphs
+from dnasa.cuda import CudaGraphs
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards
