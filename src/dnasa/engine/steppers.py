@@ -170,7 +170,9 @@ def receiving(receive: Callable[..., State], state: State, mixed: Messages, send
     try:
         after = receive(state, mixed)
     except (ValueError, IndexError) as error:
-        raise InputError(f"This rule's receive fails on the {len(mixed)} messages that {senders} gave: {error}.") from error
+        raise InputError(
+            f"This rule's receive fails on the {len(mixed)} messages that {senders} gave: {error}."
+        ) from error
     if not isinstance(after, type(state)):
         raise InputError(f"A rule's receive must return its {type(state).__name__}, not {type(after).__name__}.")
     return after
