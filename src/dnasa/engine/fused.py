@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from dnasa.arrays import compiled, like, norm, norms_safe, stack
+from dnasa.arrays import compiled, contiguous, copied, dtype_name, like, norm, norms_safe, on_gpu, overlap, stack
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
 from dnasa.cuda import CudaGraphs, triton_works
 from dnasa.engine.steppers import Immediate, next_state
@@ -43,12 +43,12 @@ class Backend(Protocol):
 
 
 def _backend(form: Form, network: Network, x: Array) -> type[Backend] | None:
-    on_cpu, dense = not getattr(x, "is_cuda", False), isinstance(network.fixed_weights, np.ndarray)
-    if on_cpu and compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
+    dense = isinstance(network.fixed_weights, np.ndarray)
+    if not on_gpu(x) and compiled is not None and dtype_name(x) in ("float32", "float64"):
         return CompiledBackend
     if isinstance(x, np.ndarray) or x.dtype.itemsize != 4 or not dense:
         return None
-    if on_cpu:
+    if not on_gpu(x):
         return TorchBackend if isinstance(form, TrackedAverage) else None
     return TritonBackend if network.nodes <= MAX_GPU_NODES and triton_works() else None
 
@@ -110,12 +110,7 @@ def as_owned_contiguous(g: Array, x: Array, held: Array) -> Array:
                 "return an array of the same shape."
             )
         g = like(g, x)
-    if isinstance(g, np.ndarray):
-        return g.copy() if np.may_share_memory(g, held) else np.ascontiguousarray(g)
-    if g.requires_grad:
-        g = g.detach()
-    is_view = 0 <= g.data_ptr() - held.data_ptr() < held.nbytes
-    return (g.clone() if is_view else g).contiguous()
+    return contiguous(copied(g) if overlap(g, held) else g)
 
 
 # ---------------------------------------------------------------- backends
