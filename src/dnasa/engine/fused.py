@@ -282,24 +282,9 @@ def triton_step() -> Any:
 
     @triton.jit  # type: ignore[untyped-decorator]
     def step(  # type: ignore[no-untyped-def]
-        x_ptr,
-        a_ptr,
-        b_ptr,
-        own_ptr,
-        g_ptr,
-        eta_ptr,
-        alpha_ptr,
-        rest_ptr,
-        w_ptr,
-        squares_ptr,
-        partial_ptr,
-        dim,
-        nodes,
-        NORMALISED: tl.constexpr,
-        SCALED: tl.constexpr,
-        R: tl.constexpr,
-        C: tl.constexpr,
-    ):
+        x_ptr, a_ptr, b_ptr, own_ptr, g_ptr, eta_ptr, alpha_ptr, rest_ptr, w_ptr, squares_ptr, partial_ptr, dim, nodes,
+        NORMALISED: tl.constexpr, SCALED: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    ):  # fmt: skip
         block, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
         rows, columns = tl.arange(0, R), block.to(tl.int64) * C + tl.arange(0, C)
         at = run * nodes * dim + rows[:, None].to(tl.int64) * dim + columns[None, :]

@@ -173,24 +173,26 @@ class Classification(Sharded):
 
     def _test(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows = self._test_rows(nodes)
-        loss, correct = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
-        for part in self._chunks(rows, len(flat)):
-            logits = self.models.logits(flat, _for_each(flat, self.test_inputs[part]))
-            labels = _for_each(flat, self.test_labels[part])
-            loss += cross_entropies(logits, labels).sum(1)
-            correct += (logits.argmax(-1) == labels).sum(1)
+        each = torch.ones(len(rows), dtype=self.dtype, device=self.device)
+        loss, accuracy = self._measure(flat, self.test_inputs, self.test_labels, rows, each)
         scale = len(self.remaining) / (len(nodes) * self.test_total)
-        return loss * scale, correct * scale
+        return loss * scale, accuracy * scale
 
     def _validate(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows, weights = self._validation_rows(nodes)
-        loss, accuracy = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        return self._measure(flat, self.inputs, self.labels, rows, weights)
+
+    def _measure(
+        self, flat: Tensor, inputs: Tensor, labels: Tensor, rows: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The weighted sums of the rows' losses and of those that are classified correctly."""
+        loss, correct = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
-            logits = self.models.logits(flat, _for_each(flat, self.inputs[rows[part]]))
-            labels = _for_each(flat, self.labels[rows[part]])
-            loss += (cross_entropies(logits, labels) * weights[part]).sum(1)
-            accuracy += ((logits.argmax(-1) == labels) * weights[part]).sum(1)
-        return loss, accuracy
+            x, y = _for_each(flat, inputs[rows[part]]), _for_each(flat, labels[rows[part]])
+            logits = self.models.logits(flat, x)
+            loss += (cross_entropies(logits, y) * weights[part]).sum(1)
+            correct += ((logits.argmax(-1) == y) * weights[part]).sum(1)
+        return loss, correct
 
     def accuracies(self, x: Tensor) -> Tensor:
         """The test accuracy of every model, such as that of each node.
