@@ -15,7 +15,7 @@ PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
     ["core", "compiled"],
-    ["arrays", "cuda_graphs", "extras", "files"],
+    ["arrays", "cuda", "extras", "files"],
     ["prox", "randomness", "rules", "statistics", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],

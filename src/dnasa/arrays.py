@@ -117,3 +117,31 @@ def copied(a: Array) -> Array:
     if isinstance(a, np.ndarray):
         return a.copy()
     return a.detach().clone() if hasattr(a, "detach") else np.array(a)
+
+
+def contiguous(a: Array) -> Array:
+    """In the order of C, detached from autograd; what is no array becomes one of NumPy's."""
+    return a.detach().contiguous() if hasattr(a, "detach") else np.ascontiguousarray(a)
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether writing to b, which is contiguous and of the same library, may change a."""
+    if isinstance(a, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    return bool(0 <= a.data_ptr() - b.data_ptr() < b.nbytes)
+
+
+def on_gpu(a: Array) -> bool:
+    return bool(getattr(a, "is_cuda", False))
+
+
+def dtype_name(a: Array) -> str:
+    """Such as "float32", in both libraries."""
+    return str(a.dtype).removeprefix("torch.")
+
+
+def as_floats(a: Array) -> Array:
+    """Whole numbers as float64, others as they are; detached from autograd."""
+    if isinstance(a, np.ndarray):
+        return a if a.dtype.kind == "f" else a.astype(np.float64)
+    return a.detach() if a.is_floating_point() else a.double()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import copied, like, moderate, to_numpy
+from dnasa.arrays import as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
 from dnasa.core import Array, InputError, Prox, nodes_text, user_code, whole
 from dnasa.extras import needed_by
 from dnasa.problems.checksums import checksum
@@ -280,17 +280,14 @@ def _starting_point(start: Array) -> Array:
         raise InputError("start must be a one-dimensional NumPy array or torch tensor: the point all nodes start at.")
     if not len(start):
         raise InputError("start is empty: give at least one number.")
-    name = str(start.dtype).removeprefix("torch.")
-    if name not in ("float32", "float64") and not name.startswith(("int", "uint", "bool")):
-        raise InputError(f"start has dtype {name}: convert it to float32 or float64.")
-    if isinstance(start, np.ndarray):
-        return start if start.dtype.kind == "f" else start.astype(np.float64)
-    return start.detach() if start.is_floating_point() else start.double()
+    if not dtype_name(start).startswith(("float32", "float64", "int", "uint", "bool")):
+        raise InputError(f"start has dtype {dtype_name(start)}: convert it to float32 or float64.")
+    return as_floats(start)
 
 
 def _close(a: Array, b: Array) -> bool:
     """Equal to rounding: sums over other shapes may be taken in another order."""
-    tolerance = float(np.finfo(str(b.dtype).removeprefix("torch.")).eps) ** 0.5
+    tolerance = float(np.finfo(dtype_name(b)).eps) ** 0.5
     return bool(abs(a - b).max() <= tolerance * abs(b).max())
 
 
@@ -304,8 +301,8 @@ def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
     """What the user's function returned as an array like `point`, or one line that says what is wrong with it."""
     shape = tuple(point.shape)
     try:
-        array = value.detach() if hasattr(value, "detach") else np.ascontiguousarray(np.asarray(value))
-        real = not array.is_complex() if hasattr(array, "is_complex") else array.dtype.kind in "fiub"
+        array = contiguous(value)
+        real = dtype_name(array).startswith(("float", "bfloat", "int", "uint", "bool"))
     except (TypeError, ValueError, RuntimeError):
         real = False
     if not real:
