@@ -20,7 +20,7 @@ from test_resume import fail_at, small
 
 from dnasa import cli
 from dnasa.core import InputError
-from dnasa.data import files, from_text
+from dnasa.data import formats, from_text
 from dnasa.data.own import from_file
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
@@ -45,13 +45,13 @@ GOOD = {
 }
 READERS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: from_file(path, "label")[1:3],
-    "libsvm": lambda path: files.read_libsvm(path, 3),
-    "idx": lambda path: (files.read_idx(path), None),
+    "libsvm": lambda path: formats.read_libsvm(path, 3),
+    "idx": lambda path: (formats.read_idx(path), None),
     "npz": lambda path: from_file(path)[1:3],
-    "miniboone": files.read_miniboone,
-    "cifar10": files.read_cifar10,
-    "cifar10 as JPEG": lambda path: next(files.read_cifar10_jpeg(path)),
-    "JPEG": lambda path: (files.decode_jpeg(path.read_bytes(), path), None),
+    "miniboone": formats.read_miniboone,
+    "cifar10": formats.read_cifar10,
+    "cifar10 as JPEG": lambda path: next(formats.read_cifar10_jpeg(path)),
+    "JPEG": lambda path: (formats.decode_jpeg(path.read_bytes(), path), None),
     "text": lambda path: from_text(path, context=4)[1:3],
 }
 

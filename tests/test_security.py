@@ -351,7 +351,7 @@ def test_a_model_whose_code_has_changed_is_loaded_with_the_new_code(home: Path) 
     before = dnasa.load(home / "trained", trust=True)
     about, code = home / "trained" / "model.json", home / "trained" / "model.py"
     code.write_text(code.read_text().replace("nn.Linear(*inputs, outputs)", "nn.LazyLinear(outputs)"))
-    changed = json.loads(about.read_text()) | {"sha256": dnasa.trained.files.checksum(code.read_bytes())}
+    changed = json.loads(about.read_text()) | {"sha256": dnasa.trained.saving.checksum(code.read_bytes())}
     about.write_text(json.dumps(changed))
     with pytest.raises(InputError, match="does not hold the parameters"):
         dnasa.load(home / "trained", trust=True)

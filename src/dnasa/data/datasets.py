@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data import files
+from dnasa.data import formats
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import read_text_frame
 from dnasa.data.text import CONTEXT, from_text
@@ -131,7 +131,7 @@ def fetch_openml(number: int) -> tuple[np.ndarray, np.ndarray]:
         warnings.simplefilter("ignore")  # about retries and parsers
         inputs, labels = fetch(data_id=number, as_frame=False, return_X_y=True, parser="liac-arff")
     inputs = inputs.toarray() if hasattr(inputs, "toarray") else inputs
-    return np.asarray(inputs, np.float32), files.numbered(labels)
+    return np.asarray(inputs, np.float32), formats.numbered(labels)
 
 
 # ---------------------------------------------------------------- known datasets
@@ -229,19 +229,19 @@ def _all_of(folder: Path, *names: str) -> list[Path]:
 
 def _parse_mnist(paths: list[Path]) -> Parts:
     keys = ("inputs", "labels", "test_inputs", "test_labels")
-    return dict(zip(keys, (files.read_idx(path) for path in paths), strict=True))
+    return dict(zip(keys, (formats.read_idx(path) for path in paths), strict=True))
 
 
 def _parse_a9a(paths: list[Path]) -> Parts:
-    (inputs, labels), (test_inputs, test_labels) = (files.read_libsvm(path, 123) for path in paths)
+    (inputs, labels), (test_inputs, test_labels) = (formats.read_libsvm(path, 123) for path in paths)
     return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
 
 
 def _parse_covertype(paths: list[Path]) -> Parts:
     """The last column is the class."""
     frame = read_text_frame(paths[0]).frame
-    inputs = files.checked_inputs(frame.iloc[:, :-1].to_numpy(np.float32), paths[0])
-    return _table(inputs, files.numbered(frame.iloc[:, -1].to_numpy()))
+    inputs = formats.checked_inputs(frame.iloc[:, :-1].to_numpy(np.float32), paths[0])
+    return _table(inputs, formats.numbered(frame.iloc[:, -1].to_numpy()))
 
 
 def _cifar10_files(folder: Path) -> list[Path]:
@@ -252,9 +252,9 @@ def _cifar10_files(folder: Path) -> list[Path]:
 
 def _parse_cifar10(paths: list[Path]) -> Parts:
     if len(paths) == 1:
-        (inputs, labels), (test_inputs, test_labels) = files.read_cifar10_jpeg(paths[0])
+        (inputs, labels), (test_inputs, test_labels) = formats.read_cifar10_jpeg(paths[0])
     else:
-        *training, (test_inputs, test_labels) = (files.read_cifar10(path) for path in paths)
+        *training, (test_inputs, test_labels) = (formats.read_cifar10(path) for path in paths)
         inputs, labels = (np.concatenate(column) for column in zip(*training, strict=True))
     return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
 
@@ -283,7 +283,7 @@ KNOWN = {
     ),
     "miniboone": Known(
         lambda folder: _one_of(folder, "MiniBooNE_PID.txt"),
-        lambda paths: _table(*files.read_miniboone(paths[0])),
+        lambda paths: _table(*formats.read_miniboone(paths[0])),
         lambda parts: standardised(split_at(shuffled(parts), round(len(parts["labels"]) * 100_000 / 130_064))),
         41150,
         "Put the UCI file MiniBooNE_PID.txt (.gz or not) into $DNASA_DATA/miniboone.",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import files, spreadsheets
+from dnasa.data import formats, spreadsheets
 from dnasa.data.encoding import MISSING_WORDS
 from dnasa.data.rows import Rows, of_arrays, of_frame, position
 from dnasa.extras import needed_by
@@ -92,7 +92,7 @@ def sample(path: Path) -> list[str]:
             raw = file.read(SAMPLE)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}.") from error
-    lines = raw.removeprefix(files.BOM).decode(errors="replace").splitlines()
+    lines = raw.removeprefix(formats.BOM).decode(errors="replace").splitlines()
     return [line for line in (lines[:-1] if len(raw) == SAMPLE else lines) if line.strip()]
 
 
@@ -249,7 +249,7 @@ def _read_csv(path: Path, sign: str, header: bool, decimal: str, dtype: Any = No
         raise InputError(f"{path.name} is empty: give a file with rows.") from error
     except (ValueError, csv.Error) as error:
         if isinstance(error, UnicodeDecodeError):
-            raise InputError(files.not_utf8(path)) from error
+            raise InputError(formats.not_utf8(path)) from error
         raise InputError(f"{path.name} is not a table: {_reason(error)}.") from error
 
 
@@ -299,7 +299,7 @@ def read_libsvm(path: Path) -> Rows:
         from sklearn.datasets import load_svmlight_file
 
     try:
-        inputs, labels = load_svmlight_file(io.BytesIO(files.read_bytes(path)), dtype=np.float32)
+        inputs, labels = load_svmlight_file(io.BytesIO(formats.read_bytes(path)), dtype=np.float32)
     except (ValueError, OverflowError) as error:
         raise InputError(f"{path.name} is not LIBSVM text (label index:value ...): {_reason(error)}.") from error
     return of_arrays(inputs.toarray(), labels, path.name, understood={"format": "LIBSVM"})
@@ -321,7 +321,7 @@ def read_parquet(path: Path) -> "pd.DataFrame":
 
 def read_npz(path: Path) -> tuple[Rows, Rows | None]:
     """Arrays `inputs` and `labels`, and `test_inputs` and `test_labels` if they are there; or X and y, x_train, ..."""
-    arrays = files.read_arrays(path, ARRAYS)
+    arrays = formats.read_arrays(path, ARRAYS)
     train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
     test = of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if "test_inputs" in arrays else None
     return train, test

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import files, images, reading
+from dnasa.data import formats, images, reading
 from dnasa.data.encoding import Encoding
 from dnasa.data.rows import position
 
@@ -37,7 +37,7 @@ def _names(rows: Any, id_column: str | None) -> list[str]:
 def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | None) -> Any:
     kind = reading.kind(path)
     if kind == ".npz":
-        return files.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
+        return formats.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
     if kind == ".npy":
         return reading.load_array(path)
     if kind == ".parquet":

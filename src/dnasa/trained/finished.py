@@ -17,8 +17,8 @@ from dnasa.problems.sharded import Sharded
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.trained import evaluation, report
-from dnasa.trained.files import save
 from dnasa.trained.model import TrainedModel, encoding_of, kind_of
+from dnasa.trained.saving import save
 
 
 def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
