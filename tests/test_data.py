@@ -388,13 +388,13 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(home: Path, p
 
 def test_a_byte_order_mark_is_no_part_of_the_table(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbf1,2,0\n" + b"3,4,1\n5,6,0\n")
-    assert read_text_frame(tmp_path / "x.csv").frame.shape == (3, 3)
+    assert read_text_frame(tmp_path / "x.csv").rows.shape == (3, 3)
     (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbfa,b\n" + b"3,4\n5,6\n")
-    assert list(read_text_frame(tmp_path / "x.csv").frame) == ["a", "b"]
+    assert list(read_text_frame(tmp_path / "x.csv").rows) == ["a", "b"]
 
 
 def test_labels_may_mix_numbers_and_words() -> None:
-    assert formats.numbered(np.array([2, "b", 2, "a"], dtype=object)).tolist() == [0, 2, 0, 1]
+    assert formats.as_classes(np.array([2, "b", 2, "a"], dtype=object)).tolist() == [0, 2, 0, 1]
 
 
 def test_arrays_that_are_not_needed_are_not_read(tmp_path: Path) -> None:

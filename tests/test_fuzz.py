@@ -20,8 +20,8 @@ from test_resume import fail_at, small
 
 from dnasa import cli
 from dnasa.core import InputError
-from dnasa.data import formats, from_text
-from dnasa.data.own import from_file
+from dnasa.data import datasets, formats, from_text
+from dnasa.data.loading import from_file
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
 from dnasa.runs.folder import RunFolder
@@ -45,7 +45,7 @@ GOOD = {
 }
 READERS: dict[str, Callable[[Path], Any]] = {
     "csv": lambda path: from_file(path, "label")[1:3],
-    "libsvm": lambda path: formats.read_libsvm(path, 3),
+    "libsvm": lambda path: list(datasets._parse_a9a([path]).values()),
     "idx": lambda path: (formats.read_idx(path), None),
     "npz": lambda path: from_file(path)[1:3],
     "miniboone": formats.read_miniboone,

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import agreement, own, reading
+from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset, Site
-from dnasa.data.own import Split
+from dnasa.data.formats import kind
+from dnasa.data.loading import Split
 from dnasa.data.rows import Chosen
 from dnasa.data.summaries import Summary, make_encoding
 
@@ -64,10 +65,10 @@ def from_shards(
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
     splits, chosen = [], Chosen(columns, drop_columns, id_column)
-    tests = None if common is None else own.read(common, own.test_target(common, target), separator, header)[0]
+    tests = None if common is None else loading.read(common, loading.test_target(common, target), separator, header)[0]
     for path in paths:
         with naming(path):
-            rows, own_test = own.read(path, target, separator, header)
+            rows, own_test = loading.read(path, target, separator, header)
             rows = chosen.of(rows, path.name, partly=True)
             splits.append(Split(rows, own_test if tests is None else tests, f" of {path.name}"))
     own_summaries = [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)]
@@ -165,7 +166,7 @@ def _sites(folder: Path, entries: list[Path], nodes: int) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.kind(path) in reading.KINDS)
+    return not path.name.startswith((".", "~$")) and (path.is_dir() or kind(path) in reading.KINDS)
 
 
 def _is_test(path: Path) -> bool:

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data.categories import check_categories, check_text, leave_out, nearly_all_different
-from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers, place
+from dnasa.data.columns import (
+    MISSING,
+    as_words,
+    check_categories,
+    check_text,
+    kind_of,
+    leave_out,
+    nearly_all_different,
+    numbers,
+    place_of,
+)
+from dnasa.data.encoding import TASKS, Encoding, Feature
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,16 +167,6 @@ def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
     )
 
 
-def kind_of(name: str, column: "pd.Series") -> str:
-    """Numbers, or text; dates and the like are refused."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "fiub":
-        return "number"
-    if kind in "Mmc":
-        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers, or {leave_out(name)}.")
-    return "text" if column.notna().any() else "number"
-
-
 def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Series") -> Column:
     kind, gaps = kind_of(name, column), bool(column.isna().any() or tested.isna().any())
     if kind == "number":
@@ -181,7 +181,7 @@ def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Serie
 def _check_labels(name: str, *columns: "pd.Series") -> None:
     for column in columns:
         if column.isna().any():
-            first = place(column, int(np.argmax(column.isna().to_numpy())))
+            first = place_of(column, int(np.argmax(column.isna().to_numpy())))
             raise InputError(
                 f"Column '{name}' has rows without a label (the first is {first}): fill them or drop them. A line with too "
                 "few values has none at its end."

@@ -8,10 +8,9 @@ import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
+from dnasa.data.columns import kind_of, numbers
 from dnasa.data.datasets import cache_folder, local_files
-from dnasa.data.encoding import numbers
 from dnasa.data.rows import Rows
-from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
 from dnasa.tasks.sources import listed, preparation
 
