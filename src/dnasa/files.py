@@ -105,6 +105,21 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     return thing
 
 
+def fits(value: Any, form: Any) -> bool:
+    """Whether a part of a JSON file is as expected.
+
+    A form is a type or a check; `[form]` stands for a list, `(form, form)` for a list of two, `{name: form}` for an object
+    with these entries and perhaps others.
+    """
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(fits(value.get(name), part) for name, part in form.items())
+    if isinstance(form, list):
+        return isinstance(value, list) and all(fits(entry, form[0]) for entry in value)
+    if isinstance(form, tuple):
+        return isinstance(value, list) and len(value) == len(form) and all(map(fits, value, form))
+    return type(value) is form if isinstance(form, type) else bool(form(value))
+
+
 class _Source(SourceFileLoader):
     """Runs this code: a `__pycache__` next to the file is neither read nor written."""
 

@@ -113,6 +113,17 @@ def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray
     return values
 
 
+def as_float32(array: np.ndarray, what: str) -> np.ndarray:
+    """Rows of finite numbers, in single precision."""
+    with np.errstate(over="ignore"):
+        rows = array.astype(np.float32, copy=False)
+    finite = np.isfinite(rows)
+    if not finite.all():
+        bad = int(np.argmin(finite.reshape(len(rows), -1).all(1)))
+        raise InputError(f"Row {bad} of {what} has a missing, infinite or enormous value: fill, scale or drop it.")
+    return rows
+
+
 def unusable(value: float) -> str:
     if np.isnan(value):
         return "a missing value"

@@ -18,6 +18,7 @@ import numpy as np
 
 from dnasa.core import InputError, choose
 from dnasa.data import formats
+from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import read_text_frame
 from dnasa.data.text import CONTEXT, from_text
@@ -49,21 +50,24 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
         return shakespeare(context)
     known, found = KNOWN[name], local_files(name)
     if found:
-        parts, source = _cached(name, found, lambda: known.parse(found)), str(found[0].parent)
-        source += " (JPEG)" * (found[0].name == CIFAR10_JPEG)
+        stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in found)
+        stored = f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+        parts = _load_or_parse(stored, lambda: known.parse(found))
+        source = str(found[0].parent) + " (JPEG)" * (found[0].name == CIFAR10_JPEG)
     else:
         parts, source = _from_openml(name, known), f"OpenML {known.openml}"
-    return _complete(Dataset(name, **known.prepare(parts), source=source))
+    return _dataset(name, known.prepare(parts), source)
 
 
-def _complete(data: Dataset) -> Dataset:
+def _dataset(name: str, parts: Parts, source: str) -> Dataset:
     """Refuse files that do not belong together."""
-    for inputs, labels in ((data.inputs, data.labels), (data.test_inputs, data.test_labels)):
+    train, test = ((parts[f"{part}inputs"], parts[f"{part}labels"]) for part in ("", "test_"))
+    for inputs, labels in (train, test):
         if labels.ndim != 1 or len(inputs) != len(labels) or not len(labels):
             raise InputError(
-                f"The files of {data.name} in {data.source} must have one label per row, and rows for training and testing."
+                f"The files of {name} in {source} must have one label per row, and rows for training and testing."
             )
-    return data
+    return Dataset(name, *train, *test, source)
 
 
 def local_files(name: str) -> list[Path]:
@@ -85,11 +89,6 @@ def local_files(name: str) -> list[Path]:
 def cache_folder() -> Path:
     """In scikit-learn's data folder, found as documented there, without importing it."""
     return Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser() / "dnasa"
-
-
-def _cached(name: str, sources: list[Path], parse: Callable[[], Parts]) -> Parts:
-    stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in sources)
-    return _load_or_parse(f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}", parse)
 
 
 def _load_or_parse(name: str, parse: Callable[[], Parts]) -> Parts:
@@ -147,8 +146,7 @@ def digits() -> Dataset:
         from sklearn.datasets import load_digits
 
     inputs, labels = load_digits(return_X_y=True)
-    rows = every_fifth(_parts((inputs.astype(np.float32) / 16, labels)))
-    return Dataset("digits", **rows, source="scikit-learn")
+    return _dataset("digits", every_fifth(_parts((inputs.astype(np.float32) / 16, labels))), "scikit-learn")
 
 
 def shakespeare(context: int) -> Dataset:
@@ -226,18 +224,17 @@ def _all_of(folder: Path, *names: str) -> list[Path]:
 
 
 def _parse_a9a(paths: list[Path]) -> Parts:
-    tables = ((formats.read_libsvm(path, 123), path) for path in paths)
-    return _parts(chain.from_iterable(_checked(*table, path) for table, path in tables))
+    return _parts(chain.from_iterable(_checked(path, *formats.read_libsvm(path, 123)) for path in paths))
 
 
-def _checked(inputs: np.ndarray, labels: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    return formats.checked_inputs(inputs, path), formats.as_classes(labels)
+def _checked(path: Path, inputs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return as_float32(inputs, path.name), formats.as_classes(labels)
 
 
 def _parse_covertype(paths: list[Path]) -> Parts:
     """The last column is the class."""
     frame = read_text_frame(paths[0]).rows
-    return _parts(_checked(frame.iloc[:, :-1].to_numpy(np.float32), frame.iloc[:, -1].to_numpy(), paths[0]))
+    return _parts(_checked(paths[0], frame.iloc[:, :-1].to_numpy(), frame.iloc[:, -1].to_numpy()))
 
 
 def _cifar10_files(folder: Path) -> list[Path]:

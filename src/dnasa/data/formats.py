@@ -14,6 +14,7 @@ import numpy as np
 
 from dnasa.core import InputError
 from dnasa.data import spreadsheets
+from dnasa.data.columns import as_float32
 from dnasa.extras import needed_by
 
 GZIP = b"\x1f\x8b"
@@ -94,7 +95,7 @@ def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"{path} declares {signal} + {background} rows but has {len(inputs)}. Download the file again."
         )
-    return checked_inputs(inputs, path), np.repeat([1, 0], [signal, background])
+    return as_float32(inputs, path.name), np.repeat([1, 0], [signal, background])
 
 
 def read_cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -192,16 +193,6 @@ def _plain_arrays(path: Path, what: str) -> Iterator[None]:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
     except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
         raise InputError(f"Cannot read {path}: it is not {what}.") from error
-
-
-def checked_inputs(inputs: np.ndarray, path: Path) -> np.ndarray:
-    """Finite numbers, one row per sample, in single precision."""
-    with np.errstate(over="ignore"):
-        rows = inputs.astype(np.float32, copy=False)
-    if not np.isfinite(rows).all():
-        bad = int(np.argmax(~np.isfinite(rows).all(1)))
-        raise InputError(f"Row {bad} of {path.name} has a missing, infinite or enormous value: fill, scale or drop it.")
-    return rows
 
 
 def as_classes(labels: Any) -> np.ndarray:

@@ -59,8 +59,9 @@ def load(
     if text and path.is_file():
         return from_text(path, context)
     if path.exists() or path.suffix:
-        chosen = Chosen(columns, drop_columns, id_column)
-        return from_file(path, target, separator, header, task, standardise, chosen)
+        rows, tests = read(path, target, separator, header)
+        rows = Chosen(columns, drop_columns, id_column).of(rows, path.name)
+        return encoded(rows, tests, path.resolve().name, str(path), task, standardise)
     raise InputError(f"Unknown data '{name}': it is no file or folder. Datasets: {', '.join(DATASETS)}.")
 
 
@@ -147,20 +148,6 @@ def _columns(rows: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ---------------------------------------------------------------- files
-
-
-def from_file(
-    path: Path,
-    target: Any = None,
-    separator: str | None = None,
-    header: bool | None = None,
-    task: str | None = None,
-    standardise: bool = True,
-    chosen: Chosen = Chosen(),  # noqa: B008 (never changed)
-) -> Dataset:
-    """A file of any format in `reading`, or a folder: of one such file and its `test` file, or of images by class."""
-    train, test = read(path, target, separator, header)
-    return encoded(chosen.of(train, path.name), test, path.resolve().name, str(path), task, standardise)
 
 
 def read(path: Path, target: Any, separator: str | None, header: bool | None) -> tuple[Rows, Rows | None]:

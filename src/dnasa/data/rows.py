@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.columns import as_frame, changed, typed
+from dnasa.data.columns import as_float32, as_frame, changed, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,15 +89,7 @@ def of_arrays(inputs: Any, labels: Any, what: str = "the arrays", **more: Any) -
     if array.ndim == 2:
         frame = as_frame(array)
         return Rows(frame, targets, tuple(frame.columns), **more)
-    if array.dtype != np.uint8:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32, copy=False)
-        if not np.isfinite(array).all():
-            bad = int(np.argmax(~np.isfinite(array.reshape(len(array), -1)).all(1)))
-            raise InputError(
-                f"Row {bad} of the inputs has a missing, infinite or enormous value: fill, scale or drop it."
-            )
-    return Rows(array, targets, **more)
+    return Rows(array if array.dtype == np.uint8 else as_float32(array, "the inputs"), targets, **more)
 
 
 def target_frame(labels: Any) -> "pd.DataFrame":

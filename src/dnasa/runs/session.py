@@ -20,7 +20,7 @@ from dnasa.rules.registry import Group
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.graph import describe
+from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.result import parse_rows
 
@@ -39,9 +39,15 @@ class Session:
         if folder is not None and folder.resume:
             folder.check()
             self._check_settings(folder.config.get("run", {}))
-        if folder is not None and network.rank == 0:
-            folder.open()
-            folder.begin(self.settings, steps, None if network.topology is None else describe(network.topology))
+        if self.writer is not None:
+            graph = None if network.topology is None else graph_json(network.topology)
+            self.writer.open()
+            self.writer.begin(self.settings, steps, graph)
+
+    @property
+    def writer(self) -> RunFolder | None:
+        """The folder, in the process that writes to it."""
+        return self.folder if self.network.rank == 0 else None
 
     # ------------------------------------------------------------ resume
 
@@ -51,11 +57,10 @@ class Session:
         """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
             return 0, snapshots
-        newest = self.folder.newest() if self.network.rank == 0 else None
+        newest = self.writer.newest() if self.writer else None
         name = self.network.allgather_text(newest.name if newest else "")[0]
         found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
-        rows = self.folder.truncate_history(found) if self.network.rank == 0 else ""
-        rows = self.network.allgather_text(rows)[0]
+        rows = self.network.allgather_text(self.writer.truncate_history(found) if self.writer else "")[0]
         if found is None:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
@@ -84,8 +89,8 @@ class Session:
 
     def record(self, recorder: Recorder) -> None:
         """Append the rows of this evaluation to the history on disk."""
-        if self.folder is not None and self.network.rank == 0:
-            self.folder.append(recorder.frame(last=True))
+        if self.writer is not None:
+            self.writer.append(recorder.frame(last=True))
 
     def maybe_checkpoint(
         self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool
@@ -94,9 +99,9 @@ class Session:
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
-        due = self.every is not None and t > 0 and t % self.every == 0
-        stop = self._all_stop(evaluated or due)
-        if due or stop:
+        scheduled = self.every is not None and t > 0 and t % self.every == 0
+        stop = self._all_stop(evaluated or scheduled)
+        if scheduled or stop:
             self.save(t, snapshots(), recorder)
         if stop:
             self.end("interrupted", t)
@@ -111,31 +116,30 @@ class Session:
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
         gather = self.network.gather
         arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in _arrays(s).items()}
-        if self.network.rank == 0:
+        if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
-            self.folder.save(t, arrays, notes)  # type: ignore[union-attr]
+            self.writer.save(t, arrays, notes)
 
     def log(self, line: str) -> None:
-        if self.folder is not None and self.network.rank == 0:
-            self.folder.log(line)
+        if self.writer is not None:
+            self.writer.log(line)
 
     def end(self, state: str, t: int) -> None:
-        if self.folder is not None and self.network.rank == 0:
-            self.folder.status(state, t, self.steps)
-            self.folder.log(f"{state.capitalize()} at step {t}.")
-            self.folder.close()
+        if self.writer is not None:
+            self.writer.status(state, t, self.steps)
+            self.writer.log(f"{state.capitalize()} at step {t}.")
+            self.writer.close()
 
     def continue_without(self, network: Network, recorder: Recorder, lost: list[int], t: int) -> None:
         """The first of the remaining processes writes from here on."""
-        new_writer = network.rank == 0 and self.network.rank != 0
-        self.network = network
-        if self.folder is not None and new_writer:
-            self.folder.resume = True
-            self.folder.open()
-        if self.folder is not None and network.rank == 0:
+        before, self.network = self.writer, network
+        if self.writer is not None and before is None:
+            self.writer.resume = True
+            self.writer.open()
+        if self.writer is not None:
             recorder.discard(t)
-            self.folder.repair_history(recorder.frame(), t)
+            self.writer.repair_history(recorder.frame(), t)
         if lost:
             self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
         else:
@@ -158,11 +162,11 @@ class Session:
         self.stop_requested = True
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.folder is not None and self.network.rank == 0 and kind is not None and kind is not Interrupted:
+        if self.writer is not None and kind is not None and kind is not Interrupted:
             with suppress(RunError):
-                self.folder.status("failed", self.t, self.steps)
-                self.folder.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
-            self.folder.close()
+                self.writer.status("failed", self.t, self.steps)
+                self.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
+            self.writer.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 

@@ -33,7 +33,8 @@ def evaluate(model: "TrainedModel", rows: Dataset, of_nodes: "Iterable[TrainedMo
         scale = np.ones(labels.shape[1]) if model.encoding.target_scale is None else model.encoding.target_scale
         out |= {"scale": scale.tolist()} | errors(outputs, labels)
     else:
-        decided, confidence = decisions(model, outputs)
+        p = model.probabilities(outputs)
+        decided, confidence = model.decide(p), np.maximum(p, 1 - p) if model.task == "multilabel" else p.max(1)
         out["confusion"] = confusion(decided, labels, len(model.classes), model.task)
         out |= calibration(confidence, decided == labels)
     return out | {"nodes": [score(each, rows.test_inputs, labels) for each in of_nodes]}
@@ -64,15 +65,7 @@ def score(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray) -> floa
     outputs = model.outputs(inputs)
     if model.task == "regression":
         return float(((labels - outputs) ** 2).sum())
-    return float((decisions(model, outputs)[0] == labels).sum())
-
-
-def decisions(model: "TrainedModel", outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The class of each row, or 0 or 1 for each label, and the probability that the model gives to it."""
-    p = model.probabilities(outputs)
-    if model.task == "multilabel":
-        return (p >= 0.5).astype(np.int64), np.maximum(p, 1 - p)
-    return p.argmax(1), p.max(1)
+    return float((model.decide(model.probabilities(outputs)) == labels).sum())
 
 
 def confusion(decided: np.ndarray, labels: np.ndarray, classes: int, task: str) -> list[Any]:

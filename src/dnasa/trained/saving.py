@@ -51,7 +51,11 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
     if own_model.is_own(name):
         file, function = own_model.parts(name)
         code = own_model.source(name)
-        description |= {"model": f"{COPY}:{function}", "file": str(file.resolve()), "sha256": checksum(code)}
+        description |= {
+            "model": f"{COPY}:{function}",
+            "file": str(file.resolve()),
+            "sha256": hashlib.sha256(code).hexdigest(),
+        }
         own.write(COPY, code)
     own.write("model.safetensors", serialised(_tensors(model.network)))
     own.write("model.json", to_json(description))
@@ -88,10 +92,6 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     return TrainedModel(_network(path, name, make, tensors), encoding, kind)
 
 
-def checksum(code: bytes) -> str:
-    return hashlib.sha256(code).hexdigest()
-
-
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
     """Shared parameters occur once, as the first of their names."""
     return {name: a.detach().cpu().contiguous() for name, a in _named(network).items()}
@@ -118,7 +118,7 @@ def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
     code, copy = b"", folder / COPY
     with suppress(OSError):
         code = read_bytes(copy)
-    if str(own_model.parts(name)[0]) != COPY or checksum(code) != expected:
+    if str(own_model.parts(name)[0]) != COPY or hashlib.sha256(code).hexdigest() != expected:
         raise InputError(f"{copy} is not the file that the model was trained with: it is not executed.")
     if not trust:
         raise InputError(
