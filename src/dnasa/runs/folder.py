@@ -8,10 +8,10 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,7 +66,7 @@ class RunFolder:
         self.path, self.resume, self.force = Path(path), resume, force
         self.config = {"format": FORMAT} | (config or {})
         self.own = OwnFiles(path)
-        self.locks: list[BinaryIO | None] = []
+        self.locks = ExitStack()
         self.steps: int | None = None
         self.history_bytes = self.history_crc = 0
         if resume:
@@ -124,7 +124,8 @@ class RunFolder:
             lock = locks.acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
-            self.locks = [lock, locks.acquire(self.path / RUNNING, wait=True)]
+            self.locks.enter_context(lock)
+            self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
                 self.own.clear((LOCK, RUNNING))
@@ -135,9 +136,7 @@ class RunFolder:
             raise InputError(f"Cannot use {self.path}: {error}. Choose another folder.") from error
 
     def close(self) -> None:
-        for lock in self.locks:
-            if lock is not None:
-                lock.close()
+        self.locks.close()
 
     def begin(self, run: dict[str, Any], steps: int, graph: dict[str, Any] | None = None) -> None:
         """Write the config, the graph and the status before the first step."""

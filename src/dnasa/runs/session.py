@@ -24,8 +24,6 @@ from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.result import parse_rows
 
-MOST_MESSAGES = 1000  # of one exchange, in a checkpoint that is to be believed
-
 
 class Session:
     def __init__(
@@ -203,32 +201,27 @@ def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network)
     dtype = str(x.dtype).removeprefix("torch.")
     expected = leaves(fresh.state, "state.")
     state = rebuilt(fresh.state, {name: rows(name, a.shape[-1], dtype) for name, a in expected.items()}, "state.")
-    memory = _memory({name: rows(name, None, dtype) for name in arrays if name.startswith("memory.")}, found.step)
+    memory = _memory({name: rows(name, None, dtype) for name in arrays if name.startswith("memory.")})
     messages, sent_bytes = found.notes["sent"][number]
     return Snapshot(state, memory, Sent(int(messages), float(sent_bytes)))
 
 
 def _members(found: Checkpoint, nodes: int) -> list[int]:
-    members = found.notes["members"]
-    if not isinstance(members, list) or not members or sorted(set(members) & set(range(nodes))) != sorted(members):
+    members: list[int] = found.notes["members"]
+    if not members or sorted(set(members) & set(range(nodes))) != sorted(members):
         raise InputError(f"The checkpoint of step {found.step} does not fit this run: its nodes are {members!r:.60}.")
     return members
 
 
-def _memory(arrays: dict[str, Array], step: int) -> dict[int, tuple[Any, ...]]:
+def _memory(arrays: dict[str, Array]) -> dict[int, tuple[Any, ...]]:
     """From names such as memory.0.2.1 (exchange, message, array) back to tuples of tuples."""
-    try:
-        keys = {tuple(int(part) for part in name.split(".")[1:]): a for name, a in arrays.items()}
-        memory: dict[int, list[list[Array]]] = {}
-        for (exchange, message, _), a in sorted(keys.items()):
-            entries = memory.setdefault(exchange, [])
-            entries += [[] for _ in range(min(message, MOST_MESSAGES) + 1 - len(entries))]
-            entries[message].append(a)
-    except (ValueError, IndexError) as error:
-        raise InputError(
-            f"The checkpoint of step {step} does not fit this run: its channel memory is damaged."
-        ) from error
-    return {exchange: tuple(map(tuple, entries)) for exchange, entries in memory.items()}
+    keys = {tuple(map(int, name.split(".")[1:])): a for name, a in arrays.items()}
+    memory: dict[int, list[list[Array]]] = {}
+    for (exchange, message, _), a in sorted(keys.items()):
+        messages = memory.setdefault(exchange, [])
+        messages += [[] for _ in range(message + 1 - len(messages))]
+        messages[message].append(a)
+    return {exchange: tuple(map(tuple, messages)) for exchange, messages in memory.items()}
 
 
 def _fill_missing_nodes(a: np.ndarray, members: list[int], nodes: int) -> np.ndarray:
