@@ -8,6 +8,8 @@ import stat
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -118,6 +120,17 @@ def fits(value: Any, form: Any) -> bool:
     if isinstance(form, tuple):
         return isinstance(value, list) and len(value) == len(form) and all(map(fits, value, form))
     return type(value) is form if isinstance(form, type) else bool(form(value))
+
+
+@contextmanager
+def refusing_damage(what: object) -> Iterator[None]:
+    """Around code that takes the contents of a trained model's files as they should be."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{what} is damaged ({error}): train the model again.") from error
 
 
 class _Source(SourceFileLoader):

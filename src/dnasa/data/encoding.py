@@ -12,6 +12,7 @@ import numpy as np
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, as_frame, as_words, numbers, place_of
+from dnasa.files import refusing_damage
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,7 +242,7 @@ class Encoding(NamedTuple):
         Args:
             d: What `to_json` returned.
         """
-        try:
+        with refusing_damage("The description of the model's inputs"):
             features = tuple(
                 Feature(
                     str(f["name"]),
@@ -257,10 +258,6 @@ class Encoding(NamedTuple):
             encoding = cls(str(d["task"]), features, shape, target, tuple(d["classes"]), **arrays, id_column=id_column)
             if not encoding._is_consistent():
                 raise ValueError("its parts do not fit together")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"The description of the model's inputs is damaged ({error}): train the model again."
-            ) from error
         return encoding
 
     def _is_consistent(self) -> bool:

@@ -215,6 +215,6 @@ def encoded(
     rows: Rows, tests: Rows | None, name: str, source: str, task: str | None = None, standardise: bool = True
 ) -> Dataset:
     split = Split(rows, tests)
-    encoding = make_encoding([split.summary(task)], task, standardise)._replace(id_column=rows.id_column)
-    data = Dataset(name, *split.training(encoding), *split.testing(encoding), source, encoding=encoding)
-    return data._replace(notes=rows.notes)
+    encoding = make_encoding(split.summary(task), task, standardise)._replace(id_column=rows.id_column)
+    parts = (*split.training(encoding), *split.testing(encoding))
+    return Dataset(name, *parts, source, encoding=encoding, notes=rows.notes)

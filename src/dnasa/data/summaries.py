@@ -6,7 +6,6 @@ A node summarises its own rows, and summaries are merged: means and sums of squa
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -229,9 +228,8 @@ def _plain(value: float, boolean: bool) -> Any:
 # ---------------------------------------------------------------- the encoding
 
 
-def make_encoding(summaries: Sequence[Summary], task: str | None = None, standardise: bool = True) -> Encoding:
-    """What all nodes agree on, from the summaries of all of them in their order."""
-    total = reduce(Summary.merged, summaries)
+def make_encoding(total: Summary, task: str | None = None, standardise: bool = True) -> Encoding:
+    """What all nodes agree on, from the summary of all training rows."""
     task = _task(total.targets, task)
     features = tuple(_feature(column) for column in total.columns)
     shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.files import read_json
+from dnasa.files import read_json, refusing_damage
 
 if TYPE_CHECKING:
     from dnasa.trained.model import TrainedModel
@@ -146,11 +145,9 @@ def read(folder: Path) -> Evaluation | None:
     if not path.exists():
         return None
     stored = read_json(path, "evaluation.json")
-    try:
+    with refusing_damage(path):
         _check(stored)
         stored["names"] = [str(name).encode(errors="replace").decode() for name in stored["names"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path} is damaged ({error}): train the model again.") from error
     return stored
 
 

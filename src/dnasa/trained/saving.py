@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Encoding
-from dnasa.files import make_folder, read_bytes, read_json, to_json
+from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.runs.folder import versions
 from dnasa.runs.own_files import OwnFiles
 from dnasa.tasks import models, own_model
@@ -72,17 +72,13 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     if not (path / "model.json").is_file():
         raise InputError(f"{path} holds no trained model: give the folder of a finished `dnasa train --out` with data.")
     description = read_json(path / "model.json", "model.json")
-    try:
+    with refusing_damage(path / "model.json"):
         if description["format"] != FORMAT:
             raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
         name, outputs, kind = str(description["model"]), int(description["outputs"]), description["inputs"]
         encoding = Encoding.from_json(description["encoding"])
         if kind not in KINDS or outputs != encoding.outputs:
             raise ValueError("inputs or outputs")
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path / 'model.json'} is damaged ({error}): train the model again.") from error
     tensors = _read(path / "model.safetensors")
     if own_model.is_own(name):
         code = _own_code(path, name, description.get("sha256"), trust)
