@@ -55,7 +55,7 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
     table = read_table(path, separator, header, target)
     if table.labels is not None:
         return of_arrays(table.rows, table.labels, path.name, understood=table.understood), None
-    if table.rows.shape[1] < 2:
+    if table.rows.shape[1] < 2 and "separator" in table.understood:
         raise InputError(
             f"{path.name} has one column: it needs the target and at least one column of inputs. If its separator was not "
             "found, give --separator."
@@ -95,10 +95,10 @@ def is_libsvm(lines: list[str]) -> bool:
 def is_table(path: Path) -> bool:
     """Whether a text file holds columns: as many values in every line, and in some column nothing but numbers."""
     lines = sample(path)
-    if len(lines) < 2 or is_libsvm(lines):
-        return len(lines) > 1
+    if len(lines) > 1 and is_libsvm(lines):
+        return True
     separator = consistent_separator(lines)
-    if separator is None:
+    if separator is None or len(lines) < 2:
         return False
     columns = zip(*(cells(line, separator) for line in lines[1:]), strict=True)
     return any(all(map(is_number, column)) for column in columns)
