@@ -44,7 +44,7 @@ def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
 
 def print_own(given: SimpleNamespace, rows: "Dataset") -> None:
     """A file is read once more for its columns as they were before they were encoded."""
-    from dnasa.data import own, shards
+    from dnasa.data import loading, shards
     from dnasa.data.rows import Chosen
     from dnasa.tasks import datasets, sources
 
@@ -54,7 +54,7 @@ def print_own(given: SimpleNamespace, rows: "Dataset") -> None:
         if given.shard_dir is None
         else shards.node_paths(Path(given.shard_dir), range(1), given.nodes)[0]
     )
-    read, _ = own.read(path, given.target, options["separator"], options["header"])
+    read, _ = loading.read(path, given.target, options["separator"], options["header"])
     chosen = Chosen(given.columns, given.drop_columns, given.id_column)
     read = chosen.of(read, path.name, partly=given.shard_dir is not None)
     console.print(settings_table(datasets.understood(rows, read.understood), f"{rows.name}, from {rows.source}"))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 MOST_EDGES = 5000  # stored and drawn
 
 
-def describe(topology: "Topology") -> dict[str, Any]:
+def graph_json(topology: "Topology") -> dict[str, Any]:
     """Name and nodes; unless it is too large, also its weighted edges and how many messages each node sends in an exchange.
 
     An edge is [sender, receiver, weight]; on an undirected graph it stands for both directions. Of a graph that changes with

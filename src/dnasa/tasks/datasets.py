@@ -8,10 +8,9 @@ import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
+from dnasa.data.columns import kind_of, numbers
 from dnasa.data.datasets import cache_folder, local_files
-from dnasa.data.encoding import numbers
 from dnasa.data.rows import Rows
-from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
 from dnasa.tasks.sources import listed, preparation
 
@@ -125,7 +124,7 @@ def _range(values: np.ndarray) -> str:
 
 def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
     """How many rows of each class each node has; of a text, which windows; of a regression, its targets."""
-    nodes = {"node": range(len(shards))}
+    nodes = _names(data, shards)
     total = [len(shard) for shard in shards]
     if data.vocabulary:
         ends = {"first": [shard[0] for shard in shards], "last": [shard[-1] for shard in shards]}
@@ -143,6 +142,10 @@ def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(nodes), table], axis=1).assign(total=total)
 
 
+def _names(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[str] | range]:
+    return {"site": [site.name for site in data.sites]} if data.sites else {"node": range(len(shards))}
+
+
 def _targets(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[float]]:
     assert data.encoding is not None
     own = [data.encoding.target_values(data.labels[shard, 0]) for shard in shards]
@@ -158,20 +161,22 @@ def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
     most = np.abs(means).argmax(1)
     shifts = [f"{made.inputs[j]} ({mean[j]:+.2f})" for j, mean in zip(most, means, strict=True)]
     spread = [float(np.abs(mean).mean()) for mean in means]
-    return pd.DataFrame({"node": range(len(shards)), "differs most in": shifts, "mean difference": spread})
+    return pd.DataFrame({**_names(data, shards), "differs most in": shifts, "mean difference": spread})
 
 
 def draw(table: pd.DataFrame, name: str, how: str) -> "Figure":
     figure, axes = panels(1, width=6.5)
     from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-    axis, bottom, classes = axes[0, 0], np.zeros(len(table)), table.columns[1:-1]
+    axis, bottom, (which, *classes, _) = axes[0, 0], np.zeros(len(table)), table.columns
     for column, colour in zip(classes, colours(len(classes)), strict=True):
-        axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}", color=colour)
+        axis.bar(range(len(table)), table[column], bottom=bottom, label=f"class {column}", color=colour)
         bottom += table[column].to_numpy()
-    finish(axis, "node", "training rows")
+    finish(axis, which, "training rows")
     axis.set_axisbelow(True)
     axis.xaxis.set_major_locator(MultipleLocator(1) if len(table) <= ALL_NODES else MaxNLocator(integer=True))
+    if which == "site" and len(table) <= ALL_NODES:
+        axis.set_xticks(range(len(table)), [f"{name:.12}" for name in table.site], rotation=90)
     axis.set_title(f"{name}, {how}")
     axis.legend(fontsize=7, ncol=2, loc="upper left", bbox_to_anchor=(1, 1))
     return figure

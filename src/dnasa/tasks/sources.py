@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError, choose, size, whole
-from dnasa.data.encoding import MISSING
+from dnasa.data.columns import MISSING
 from dnasa.data.shards import alone
 from dnasa.data.text import CONTEXT
 from dnasa.extras import needed_by
