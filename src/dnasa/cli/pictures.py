@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnasa.cli.options import split
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError, choose
 from dnasa.extras import can_draw
@@ -18,7 +19,7 @@ FORMATS = ("png", "pdf", "svg")
 
 def formats(text: str) -> list[str]:
     """From the value of --format."""
-    kinds = [part.strip() for part in text.split(",") if part.strip()]
+    kinds = split(text)
     if not kinds:
         raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")
     for kind in kinds:
@@ -33,11 +34,6 @@ def names(command: str, options: Mapping[str, Any]) -> list[str]:
     kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
     return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
-
-
-def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]:
-    """Those that a run killed before its very end did not write."""
-    return [name for name in names(command, options) if not (folder / name).exists()]
 
 
 def drawn(kinds: Sequence[str]) -> Sequence[str]:

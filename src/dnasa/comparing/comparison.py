@@ -19,7 +19,7 @@ from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.plots import label
-from dnasa.rules.registry import RULES, Variant, variants
+from dnasa.rules.registry import COMPARED, RULES, Variant, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
@@ -41,7 +41,6 @@ METRICS = (  # the first that is there is compared; never the consensus: where n
     *("test_loss", "train_loss", "grad_norm"),
 )
 SCHEDULE = "diminishing"  # of every rule with a stepsize that names none: the stepsizes of all rules mean the same
-RULES_COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ def with_eta(history: pd.DataFrame) -> pd.DataFrame:
 def compare(
     problem: "Problem",
     topology: "Topology | Changing",
-    rules: Sequence[str] = RULES_COMPARED,
+    rules: Sequence[str] = COMPARED,
     etas: Sequence[float] | Mapping[str, Sequence[float]] = (),
     *,
     steps: int,

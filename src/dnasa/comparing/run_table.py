@@ -37,7 +37,7 @@ def table(folder: Path) -> "pd.DataFrame":
     return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
-def source(options: dict[str, Any]) -> str:
+def data_name(options: dict[str, Any]) -> str:
     """What a run is trained on: its problem, its folder of shards, or its data."""
     if options.get("problem"):
         return str(options["problem"])
@@ -50,7 +50,7 @@ def source(options: dict[str, Any]) -> str:
 def experiment(options: dict[str, Any], graph: str) -> str:
     """What defines a run besides its rules, for titles and captions."""
     divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
-    where = f"{source(options)}, {options['partition']}" if divided else source(options)
+    where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
     parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps"]
     seeds = options["seeds"]
     parts += [f"{seeds} seed{'s' * (seeds > 1)}"]
@@ -76,8 +76,8 @@ def _described(path: Path, options: Any, last: dict[str, Any], state: str) -> di
     numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
     return {
         "run": _text(path.name),
-        "rule": _text(listed(options.get("rule", options.get("rules")))),
-        "data": _text(source(options)),
+        "rule": _text(as_words(options.get("rule", options.get("rules")))),
+        "data": _text(data_name(options)),
         "nodes": _text(options.get("nodes")),
         "topology": _text(options.get("topology")),
         "state": state,
@@ -86,10 +86,10 @@ def _described(path: Path, options: Any, last: dict[str, Any], state: str) -> di
     }
 
 
-def listed(value: Any) -> Any:
+def as_words(value: Any) -> Any:
     """Lists as words with commas, and dictionaries likewise."""
     if isinstance(value, dict):
-        return "; ".join(f"{name}: {listed(part)}" for name, part in value.items())
+        return "; ".join(f"{name}: {as_words(part)}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
@@ -18,7 +17,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
 from dnasa.statistics import final
-from dnasa.tasks.sources import make_source
+from dnasa.tasks.sources import SourceOptions, make_source
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -64,8 +63,8 @@ def take_one_step(study: Study, cell: Cell, prepared: Prepared) -> None:
 def prepare(study: Study, cell: Cell) -> Prepared:
     graph = topology.make(cell.graph, cell.settings["nodes"], cell.settings["weights"])
     own = {"data": cell.problem, "problem": None} if cell.partition else {"data": None, "problem": cell.problem}
-    options = cell.settings | own | {"partition": cell.partition, "device": study.device, "shard_dir": None}
-    source = make_source(SimpleNamespace(**options), range(graph.nodes), validate=True)
+    options = cell.settings | own | {"partition": cell.partition, "device": study.device}
+    source = make_source(SourceOptions.of(options), range(graph.nodes), validate=True)
     at_end = study.figure == "stepsizes" and cell.settings["evaluate"] is None
     reasons = {
         rule: reason for rule in cell.settings["rules"] if (reason := unsuitable(cell, rule, source.problem, graph))

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dnasa.comparing.comparison import RULES_COMPARED
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
+from dnasa.rules.registry import COMPARED
 from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
@@ -67,7 +67,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "graphs": (TEXTS, ["ring"]),
     "partitions": (TEXTS, ["iid"]),
     "partition_seed": (FROM_ZERO, None),
-    "rules": (TEXTS, list(RULES_COMPARED)),
+    "rules": (TEXTS, list(COMPARED)),
     "etas": (
         Kind(f"a list of different positive numbers, or a table of such lists by rule and '{DEFAULT}'", _is_grid),
         [0.01, 0.03, 0.1, 0.3, 1, 3],

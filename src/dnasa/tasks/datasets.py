@@ -13,7 +13,7 @@ from dnasa.data.encoding import numbers
 from dnasa.data.rows import Rows
 from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
-from dnasa.tasks.sources import listed, preparation
+from dnasa.tasks.sources import first_of, preparation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,13 +33,13 @@ def datasets() -> pd.DataFrame:
             continue
         try:
             data = load(name)
-            rows.append({"name": name, "source": data.source} | describe(data).iloc[0].to_dict())
+            rows.append({"name": name, "source": data.source} | sizes(data).iloc[0].to_dict())
         except InputError as error:
             rows.append({"name": name, "source": f"cannot be read: {error}"})
     return pd.DataFrame(rows).fillna("")
 
 
-def describe(data: Dataset) -> pd.DataFrame:
+def sizes(data: Dataset) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
@@ -61,7 +61,7 @@ def _shares(data: Dataset) -> str:
 # ---------------------------------------------------------------- the user's own rows
 
 
-def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
+def reading(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     """How a file or folder was read: `how`, its target, and what was done to its columns."""
     made = data.encoding
     assert made is not None
@@ -77,7 +77,7 @@ def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     if made.task == "classification":
         counts_of = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
         shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, counts_of, strict=True)]
-        rows["classes"] = f"{data.classes}: {listed(shares, MOST_CLASSES)}"
+        rows["classes"] = f"{data.classes}: {first_of(shares, MOST_CLASSES)}"
     if made.target_mean is not None and made.target_scale is not None:
         rows["target's mean"] = f"{made.target_mean[0]:.5g}, standard deviation {made.target_scale[0]:.5g}"
     return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
@@ -97,7 +97,7 @@ def _column(name: str, column: pd.Series) -> dict[str, str]:
     kind, missing = kind_of(name, column), int(column.isna().sum())
     if kind == "text":
         categories = [f"'{value}'" for value in pd.unique(column.dropna())]
-        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {listed(categories, 4)}"
+        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {first_of(categories, 4)}"
     else:
         values = _range(numbers(name, column, missing=True))
     return {
