@@ -66,13 +66,11 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     options = cell.settings | own | {"partition": cell.partition, "device": study.device}
     source = make_source(SourceOptions.of(options), range(graph.nodes), validate=True)
     at_end = study.figure == "stepsizes" and cell.settings["evaluate"] is None
-    reasons = {
-        rule: reason for rule in cell.settings["rules"] if (reason := unsuitable(cell, rule, source.problem, graph))
-    }
-    rules = [rule for rule in cell.settings["rules"] if rule not in reasons]
+    reasons = {rule: unsuitable(cell, rule, source.problem, graph) for rule in cell.settings["rules"]}
+    rules = [rule for rule, reason in reasons.items() if not reason]
     if not rules:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
-    notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values()]
+    notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
     return Prepared(source.problem, graph, rules, notes, [0, cell.settings["steps"]] if at_end else source.evaluate)
 
 
@@ -81,12 +79,8 @@ def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> 
     variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
     made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
-        topology.check_weights(
-            registry.make(RULES[variant.rule], made, problem.layout, problem.prox),
-            graph,
-            1,
-            title(variant.rule),
-        )
+        built = registry.make(RULES[variant.rule], made, problem.layout, problem.prox)
+        topology.check_weights(built, graph, 1, title(variant.rule))
     except InputError as error:
         return str(error)
     return ""

@@ -84,27 +84,13 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "metric": (TEXT, None),
     "evaluate": (WHOLE, None),
     "model": (TEXT, None),
-    "target": (TEXT, None),
-    "columns": (TEXT, None),
-    "drop_columns": (TEXT, None),
-    "id_column": (TEXT, None),
-    "separator": (TEXT, None),
-    "no_header": (FLAG, None),
-    "task": (TEXT, None),
-    "no_standardise": (FLAG, None),
+    **{name: (FLAG if name.startswith("no_") else TEXT, None) for name in OF_FILES},
     "loss_scale": (Kind("a positive number or '1/n'", lambda value: value == "1/n" or _is_number(value)), 1),
     "dtype": (TEXT, None),
     "checkpoint_every": (WHOLE, None),
 }
-OF_DATA = (
-    "partitions",
-    "partition_seed",
-    "model",
-    "loss_scale",
-    "weights_by",
-    "class_weight",
-    *OF_FILES,
-)  # without effect on synthetic problems
+# without effect on synthetic problems
+OF_DATA = ("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight", *OF_FILES)
 OF_STUDY: dict[str, tuple[Kind, Any]] = {
     "name": (
         Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),
