@@ -71,8 +71,8 @@ def train(context: typer.Context, given: Options) -> None:
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
     inputs.set_output(given, result.rank)
     print_lost_nodes(result.settings, source.sites)
-    method = RULES[given.rule]
-    console.print(history_table(result.history, f"{method.title} on {experiment(vars(given), graph_title(graph))}"))
+    title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph))}"
+    console.print(history_table(result.history, title))
     if given.local_accuracy:
         import torch
 
@@ -87,7 +87,7 @@ def train(context: typer.Context, given: Options) -> None:
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
-        remedy = smaller if method.needs_eta else "check the data for values that are not finite"
+        remedy = smaller if RULES[given.rule].needs_eta else "check the data for values that are not finite"
         fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, source.sites))
 
 
@@ -118,8 +118,12 @@ def compare(context: typer.Context, given: Options) -> None:
     for line in comparison.notes():
         print_line(line)
     if given.out is not None and comparison.rank == 0:
-        pictures.save_comparison(given.out, comparison, kinds, given.latex, title)
-        print_line(f"Saved {', '.join(pictures.names('compare', vars(given)))} and all runs in {given.out}.")
+        figures = {
+            "curves": (comparison.draw_curves, comparison.curves()),
+            "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
+        }
+        latex = comparison.latex(title, given.out.resolve().name) if given.latex else None
+        pictures.save_results(given.out, figures, comparison.summary(), latex, kinds)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")
 

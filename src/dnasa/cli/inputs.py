@@ -50,8 +50,10 @@ def prepare(
     source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
     if folder is not None and source.sites:
         folder.config["sites"] = source.sites
-    for line in (*[source.description] * bool(source.description), *(f"Warning: {each}" for each in source.warnings)):
-        print_line(line)
+    if source.description:
+        print_line(source.description)
+    for sentence in source.warnings:
+        print_line(f"Warning: {sentence}")
     return source, graph, shared | {"evaluate": source.evaluate}
 
 

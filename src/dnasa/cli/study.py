@@ -1,6 +1,5 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from dnasa import networks
 from dnasa.cli import configs, inputs, plugins
 from dnasa.cli.exits import fail
 from dnasa.cli.options import Options, split, takes
-from dnasa.cli.pictures import drawn, formats
+from dnasa.cli.pictures import formats, save_results
 from dnasa.cli.rendering import frame_table, print_line, print_wide
 from dnasa.core import InputError
 from dnasa.files import make_folder
@@ -67,7 +66,8 @@ def study(
     own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
-    save(report, folder, kinds, given.latex)
+    figures = {chosen.figure: (report.draw, report.drawn())}
+    save_results(folder, figures, report.numbers(), report.latex() if given.latex else None, kinds)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -88,17 +88,3 @@ def print_report(report: "StudyReport") -> None:
         print_wide(frame_table(table, titles[problem]))
     for line in (*report.notes(), *report.left_out):
         print_line(line)
-
-
-def save(report: "StudyReport", folder: Path, kinds: Sequence[str], latex: bool) -> None:
-    """Each file is complete or absent."""
-    from dnasa.plots import rendered
-
-    figure, kinds = report.study.figure, drawn(kinds)
-    files = {f"{figure}.{kind}": rendered(report.draw(), kind) for kind in kinds}
-    files[f"{figure}.csv"] = report.drawn().to_csv(index=False).encode()
-    files["table.csv"] = report.numbers().to_csv(index=False).encode()
-    if latex:
-        files["table.tex"] = report.latex().encode()
-    OwnFiles(folder).save(files)
-    print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

@@ -94,8 +94,8 @@ def _last_row(path: Path) -> dict[str, Any]:
     means = {}
     if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in last}) == 1:
         for name in METRICS:
-            values = [row.get(name) for row in last]
-            if all(isinstance(value, float) and isfinite(value) for value in values):
+            values = [value for row in last if isinstance(value := row.get(name), float) and isfinite(value)]
+            if len(values) == len(last):
                 means[name] = mean(values)
     return {"step": rows[-1].get("step")} | means
 

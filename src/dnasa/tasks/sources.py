@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dnasa.data.partitions import Shards
     from dnasa.problems.problem import Problem
 
+Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
 UNEVEN = 10  # times as many rows at a site as at another
 OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
@@ -100,7 +101,7 @@ class Source(NamedTuple):
 
 
 def make_source(
-    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
+    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone
 ) -> Source:
     """Make the problem of a process.
 
@@ -164,7 +165,7 @@ def synthetic(options: SourceOptions) -> "Problem":
 
 
 def divided(
-    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
+    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather
 ) -> tuple["Dataset", "Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
     """The data, which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     from dnasa import data
@@ -182,7 +183,7 @@ def divided(
 
 
 def load_shards(
-    options: SourceOptions, local_nodes: range, allgather_text: Callable[[str], list[str]] = alone
+    options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone
 ) -> tuple["Dataset", "Shards"]:
     from dnasa import data
 
@@ -195,7 +196,11 @@ def load_data(options: SourceOptions) -> "Dataset":
     from dnasa import data
 
     name = options.data or ""
-    text, context = text_options(options.model)
+    text, context = None, CONTEXT  # None: the data decides whether it is a text
+    if options.model is not None:
+        with needed_by("A model"):
+            from dnasa.tasks import models
+        text, context = models.parse(options.model)[0] == "gpt" or None, models.context(options.model)
     if name in data.DATASETS:
         refuse(options, OF_FILES, f"files of your own: leave it out for {name}")
     if text:
@@ -207,16 +212,6 @@ def refuse(options: SourceOptions, names: Sequence[str], reason: str) -> None:
     for name in names:
         if getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')} is for {reason}.")
-
-
-def text_options(model: str | None) -> tuple[bool | None, int]:
-    """Whether the model is one of a text (None: the data decides), and how many characters it sees at once."""
-    if model is None:
-        return None, CONTEXT
-    with needed_by("A model"):
-        from dnasa.tasks import models
-
-    return models.parse(model)[0] == "gpt" or None, models.context(model)
 
 
 def preparation(rows: "Dataset") -> list[str]:
