@@ -19,6 +19,7 @@ from launching import PATIENCE
 from safetensors.numpy import load_file
 
 from dnasa import cli
+from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -165,6 +166,19 @@ def test_every_option_has_help() -> None:
     for name, command in root.commands.items():
         for param in command.params:
             assert param.help, f"{name} {param.name}"
+
+
+def test_an_option_that_commands_share_is_the_same_in_each() -> None:
+    from typer.main import get_command
+
+    root: Any = get_command(cli.app)
+    train, compare = ({p.name: p for p in root.commands[name].params} for name in ("train", "compare"))
+    assert train.keys() - compare.keys() == {*OF_TRAIN}
+    assert compare.keys() - train.keys() == {*OF_COMPARE}
+    assert train.keys() | compare.keys() == {*FIELDS}
+    for name in train.keys() & compare.keys():
+        pair = train[name], compare[name]
+        assert len({(*param.opts, param.help, str(param.default)) for param in pair}) == 1
 
 
 def test_messages_in_16_bits_have_a_new_and_an_old_option() -> None:

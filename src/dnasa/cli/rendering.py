@@ -93,7 +93,7 @@ def _cell(name: Any, value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
-def describe(graph: "Topology") -> str:
+def graph_title(graph: "Topology") -> str:
     return f"{graph.name} ({', '.join(filter(None, (graph.parameters, f'rho = {graph.rho:.3f}')))})"
 
 

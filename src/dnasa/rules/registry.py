@@ -169,6 +169,8 @@ RULES: dict[str, Method] = {
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728", takes_prox=True),
 }
 """All rules that can be used by name, with registered ones."""
+DEFAULT_RULE = "dnasa"  # of the command line and the estimators; it needs no stepsize
+COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")  # by default
 
 
 def register(
