@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import tables, topology
 from dnasa.comparing.comparison import Comparison, compare
 from dnasa.comparing.drawing import draw_curves, line_styles
 from dnasa.core import Array
-from dnasa.plots import data_lines, label, panels
+from dnasa.plots import label
 from dnasa.problems.custom import Custom
+from dnasa.reproduce.experiment import Experiment, Found
 from dnasa.reproduce.report import Report
 
 NODES = 10
@@ -96,9 +96,12 @@ CASES = {
 }
 
 
-def run(quick: bool = False, progress: bool | None = None) -> Report:
-    """Ring of 10: D-NASA and AdaNASA with nothing tuned, the others with their best stepsize, chosen on other seeds."""
-    steps, seeds, etas = (200, 2, ETAS[::4]) if quick else (3000, 5, ETAS)
+def report(found: Found) -> Report:
+    """Ring of 10: D-NASA and AdaNASA with nothing tuned, the others with their best stepsize, chosen on other seeds.
+
+    There are no parts: the runs of each problem are those of `compare`, which extends the grid as it goes.
+    """
+    steps, seeds, etas = (200, 2, ETAS[::4]) if found.quick else (3000, 5, ETAS)
     done = {
         name: compare(
             case.make(),
@@ -108,18 +111,18 @@ def run(quick: bool = False, progress: bool | None = None) -> Report:
             steps=steps,
             seed=range(seeds),
             metric=case.metric,
-            extend=not quick,
+            extend=not found.quick,
             evaluate=max(1, steps // 50),
-            progress=progress,
         )
         for name, case in CASES.items()
     }
-    report = Report("guidance", f"f(x) - f* or the distance after {steps:,} steps, ring of {NODES}, {seeds} seeds")
-    report.tables["guidance"] = table(done)
-    report.data |= {f"guidance-{name}": comparison.curves() for name, comparison in done.items()}
-    report.figures["guidance"] = draw(done, quick)
-    report.findings = [finding(CASES[name], comparison) for name, comparison in done.items()]
-    return report
+    caption = f"f(x) - f* or the distance after {steps:,} steps, ring of {NODES}, {seeds} seeds"
+    out = Report("guidance", caption, found.quick)
+    out.tables["guidance"] = table(done)
+    out.data |= {f"guidance-{name}": comparison.curves() for name, comparison in done.items()}
+    out.findings = [finding(CASES[name], comparison) for name, comparison in done.items()]
+    draw(out, done)
+    return out
 
 
 def table(done: dict[str, Comparison]) -> pd.DataFrame:
@@ -135,22 +138,18 @@ def table(done: dict[str, Comparison]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def draw(done: dict[str, Comparison], quick: bool) -> Figure:
-    figure, axes = panels(2, 2, width=5.4, height=3.6)
-    for axis, (name, comparison) in zip(axes.flat, done.items(), strict=True):
-        curves = comparison.curves()
-        draw_curves(axis, curves, "step", CASES[name].metric, line_styles(curves))
-        axis.set_yscale("log")
-        axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else "f(x) - f*")
-        axis.set_title(CASES[name].title)
-        seen = curves[["mean", "low"]].stack()
-        axis.set_ylim(
-            seen[seen > 0].min() / 2, 3 * curves["mean"].iloc[0]
-        )  # a large stepsize may overshoot far at first
-    names = [label(row.rule, row.schedule) for row in comparison.choice.itertuples()]
-    figure.legend(data_lines(axis)[: len(names)], names, loc="outside lower center", ncol=4, fontsize=8)
-    figure.suptitle("Nothing tuned in D-NASA and AdaNASA, the best stepsize for the others" + " (quick run)" * quick)
-    return figure
+def draw(out: Report, done: dict[str, Comparison]) -> None:
+    caption = "Nothing tuned in D-NASA and AdaNASA, the best stepsize for the others"
+    with out.draw("guidance", len(done), caption, width=5.4, height=3.6) as axes:
+        for axis, (name, comparison) in zip(axes, done.items(), strict=True):
+            curves = comparison.curves().assign(eta=np.nan)  # they differ from panel to panel
+            draw_curves(axis, curves, "step", CASES[name].metric, line_styles(curves))
+            axis.set_yscale("log")
+            axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else "f(x) - f*")
+            axis.set_title(CASES[name].title)
+            seen = curves[["mean", "low"]].stack()
+            highest = 3 * curves["mean"].iloc[0]  # a large stepsize may overshoot far at first
+            axis.set_ylim(seen[seen > 0].min() / 2, highest)
 
 
 def finding(case: Case, comparison: Comparison) -> str:
@@ -164,3 +163,6 @@ def finding(case: Case, comparison: Comparison) -> str:
         f"{case.title}: D-NASA {dnasa:.3g}, AdaNASA {adanasa:.3g}, best tuned {best['mean']:.3g} "
         f"({label(best.rule, best.schedule, float(best.eta))}); D-NASA is {dnasa / best['mean']:.3g} times that."
     )
+
+
+EXPERIMENT = Experiment("guidance", lambda quick: [], report, on_gpu=False)

@@ -1,13 +1,15 @@
 """The fixed-stepsize theorem, measured: rates in T and n, and how they depend on the graph."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.engine.loop import solve
-from dnasa.plots import drawable, finish, panels
+from dnasa.plots import drawable, finish
 from dnasa.problems.robust_regression import RobustRegression
+from dnasa.reproduce.choosing import seeds_text
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
 
@@ -19,44 +21,45 @@ METRICS = {"grad_norm": "|grad f|", "tracking": "|zbar - grad f|", "consensus": 
 GRAPHS = {"complete": topology.complete, "exponential": topology.exponential, "ring": topology.ring}
 
 
-def run(quick: bool = False, progress: bool | None = None) -> Report:
+def parts(quick: bool) -> list[Part]:
     """D-NASA with the fixed schedule on robust regression: T x n x graphs, then graphs from rho = 0 to 0.99."""
-    steps, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
-    rates = pd.DataFrame(
-        [
-            averages(make(n), T, seeds, progress) | {"graph": graph, "nodes": n, "steps": T}
-            for graph, make in GRAPHS.items()
-            for n in nodes
-            if n > 2 or graph == "complete"
-            for T in steps
-        ]
-    )
-    T = steps[-2]
-    graphs = pd.DataFrame(
-        [averages(graph, T, seeds, progress) | {"rho": graph.rho, "steps": T} for graph in graphs_by_rho(16)]
-    )
-    report = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {seeds} seeds")
-    report.tables["theory-slopes"] = slopes(rates)
-    report.tables["theory-graphs"] = graphs
-    report.data["theory-rates"] = rates
-    report.figures["theory"] = draw(rates, graphs, quick)
-    report.findings = findings(report.tables["theory-slopes"], graphs)
-    return report
+    every, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
+
+    def runs(graph: Topology, steps: int, labels: dict[str, object]) -> Runs:
+        return Runs(
+            steps,
+            seeds=range(seeds),
+            labels=labels | {"T": steps},
+            graph=graph,
+            evaluate=sorted({int(t) for t in np.linspace(0, steps - 1, EVALUATIONS)}),
+            schedules=["fixed"],
+            problem=partial(RobustRegression, graph.nodes),
+        )
+
+    rates = [
+        runs(make(n), steps, {"graph": name, "nodes": n})
+        for name, make in GRAPHS.items()
+        for n in nodes
+        if n > 2 or name == "complete"
+        for steps in every
+    ]
+    graphs = [runs(graph, every[-2], {"rho": graph.rho}) for graph in graphs_by_rho(16)]
+    return [Part("rates", rates), Part("graphs", graphs)]
 
 
-def averages(graph: Topology, T: int, seeds: int, progress: bool | None) -> dict[str, float]:
+def report(found: Found) -> Report:
     """The three averages of the theorem over t = 0 .. T-1, taken at evenly spaced steps, and over the seeds."""
-    eval_steps = sorted({int(t) for t in np.linspace(0, T - 1, EVALUATIONS)})
-    result = solve(
-        RobustRegression(graph.nodes),
-        graph,
-        steps=T,
-        schedule="fixed",
-        seed=range(seeds),
-        evaluate=eval_steps,
-        progress=progress,
+    rates, graphs = (
+        found.rows[part].groupby(keys, sort=False)[list(METRICS)].mean().reset_index().rename(columns={"T": "steps"})
+        for part, keys in (("rates", ["graph", "nodes", "T"]), ("graphs", ["rho", "T"]))
     )
-    return {metric: float(result.history[metric].mean()) for metric in METRICS}
+    seeds = seeds_text(found.table.seed.nunique())
+    out = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {seeds}", found.quick)
+    out.tables |= {"theory-slopes": slopes(rates), "theory-graphs": graphs}
+    out.data["theory-rates"] = rates
+    out.findings = findings(out.tables["theory-slopes"], graphs)
+    draw(out, rates, graphs)
+    return out
 
 
 def graphs_by_rho(n: int) -> list[Topology]:
@@ -99,29 +102,23 @@ def slopes(rates: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(rates: pd.DataFrame, graphs: pd.DataFrame, quick: bool) -> Figure:
-    figure, axes = panels(4)
-    shown = rates[rates.graph == "ring"]
-    shown = pd.concat([rates[(rates.graph == "complete") & (rates.nodes <= 2)], shown])
-    for axis, (metric, label) in zip(axes[0], METRICS.items(), strict=False):
-        for n, same in shown.groupby("nodes"):
-            if (same[metric] > 1e-25).all():
-                axis.plot(same.steps, same[metric], "o-", ms=3, label=f"n = {n}")
-        anchor = shown[shown.steps == shown.steps.min()][metric].max()
-        T = np.array(sorted(shown.steps.unique()))
-        power = -0.5 if metric == "consensus" else -0.25
-        axis.plot(T, anchor * (T / T[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
-        axis.set_xscale("log")
-        finish(axis, "steps T", f"average {label}", log=True)
-        axis.legend(fontsize=7)
-    for metric, label in METRICS.items():
-        axes[0, 3].plot(graphs.rho, drawable(graphs[metric]).clip(lower=1e-9), "o-", ms=3, label=label)
-    axes[0, 3].legend(fontsize=7)
-    finish(axes[0, 3], "rho of the graph", f"averages, n = 16, T = {int(graphs.steps.iloc[0]):,}", log=True)
-    figure.suptitle(
-        "D-NASA, fixed schedule, nonconvex robust regression, nothing retuned" + (" (quick run)" if quick else "")
-    )
-    return figure
+def draw(out: Report, rates: pd.DataFrame, graphs: pd.DataFrame) -> None:
+    shown = pd.concat([rates[(rates.graph == "complete") & (rates.nodes <= 2)], rates[rates.graph == "ring"]])
+    steps = np.array(sorted(shown.steps.unique()))
+    with out.draw("theory", 4, "D-NASA, fixed schedule, nonconvex robust regression, nothing retuned") as axes:
+        for axis, (metric, label) in zip(axes, METRICS.items(), strict=False):
+            for n, same in shown.groupby("nodes"):
+                if (same[metric] > 1e-25).all():
+                    axis.plot(same.steps, same[metric], "o-", ms=3, label=f"n = {n}")
+            power = -0.5 if metric == "consensus" else -0.25
+            anchor = shown[shown.steps == steps[0]][metric].max()
+            axis.plot(steps, anchor * (steps / steps[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
+            axis.set_xscale("log")
+            finish(axis, "steps T", f"average {label}", log=True)
+        for metric, label in METRICS.items():
+            axes[3].plot(graphs.rho, drawable(graphs[metric]).clip(lower=1e-9), "o-", ms=3, label=label)
+        axes[3].legend(fontsize=9)
+        finish(axes[3], "rho of the graph", f"averages, n = 16, T = {graphs.steps.iloc[0]:,}", log=True)
 
 
 def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:
@@ -138,3 +135,6 @@ def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:
         f"{last.grad_norm:.4g} with nothing retuned."
     )
     return lines
+
+
+EXPERIMENT = Experiment("theory", parts, report, on_gpu=False)
