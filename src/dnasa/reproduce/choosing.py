@@ -38,7 +38,3 @@ def edges(best: pd.DataFrame) -> str:
     """A sentence on the rules whose best stepsize may lie beyond their grid."""
     at_edge = [f"{name_of(rule)} ({row.eta:g}, the {row.edge})" for rule, row in best[best.edge != ""].iterrows()]
     return f" Best stepsize at an edge of the grid: {', '.join(at_edge)}." if at_edge else ""
-
-
-def seeds_text(count: int) -> str:
-    return f"{count} seed{'s' * (count > 1)}"

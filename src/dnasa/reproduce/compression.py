@@ -4,6 +4,8 @@ The stepsizes of D-SGD and D-SGT are chosen on validation rows for each compress
 gamma is the default. The nodes' data differ much, so that little is learned without exchanges.
 """
 
+from typing import Any
+
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -12,8 +14,8 @@ from dnasa.channels import compression
 from dnasa.comparing import tuning
 from dnasa.plots import finish, title
 from dnasa.reproduce import network_tasks
-from dnasa.reproduce.choosing import averages, chosen, seeds_text
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.choosing import averages, chosen
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task
 from dnasa.reproduce.report import Report
 
@@ -42,7 +44,7 @@ def parts(quick: bool) -> list[Part]:
 
 
 def runs(task: Task, varied: bool, seeds: int) -> list[Runs]:
-    evaluate = sorted({round(task.steps * i / POINTS) for i in range(1, POINTS + 1)})
+    options: Any = {"partition": task.different, "validation": True, "evaluate": evenly(task.steps, POINTS)[1:]}
     return [
         Runs(
             task.steps,
@@ -50,10 +52,8 @@ def runs(task: Task, varied: bool, seeds: int) -> list[Runs]:
             task.etas,
             range(seeds),
             labels={"compress": how},
-            partition=task.different,
-            evaluate=evaluate,
-            validation=True,
-            options={"compress": None if how == PLAIN else how},
+            compress=None if how == PLAIN else how,
+            **options,
         )
         for how in (PLAIN, *COMPRESSIONS, *(other_gammas() if varied else ()))
         for rule in RULES
@@ -83,9 +83,8 @@ def report(found: Found) -> Report:
     out = Report("compression", f"Compressed messages: test accuracy (best eta), {NODES} nodes on a ring", found.quick)
     for name, table in found.rows.items():
         task = found.parts[name].task
-        assert task is not None
         others = [how for how in table.compress.unique() if ",gamma=" in how]
-        out.findings.append(f"{name}: {seeds_text(table.seed.nunique())}, {task.different}, {task.steps:,} steps.")
+        out.findings.append(f"{name}: {table.seed.nunique()} seeds, {task.different}, {task.steps:,} steps.")
         out.findings += findings(name, table, bool(others))
         out.tables[f"compression-{name}"] = summary(table, [PLAIN, *COMPRESSIONS])
         if others:
@@ -150,7 +149,7 @@ def draw(out: Report, name: str, table: pd.DataFrame, task: Task) -> None:
                 same = same[same.eta.isna() if np.isnan(eta) else same.eta == eta]
                 curve = same.groupby("step")[["bytes", "validation"]].mean()
                 label = "not compressed" if how == PLAIN else how
-                style = {"color": colour, "marker": "o", "ms": 5, "markevery": [-1], "linewidth": 1.4}
+                style: Any = {"color": colour, "marker": "o", "ms": 5, "markevery": [-1], "linewidth": 1.4}
                 axis.plot(curve.bytes / 1e6, curve.validation, label=label, **style)
             axis.set_xscale("log")
             axis.set_title(title(rule))

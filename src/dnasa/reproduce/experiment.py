@@ -36,53 +36,38 @@ from dnasa.topology import Topology
 # ---------------------------------------------------------------- declarations
 
 
+RuleMakers = Mapping[str, Callable[[float, Layout], Rule]]  # from a stepsize and the layout of x
+RING = topology.ring(NODES)
+
+
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Every rule with each of its stepsizes and every seed, side by side where the problem computes all models together.
-
-    Attributes:
-        steps: The number of steps.
-        rules: The names of the rules.
-        etas: The stepsizes of each rule that needs one.
-        seeds: The seeds.
-        labels: Columns that distinguish these runs from the others of the part.
-        graph: The graph.
-        partition: How the rows are divided among the nodes.
-        evaluate: The steps to evaluate at; by default the last.
-        batch: Rows that a node draws in each step; by default the task's.
-        validation: Whether a tenth of the training rows is held out.
-        loss_scale: Multiplies the loss.
-        train_metrics: Whether the training loss is measured.
-        schedules: The schedules of the stepsize, if not the default.
-        options: Other arguments of `solve`.
-        problem: Makes the problem of runs without data.
-        rule_makers: Make the rules that have no name, from the stepsize and the layout.
-        faults: Arguments of `channels.faulty`.
-        tuned_on: Take the stepsizes with the best test accuracy of these runs. Each rule is run alone.
-        start_from: Start from the model that these runs end with.
-        last_layer: Train only the last layer and all biases of that model.
-    """
+    """Every rule with each of its stepsizes and every seed, side by side where the problem computes all models together."""
 
     steps: int
     rules: Sequence[str] = ("dnasa",)
-    etas: Etas = field(default_factory=dict)
+    etas: Etas = field(default_factory=dict)  # the stepsizes of each rule that needs one
     seeds: Sequence[int] = (0,)
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    graph: Topology = field(default_factory=lambda: topology.ring(NODES))
+    labels: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # columns that distinguish these runs from the others of the part
+    graph: Topology = RING
     partition: str = "iid"
-    evaluate: int | Sequence[int] | None = None
-    batch: int | None = None
-    validation: bool = False
+    evaluate: int | Sequence[int] | None = None  # by default at the last step
+    batch: int | None = None  # by default the task's
+    validation: bool = False  # whether a tenth of the training rows is held out
     loss_scale: str | float = 1.0
     train_metrics: bool = False
-    schedules: Sequence[str] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    problem: Callable[[], Problem] | None = None
-    rule_makers: Mapping[str, Callable[[float, Layout], Rule]] = field(default_factory=dict)
-    faults: Mapping[str, Any] = field(default_factory=dict)
-    tuned_on: "Runs | None" = None
-    start_from: "Runs | None" = None
-    last_layer: bool = False
+    schedules: Sequence[str] | None = None  # if not the default
+    compress: str | None = None
+    faults: Mapping[str, Any] = field(default_factory=dict)  # arguments of `channels.faulty`
+    problem: Callable[[], Problem] | None = None  # makes the problem of runs without data
+    rule_makers: RuleMakers = field(default_factory=dict)  # of rules without a name
+    tuned_on: "Runs | None" = (
+        None  # take the stepsizes with the best test accuracy of these runs; each rule is run alone
+    )
+    start_from: "Runs | None" = None  # start from the model that these runs end with
+    last_layer: bool = False  # train only the last layer and all biases of that model
 
     def table(self) -> pd.DataFrame:
         """One row for each run; eta is NaN for rules that need none."""
@@ -90,14 +75,22 @@ class Runs:
         return pd.DataFrame(every, columns=["rule", "eta", "seed"]).assign(**self.labels, steps=self.steps)
 
 
+def evenly(steps: int, count: int) -> list[int]:
+    """Steps from 0 to the last at which to evaluate, one more than `count`."""
+    return sorted({int(t) for t in np.linspace(0, steps, count + 1)})
+
+
 class Part(NamedTuple):
     """What `--only` selects; its results are saved in one file."""
 
     name: str
     runs: Sequence[Runs]
-    task: Task | None = None
+    task: Task = Task("")  # without data
     gpu: bool = False  # on the CPU it is run only if `--only` names it
     fallback: bool = False  # run where the data of no other part is there
+
+    def table(self) -> pd.DataFrame:
+        return pd.concat([runs.table() for runs in self.runs], ignore_index=True)
 
 
 class Found(NamedTuple):
@@ -111,28 +104,27 @@ class Found(NamedTuple):
     def table(self) -> pd.DataFrame:
         return pd.concat(self.rows.values(), ignore_index=True)
 
+    @property
+    def seeds(self) -> str:
+        count = self.table.seed.nunique() if self.rows else 0
+        return f"{count} seed{'s' * (count != 1)}"
+
+    @property
+    def last_step(self) -> int:
+        return int(self.table.step.max()) if self.rows else 0
+
 
 @dataclass(frozen=True)
 class Experiment:
-    """What `dnasa reproduce` makes under this name.
-
-    Attributes:
-        name: Its name.
-        parts: The parts of the quick or the full version.
-        report: Makes the report.
-        columns: What is saved of each evaluation; empty where nothing is saved.
-        metric: The column of these that holds the task's measure on the test rows.
-        on_gpu: Whether it can be run on a GPU.
-        selectable: Whether parts can be run by themselves.
-    """
+    """What `dnasa reproduce` makes under this name."""
 
     name: str
-    parts: Callable[[bool], Sequence[Part]]
+    parts: Callable[[bool], Sequence[Part]]  # of the quick or the full version
     report: Callable[[Found], Report]
-    columns: tuple[str, ...] = ()
-    metric: str = "test"
+    columns: tuple[str, ...] = ()  # saved of each evaluation; where there are none, nothing is saved
+    metric: str = "test"  # the column of these with the task's measure on the test rows
     on_gpu: bool = True
-    selectable: bool = False
+    selectable: bool = False  # whether parts can be run by themselves
 
     def run(
         self,
@@ -173,12 +165,12 @@ class Experiment:
     ) -> list[str]:
         """Returns a line for each part whose data is not there."""
         notes: list[str] = []
-        todo = [part for part in parts if len(saved[part.name].missing(runs_of(part)))]
+        todo = [part for part in parts if len(saved[part.name].missing(part.table()))]
         for task, same in groupby(todo, key=lambda part: part.task):
             try:
-                data = read(task) if task else None
+                data = read(task) if task.data else None
             except InputError as error:
-                notes += [f"{task.data if task else ''} is left out: {error}" for _ in same]
+                notes += [f"{task.data} is left out: {error}" for _ in same]
                 continue
             for part in same:
                 run_part(part, Runner(task, data, device, progress), saved[part.name], self.metric)
@@ -195,15 +187,11 @@ def select(parts: Sequence[Part], only: str) -> list[Part]:
     return chosen
 
 
-def runs_of(part: Part) -> pd.DataFrame:
-    return pd.concat([runs.table() for runs in part.runs], ignore_index=True)
-
-
 def complete(part: Part, saved: Saved) -> pd.DataFrame | None:
     """The rows of the seeds with which everything has been run."""
     if not saved.columns:
         return None if saved.table.empty else saved.table
-    every = runs_of(part)
+    every = part.table()
     done = every[~every.seed.isin(saved.missing(every).seed)]
     return saved.of(done) if len(done) else None
 
@@ -214,31 +202,25 @@ def complete(part: Part, saved: Saved) -> pd.DataFrame | None:
 def run_part(part: Part, runner: "Runner", saved: Saved, metric: str) -> None:
     """What is missing; deep models, where nothing is gained side by side, one seed after the other, so that all rules can be
     compared when the first is complete."""
+    measure = part.task.measure.column
     seeds = sorted({seed for runs in part.runs for seed in runs.seeds})
     for some in [seeds] if runner.side_by_side else [[seed] for seed in seeds]:
         for runs in part.runs:
             every = runs.table()
-            todo = saved.missing(every[every.seed.isin(some)])
-            for rows in runner.run(runs, todo):
-                saved.add(kept(rows, runs, part.task, metric)[list(saved.columns)] if saved.columns else rows)
-
-
-def kept(history: pd.DataFrame, runs: Runs, task: Task | None, metric: str) -> pd.DataFrame:
-    """With the columns that are saved: the measure on test and validation rows, and the bytes that one node has sent."""
-    assert task is not None
-    measure = task.measure.column
-    found = {metric: history[measure], "bytes": history.bytes / runs.graph.nodes, "steps": runs.steps}
-    if runs.validation:
-        found["validation"] = history[validation_name(measure)]
-    return history.assign(**found)
+            for history in runner.run(runs, saved.missing(every[every.seed.isin(some)])):
+                if saved.columns:
+                    found = {metric: history[measure], "validation": history.get(validation_name(measure))}
+                    by_node = history.bytes / runs.graph.nodes
+                    history = history.assign(**found, bytes=by_node, steps=runs.steps)[list(saved.columns)]
+                saved.add(history)
 
 
 class Runner:
     """Runs on the data of one task; models to start from and chosen stepsizes are made once."""
 
-    def __init__(self, task: Task | None, data: Dataset | None, device: str, progress: bool | None):
+    def __init__(self, task: Task, data: Dataset | None, device: str, progress: bool | None):
         self.task, self.data, self.device, self.progress = task, data, device, progress
-        self.side_by_side = task is None or data is None or models.batched(task.model or models.default(data), data)
+        self.side_by_side = data is None or models.batched(task.model or models.default(data), data)
         self._problem: tuple[Any, Problem] | None = None
         self._results: dict[Runs, Result] = {}
 
@@ -263,15 +245,14 @@ class Runner:
 
     def _result(self, runs: Runs) -> Result:
         if runs not in self._results:
-            table = runs.table()
-            pairs = list(table[["rule", "eta"]].drop_duplicates().itertuples(index=False, name=None))
-            self._results[runs] = self._solve(runs, pairs, runs.seeds)
+            pairs = runs.table()[["rule", "eta"]].drop_duplicates().itertuples(index=False, name=None)
+            self._results[runs] = self._solve(runs, list(pairs), runs.seeds)
         return self._results[runs]
 
     def _solve(self, runs: Runs, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> Result:
         """The rules with these stepsizes; a rule without a name comes alone."""
         problem, (rule, eta) = self._made_problem(runs), pairs[0]
-        options = {"steps": runs.steps, "seed": seeds, "evaluate": runs.evaluate or [runs.steps], **runs.options}
+        options: Any = {"steps": runs.steps, "seed": seeds, "evaluate": runs.evaluate or [runs.steps]}
         if runs.faults:
             options["network"] = simulated.connect(runs.graph, channel=faulty(**runs.faults))
         if runs.start_from is not None and not runs.last_layer:
@@ -283,7 +264,7 @@ class Runner:
             for variant in variants(rule, () if isnan(eta) else (eta,), runs.schedules)
         ]
         wanted = wanted or runs.rule_makers[rule](eta, problem.layout)
-        return solve(problem, runs.graph, wanted, progress=self.progress, **options)
+        return solve(problem, runs.graph, wanted, compress=runs.compress, progress=self.progress, **options)
 
     def _made_problem(self, runs: Runs) -> Problem:
         """The last one is kept, since most runs of a part differ in the rule alone."""
@@ -294,7 +275,6 @@ class Runner:
         return self._problem[1]
 
     def _problem_on_data(self, runs: Runs) -> Problem:
-        assert self.task is not None
         assert self.data is not None
         task, data, nodes = self.task, self.data, runs.graph.nodes
         train, validation = hold_out(data) if runs.validation else (np.arange(len(data.labels)), None)

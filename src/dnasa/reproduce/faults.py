@@ -1,15 +1,17 @@
 """Beyond the paper: the accuracy of each method on unreliable networks."""
 
+from typing import Any
+
 import pandas as pd
 
 from dnasa import topology
 from dnasa.plots import colours, finish, title
-from dnasa.reproduce.choosing import seeds_text
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 
-RULES = ("dsgd", "d2", "dsgt", "dasagt", "dnasa", "adanasa")
+TUNED = ("dsgd", "d2", "dsgt", "dasagt")
+RULES = (*TUNED, "dnasa", "adanasa")
 ETAS = (0.01, 0.03, 0.1, 0.3, 1.0)
 FAULTS = {"drop": (0.0, 0.2, 0.4, 0.6, 0.8), "away": (0.0, 0.2, 0.4, 0.6, 0.8), "stale": (0, 1, 2, 3, 4, 8)}
 LABELS = {
@@ -23,19 +25,10 @@ def parts(quick: bool) -> list[Part]:
     """The digits on a ring of 8, sorted by label among the nodes, so that no node can learn all classes alone."""
     steps, seeds = (400, 2) if quick else (1000, 5)
     graph = topology.ring(8, weights="lazy")  # D2 needs eigenvalues above -1/3
-    grids = {rule: ETAS for rule in RULES if rule not in ("dnasa", "adanasa")}
-    reliable = Runs(steps, RULES, grids, range(seeds), graph=graph, partition="by_label")
+    options: Any = {"seeds": range(seeds), "graph": graph, "partition": "by_label"}
+    reliable = Runs(steps, RULES, dict.fromkeys(TUNED, ETAS), **options)
     runs = [
-        Runs(
-            steps,
-            RULES,
-            seeds=range(seeds),
-            labels={"fault": kind, "level": level},
-            graph=graph,
-            partition="by_label",
-            faults={kind: level},
-            tuned_on=reliable,
-        )
+        Runs(steps, RULES, labels={"fault": kind, "level": level}, faults={kind: level}, tuned_on=reliable, **options)
         for kind, levels in FAULTS.items()
         for level in levels
     ]
@@ -46,7 +39,7 @@ def report(found: Found) -> Report:
     runs = found.table.assign(accuracy=found.table.test_accuracy.fillna(0.0))
     keys = ["fault", "level", "rule", "eta"]
     table = runs.groupby(keys, sort=False, dropna=False).accuracy.mean().reset_index()
-    caption = f"Test accuracy after {runs.step.max():,} steps on unreliable networks, {seeds_text(runs.seed.nunique())}"
+    caption = f"Test accuracy after {found.last_step:,} steps on unreliable networks, {found.seeds}"
     out = Report("faults", caption, found.quick)
     wide = table.pivot(index=["fault", "level"], columns="rule", values="accuracy")[list(table.rule.unique())]
     out.tables["faults"] = wide.rename(columns=lambda rule: f"accuracy {title(rule)}").reset_index()

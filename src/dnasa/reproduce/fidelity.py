@@ -4,7 +4,7 @@ The public repository JasonJiaxiangLi/decen_mpi4py appears to hold the paper's e
 of the network by itself and averages the node's own gradients. The tracker u is computed and sent there, but not used.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -13,9 +13,8 @@ from dnasa.arrays import unit
 from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, slices
 from dnasa.plots import LABELS
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
-from dnasa.reproduce.lines import draw_lines
 from dnasa.reproduce.network_tasks import Task
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.report import Report, draw_lines
 from dnasa.rules import schedules
 
 NODES = 8
@@ -60,31 +59,17 @@ FORMS = {
 def parts(quick: bool) -> list[Part]:
     """MNIST and a9a, 8 nodes on the paper's random graph; both forms have the same schedules, samples and start."""
     steps = QUICK_STEPS if quick else STEPS
-    return [
-        Part(
-            data,
-            [
-                Runs(
-                    steps,
-                    list(FORMS),
-                    seeds=range(seeds),
-                    labels={"data": data},
-                    graph=topology.paper_random(),
-                    evaluate=steps // 10,
-                    loss_scale="1/n",
-                    train_metrics=True,
-                    rule_makers=FORMS,
-                )
-            ],
-            Task(data),
-        )
-        for data, seeds in SEEDS.items()
-    ]
+    options: Any = {"graph": topology.paper_random(), "loss_scale": "1/n", "train_metrics": True, "rule_makers": FORMS}
+
+    def runs(data: str, seeds: int) -> Runs:
+        return Runs(steps, list(FORMS), seeds=range(seeds), labels={"data": data}, evaluate=steps // 10, **options)
+
+    return [Part(data, [runs(data, seeds)], Task(data)) for data, seeds in SEEDS.items()]
 
 
 def report(found: Found) -> Report:
     history = found.table.rename(columns={"rule": "form"})
-    caption = f"D-NASA in two forms: {NODES} nodes, random graph, {history.step.max():,} steps"
+    caption = f"D-NASA in two forms: {NODES} nodes, random graph, {found.last_step:,} steps"
     out = Report("fidelity", caption, found.quick)
     out.data["fidelity-history"] = history
     out.tables["fidelity"] = table(history)

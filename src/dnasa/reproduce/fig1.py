@@ -1,14 +1,13 @@
 """Figure 1: with more nodes, D-NASA needs fewer steps."""
 
-import numpy as np
+from typing import Any
+
 import pandas as pd
 
 from dnasa import topology
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.choosing import seeds_text
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
-from dnasa.reproduce.lines import draw_lines
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.report import Report, draw_lines
 
 NODES = (5, 10, 20)
 STEPS = 15_000
@@ -19,31 +18,23 @@ SCHEDULES = ("fixed", "diminishing")
 def parts(quick: bool) -> list[Part]:
     """Least squares on rings of 5, 10 and 20 nodes, fixed and diminishing schedules, 10 seeds."""
     steps, seeds = (3_000, 3) if quick else (STEPS, SEEDS)
-    evaluate = sorted({int(t) for t in np.linspace(0, steps, 301)})
-    runs = [
-        Runs(
-            steps,
-            seeds=range(seeds),
-            labels={"nodes": n},
-            graph=topology.ring(n),
-            evaluate=evaluate,
-            schedules=SCHEDULES,
-            problem=LeastSquares,
-        )
-        for n in NODES
-    ]
-    return [Part("fig1", runs)]
+    options: Any = {
+        "seeds": range(seeds),
+        "evaluate": evenly(steps, 300),
+        "schedules": SCHEDULES,
+        "problem": LeastSquares,
+    }
+    return [Part("fig1", [Runs(steps, labels={"nodes": n}, graph=topology.ring(n), **options) for n in NODES])]
 
 
 def report(found: Found) -> Report:
     history = found.table
-    steps, seeds = history.step.max(), seeds_text(history.seed.nunique())
-    out = Report("fig1", f"Figure 1: least squares, ring, T = {steps:,}, {seeds}", found.quick)
+    out = Report("fig1", f"Figure 1: least squares, ring, T = {found.last_step:,}, {found.seeds}", found.quick)
     table = out.tables["fig1-speedup"] = speedup(history)
     out.data["fig1-history"] = history
     out.findings = findings(table)
     metrics = [(schedule, metric) for schedule in SCHEDULES for metric in ("test_loss", "grad_norm")]
-    with out.draw("fig1", len(metrics), f"D-NASA, least squares on a ring: mean and range over {seeds}") as axes:
+    with out.draw("fig1", len(metrics), f"D-NASA, least squares on a ring: mean and range over {found.seeds}") as axes:
         for axis, (schedule, metric) in zip(axes, metrics, strict=True):
             draw_lines(axis, history[history.schedule == schedule], metric, ["nodes"], lambda n: f"n = {n}")
             axis.set_title(f"{schedule} stepsizes")

@@ -1,6 +1,7 @@
 """Figure 2: the spike model, where one direction is a hundred times steeper, against tuned methods."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,9 @@ from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes
 from dnasa.plots import colours, title
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.choosing import grid, seeds_text
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
-from dnasa.reproduce.lines import draw_lines
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.choosing import grid
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.report import Report, draw_lines
 
 NODES = 10
 STEPS = 15_000
@@ -25,16 +25,9 @@ ETAS = tuple(float(eta) for eta in np.logspace(-4, -1, 13).round(6))
 def parts(quick: bool) -> list[Part]:
     """D-SGD, D-SGT and D-ASAGT, each at its best of 13 stepsizes, and D-NASA without one."""
     steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
-    runs = Runs(
-        steps,
-        RULES,
-        dict.fromkeys(RULES[:3], ETAS),
-        range(seeds),
-        graph=topology.ring(NODES),
-        evaluate=sorted({int(t) for t in np.linspace(0, steps, 301)}),
-        problem=partial(LeastSquares, spike=True),
-    )
-    return [Part("fig2", [runs])]
+    options: Any = {"evaluate": evenly(steps, 300), "problem": partial(LeastSquares, spike=True)}
+    grids = dict.fromkeys(RULES[:3], ETAS)
+    return [Part("fig2", [Runs(steps, RULES, grids, range(seeds), graph=topology.ring(NODES), **options)])]
 
 
 def report(found: Found) -> Report:
@@ -42,8 +35,8 @@ def report(found: Found) -> Report:
     table = grid(history, "test_loss")
     tuned = tuning.best(table, "test_loss")
     best = pd.concat([tuning.rows_of(history, variant) for _, variant in tuned.iterrows()])
-    steps, seeds = history.step.max(), seeds_text(history.seed.nunique())
-    out = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds}", found.quick)
+    caption = f"Figure 2: spike model, ring of {NODES}, T = {found.last_step:,}, {found.seeds}"
+    out = Report("fig2", caption, found.quick)
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}
     out.findings = findings(out.tables["fig2-best"], table)

@@ -9,7 +9,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
 from dnasa.plots import draw_topology, title
-from dnasa.reproduce.choosing import grid, seeds_text
+from dnasa.reproduce.choosing import grid
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
@@ -42,10 +42,9 @@ def report(found: Found) -> Report:
 
 def against_stepsizes(found: Found, name: str, caption: str) -> Report:
     """A panel and a table for each part, with a drawing of its graph where these differ."""
-    seeds = seeds_text(found.table.seed.nunique())
-    out = Report(name, f"{caption}, {seeds}", found.quick)
+    out = Report(name, f"{caption}, {found.seeds}", found.quick)
     graphs = {part.runs[0].graph.name for part in found.parts.values()}
-    with out.draw(name, len(found.parts), f"{caption}: test accuracy against stepsize, {seeds}") as axes:
+    with out.draw(name, len(found.parts), f"{caption}: test accuracy against stepsize, {found.seeds}") as axes:
         for axis, (part, rows) in zip(axes, found.rows.items(), strict=True):
             table = grid(rows, "test_accuracy")
             steps, graph = rows.step.max(), found.parts[part].runs[0].graph

@@ -23,7 +23,7 @@ def parts(quick: bool) -> list[Part]:
 
 
 def report(found: Found) -> Report:
-    return fig3.against_stepsizes(found, "fig4", f"Figure 4: a9a, {NODES} nodes, {found.table.step.max():,} steps")
+    return fig3.against_stepsizes(found, "fig4", f"Figure 4: a9a, {NODES} nodes, {found.last_step:,} steps")
 
 
 EXPERIMENT = Experiment("fig4", parts, report)

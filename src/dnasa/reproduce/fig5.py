@@ -1,16 +1,17 @@
 """Figures 5 and 6: each method at its best stepsize; loss, accuracy and stationarity against epochs and seconds."""
 
-import numpy as np
+from typing import Any
+
 import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.plots import LABELS, LINEAR, colours, title
 from dnasa.reproduce import fig3
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
-from dnasa.reproduce.lines import draw_lines
+from dnasa.reproduce.choosing import grid
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
 from dnasa.reproduce.network_tasks import Task
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.report import Report, draw_lines
 
 METRICS = ("train_loss", "test_loss", "test_accuracy", "stationarity")
 EVALUATIONS = 25
@@ -23,29 +24,20 @@ def curves(name: str, data: str) -> Experiment:
     def parts(quick: bool) -> list[Part]:
         graph, steps = topology.paper_random(), (fig3.QUICK if quick else fig3.STEPS)[data]
         seeds, evaluations = (2, 4) if quick else (fig3.SEEDS, EVALUATIONS)
-        runs = Runs(
-            steps,
-            fig3.RULES,
-            seeds=range(100, 100 + seeds),
-            graph=graph,
-            evaluate=sorted({int(t) for t in np.linspace(0, steps, evaluations + 1)}),
-            loss_scale="1/n",
-            train_metrics=True,
-            tuned_on=fig3.search(graph, steps // 2 if quick else steps, 1 if quick else 2),
-        )
+        tried = fig3.search(graph, steps // 2 if quick else steps, 1 if quick else 2)
+        options: Any = {"evaluate": evenly(steps, evaluations), "loss_scale": "1/n", "train_metrics": True}
+        runs = Runs(steps, fig3.RULES, seeds=range(100, 100 + seeds), graph=graph, tuned_on=tried, **options)
         return [Part(data, [runs], Task(data, rows=QUICK_ROWS if quick else None))]
 
     def report(found: Found) -> Report:
-        history, table = found.table, final(found.table)
-        steps, seeds = history.step.max(), history.seed.nunique()
-        caption = f"{data}: best stepsizes, 8 nodes, random graph, {steps:,} steps, {seeds} repetitions"
+        history = found.table
+        caption = f"{data}: best stepsizes, 8 nodes, random graph, {found.last_step:,} steps, {found.seeds}"
         out = Report(name, caption, found.quick)
-        out.tables[f"{name}-final"] = table
+        out.tables[f"{name}-final"] = final(history)
         out.data[f"{name}-history"] = history
-        out.findings = findings(table)
+        out.findings = [f"Final test accuracy: {fig3.sentence(grid(history, 'test_accuracy'))}"]
         draw(out, name, history, "epochs", f"{data}: each method at its best stepsize, mean and range")
-        seconds = f"{data}: seconds of training, {seeds} repetitions side by side"
-        draw(out, f"{name}-seconds", history, "seconds", seconds)
+        draw(out, f"{name}-seconds", history, "seconds", f"{data}: seconds of training, {found.seeds} side by side")
         return out
 
     return Experiment(name, parts, report)
@@ -63,28 +55,18 @@ def final(history: pd.DataFrame) -> pd.DataFrame:
 
 def draw(out: Report, name: str, history: pd.DataFrame, against: str, caption: str) -> None:
     colour = colours(history.rule.unique())
+
+    def label(rule: str, eta: float) -> str:
+        return f"{title(rule)}, {tuning.eta_label(eta)}"
+
+    def style(rule: str, eta: float) -> dict[str, str]:
+        return {"color": colour[rule]}
+
     with out.draw(name, len(METRICS), caption) as axes:
         for axis, metric in zip(axes, METRICS, strict=True):
-            draw_lines(
-                axis,
-                history,
-                metric,
-                ["rule", "eta"],
-                lambda rule, eta: f"{title(rule)}, {tuning.eta_label(eta)}",
-                lambda rule, eta: {"color": colour[rule]},
-                x=against,
-            )
+            draw_lines(axis, history, metric, ["rule", "eta"], label, style, x=against)
             if metric in LINEAR:
                 axis.set_ylim(max(0.0, history[history.step > 0][metric].quantile(0.05) - 0.02), 1.0)
-
-
-def findings(table: pd.DataFrame) -> list[str]:
-    ours, others = table[table.rule == "D-NASA"].iloc[0], table[table.rule != "D-NASA"]
-    best = others.loc[others["test accuracy"].idxmax()]
-    return [
-        f"Final test accuracy: D-NASA {100 * ours['test accuracy']:.2f} % with nothing tuned, best tuned method "
-        f"{best.rule} {100 * best['test accuracy']:.2f} % at eta = {best['best eta']}."
-    ]
 
 
 EXPERIMENT = curves("fig5", "mnist")

@@ -4,16 +4,16 @@ AdaNASA trains a model. Then each rule starts from its weights, on the same data
 training, as with adapters, is of the last layer and all biases; the other parameters are constant.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from dnasa.comparing import tuning
 from dnasa.plots import colours, title
-from dnasa.reproduce.choosing import seeds_text
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
-from dnasa.reproduce.lines import draw_lines
 from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.report import Report, draw_lines
 
 RULES = ("adanasa", "dnasa", "dadam")
 ETAS = (1e-4, 1e-3)  # of D-Adam
@@ -37,30 +37,22 @@ def parts(quick: bool) -> list[Part]:
 def runs(steps: int, before: int, seeds: int) -> list[Runs]:
     """The accuracy is measured at each of the first steps, and at every tenth after them."""
     training = Runs(before, ["adanasa"])
-    return [
-        Runs(
-            steps,
-            RULES,
-            {"dadam": ETAS},
-            range(seeds),
-            labels={"trained": trained, "data": data},
-            partition=partition,
-            evaluate=[*range(EARLY), *range(EARLY, steps + 1, 10)],
-            start_from=training,
-            last_layer=trained == TRAINED[1],
-        )
-        for trained in TRAINED
-        for data, partition in PARTITIONS.items()
-    ]
+    evaluate = [*range(EARLY), *range(EARLY, steps + 1, 10)]
+
+    def continued(trained: str, data: str) -> Runs:
+        labels = {"trained": trained, "data": data}
+        start: Any = {"start_from": training, "last_layer": trained == TRAINED[1]}
+        place: Any = {"partition": PARTITIONS[data], "evaluate": evaluate}
+        return Runs(steps, RULES, {"dadam": ETAS}, range(seeds), labels, **place, **start)
+
+    return [continued(trained, data) for trained in TRAINED for data in PARTITIONS]
 
 
 # ---------------------------------------------------------------- report
 
 
 def report(found: Found) -> Report:
-    last = max((rows.step.max() for rows in found.rows.values()), default=0)
-    count = max((rows.seed.nunique() for rows in found.rows.values()), default=1)
-    caption = f"{last} steps from a trained network, ring of {NODES}, {seeds_text(count)}"
+    caption = f"{found.last_step} steps from a trained network, ring of {NODES}, {found.seeds}"
     out = Report("finetuning", caption, found.quick)
     for name, history in found.rows.items():
         table = summary(history)

@@ -6,8 +6,8 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.plots import colours, drawable, title
 from dnasa.reproduce import fig3
-from dnasa.reproduce.choosing import grid, seeds_text
-from dnasa.reproduce.experiment import Experiment, Found, Part
+from dnasa.reproduce.choosing import grid
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 
@@ -21,17 +21,11 @@ def parts(quick: bool) -> list[Part]:
     """a9a and MNIST on the ring of 8 under three partitions, every method at its best stepsize for each."""
     graph = topology.ring(8, weights="lazy")  # D2 needs eigenvalues above -1/3
     steps, seeds, etas = (fig3.QUICK, 1, QUICK_ETAS) if quick else (fig3.STEPS, SEEDS, None)
-    return [
-        Part(
-            name,
-            [
-                fig3.search(graph, steps[name], seeds, etas, partition=how, labels={"partition": how})
-                for how in PARTITIONS
-            ],
-            Task(name),
-        )
-        for name in DATA
-    ]
+
+    def runs(name: str, how: str) -> Runs:
+        return fig3.search(graph, steps[name], seeds, etas, partition=how, labels={"partition": how})
+
+    return [Part(name, [runs(name, how) for how in PARTITIONS], Task(name)) for name in DATA]
 
 
 def report(found: Found) -> Report:
@@ -43,8 +37,8 @@ def report(found: Found) -> Report:
             for rule, variant in tuning.best(grid(same, "test_accuracy"), "test_accuracy").iterrows()
         ]
     )
-    seeds = seeds_text(found.table.seed.nunique())
-    out = Report("heterogeneity", f"Best test accuracy under three partitions, ring of 8, {seeds}", found.quick)
+    caption = f"Best test accuracy under three partitions, ring of 8, {found.seeds}"
+    out = Report("heterogeneity", caption, found.quick)
     wide = table.pivot(index=["data", "rule"], columns="partition", values="accuracy")[list(PARTITIONS)].reset_index()
     names = {how: f"accuracy {how}" for how in PARTITIONS}
     out.tables["heterogeneity"] = wide.assign(rule=wide.rule.map(title)).rename(columns=names)

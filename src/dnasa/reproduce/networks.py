@@ -73,7 +73,6 @@ def report(found: Found) -> Report:
     for name in dict.fromkeys(part.partition("/")[0] for part in found.parts):
         same = {part: rows for part, rows in found.rows.items() if part.startswith(f"{name}/")}
         task, central = found.parts[next(iter(same))].task, same.pop(f"{name}/{CENTRAL}", None)
-        assert task is not None
         means = {part: averages(pd.concat([rows, central]), task.measure) for part, rows in same.items()}
         best = {part: chosen(table, task.measure) for part, table in means.items()}
         if best:

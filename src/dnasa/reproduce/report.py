@@ -1,16 +1,17 @@
 """The outcome of an experiment: tables, figures, and findings in words."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnasa.comparing.drawing import legend_below
 from dnasa.files import make_folder
-from dnasa.plots import panels, rendered
+from dnasa.plots import LABELS, LINEAR, draw_curve, finish, panels, rendered, shown
 from dnasa.runs.own_files import OwnFiles
+from dnasa.statistics import curves
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,3 +65,19 @@ class Report:
         pictures = {f"{name}.png": rendered(figure, "png") for name, figure in self.figures.items()}
         folder = OwnFiles(make_folder(path)).save({name: text.encode() for name, text in tables.items()} | pictures)
         return [folder / name for name in pictures]
+
+
+def draw_lines(
+    axis: "Axes",
+    history: "pd.DataFrame",
+    metric: str,
+    keys: Sequence[str],
+    label: Callable[..., str],
+    style: Callable[..., dict[str, Any]] = lambda *names: {},
+    x: str = "step",
+) -> None:
+    """The mean of a metric and the range over the seeds: a line for each combination of values of the columns `keys`, which
+    are the arguments of `label` and `style`."""
+    for names, rows in shown(curves(history, metric, x, keys)).groupby(list(keys), sort=False, dropna=False):
+        draw_curve(axis, rows, label(*names), **style(*names))
+    finish(axis, x, LABELS.get(metric, metric), log=metric in LABELS and metric not in LINEAR)

@@ -12,7 +12,6 @@ import pandas as pd
 from dnasa import topology
 from dnasa.core import Layout, Rule
 from dnasa.plots import colours, drawable, title
-from dnasa.reproduce.choosing import seeds_text
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
 from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
@@ -49,7 +48,7 @@ def entries(task: Task, partitions: tuple[str, ...], seeds: int) -> list[Runs]:
     """The default, and every single change of it."""
 
     def entry(kind: str = "default", change: str = "none", **other: Any) -> Runs:
-        options = {"steps": task.steps, "partition": partitions[0]} | other
+        options: Any = {"steps": task.steps, "partition": partitions[0]} | other
         return Runs(rules=RULES, seeds=range(seeds), labels={"kind": kind, "change": change}, **options)
 
     def radius(size: float) -> Any:
@@ -74,11 +73,9 @@ def entries(task: Task, partitions: tuple[str, ...], seeds: int) -> list[Runs]:
 
 
 def report(found: Found) -> Report:
-    count = max((rows.seed.nunique() for rows in found.rows.values()), default=1)
-    out = Report("robustness", f"Single changes of the default ({NODES} nodes, ring), {seeds_text(count)}", found.quick)
+    out = Report("robustness", f"Single changes of the default ({NODES} nodes, ring), {found.seeds}", found.quick)
     rows, measures = {}, {}
     for name, part in found.parts.items():
-        assert part.task is not None
         measures[name] = part.task.measure
         rows[name] = differences(found.rows[name], measures[name])
         out.data[f"robustness-{name}"] = rows[name]
@@ -146,9 +143,9 @@ def draw(out: Report, rows: dict[str, pd.DataFrame], measures: dict[str, Measure
             changed = some[some.kind != "default"]
             limit = LIMITS[measures[name].unit]
             axis.axvspan(-limit, limit, color="#eeeeee", label="within the limit")
-            for rule, style in (("dnasa", {"marker": "s", "mfc": "none"}), ("adanasa", {"marker": "o"})):
-                gains = drawable(changed[f"{rule} gain"])
-                axis.plot(gains, changed.change, linestyle="", color=colour[rule], label=title(rule), **style)
+            for rule, form in (("dnasa", "s"), ("adanasa", "o")):
+                gains, fill = drawable(changed[f"{rule} gain"]), colour[rule] if form == "o" else "none"
+                axis.plot(gains, changed.change, form, color=colour[rule], mfc=fill, label=title(rule))
             axis.invert_yaxis()
             axis.set_title(name)
             axis.set_xlabel(f"better than the default ({measures[name].unit or 'loss'})")

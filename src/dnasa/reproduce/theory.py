@@ -1,6 +1,7 @@
 """The fixed-stepsize theorem, measured: rates in T and n, and how they depend on the graph."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.plots import drawable, finish
 from dnasa.problems.robust_regression import RobustRegression
-from dnasa.reproduce.choosing import seeds_text
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
 
@@ -26,15 +26,9 @@ def parts(quick: bool) -> list[Part]:
     every, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
 
     def runs(graph: Topology, steps: int, labels: dict[str, object]) -> Runs:
-        return Runs(
-            steps,
-            seeds=range(seeds),
-            labels=labels | {"T": steps},
-            graph=graph,
-            evaluate=sorted({int(t) for t in np.linspace(0, steps - 1, EVALUATIONS)}),
-            schedules=["fixed"],
-            problem=partial(RobustRegression, graph.nodes),
-        )
+        made: Any = {"schedules": ["fixed"], "problem": partial(RobustRegression, graph.nodes)}
+        evaluate = evenly(steps - 1, EVALUATIONS - 1)
+        return Runs(steps, seeds=range(seeds), labels=labels | {"T": steps}, graph=graph, evaluate=evaluate, **made)
 
     rates = [
         runs(make(n), steps, {"graph": name, "nodes": n})
@@ -53,8 +47,7 @@ def report(found: Found) -> Report:
         found.rows[part].groupby(keys, sort=False)[list(METRICS)].mean().reset_index().rename(columns={"T": "steps"})
         for part, keys in (("rates", ["graph", "nodes", "T"]), ("graphs", ["rho", "T"]))
     )
-    seeds = seeds_text(found.table.seed.nunique())
-    out = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {seeds}", found.quick)
+    out = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {found.seeds}", found.quick)
     out.tables |= {"theory-slopes": slopes(rates), "theory-graphs": graphs}
     out.data["theory-rates"] = rates
     out.findings = findings(out.tables["theory-slopes"], graphs)
