@@ -8,8 +8,8 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.comparing.drawing import draw_stepsizes
-from dnasa.plots import colours, title
+from dnasa.comparing.drawing import draw_stepsizes, line_styles
+from dnasa.plots import title
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.reproduce.choosing import grid
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
@@ -40,11 +40,11 @@ def report(found: Found) -> Report:
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}
     out.findings = findings(out.tables["fig2-best"], table)
-    colour = colours(tuned.index)
+    styles = line_styles(table[["rule"]])
     with out.draw("fig2", 3, f"Spike model, ring of {NODES}: each method at its best stepsize", columns=3) as axes:
         for axis, metric in zip(axes, ("test_loss", "grad_norm"), strict=False):
-            draw_lines(axis, best, metric, ["rule"], title, lambda rule: {"color": colour[rule]})
-        draw_stepsizes(axes[2], table, "test_loss", "final test loss")
+            draw_lines(axis, best, metric, ["rule"], title, lambda rule: styles[(rule,)])
+        draw_stepsizes(axes[2], table.drop(columns="schedule"), "test_loss", "final test loss")
     return out
 
 

@@ -44,16 +44,20 @@ def against_stepsizes(found: Found, name: str, caption: str) -> Report:
     """A panel and a table for each part, with a drawing of its graph where these differ."""
     out = Report(name, f"{caption}, {found.seeds}", found.quick)
     graphs = {part.runs[0].graph.name for part in found.parts.values()}
+    tables = {part: grid(rows, "test_accuracy") for part, rows in found.rows.items()}
+    styles = drawing.line_styles(found.table[["rule"]])
     with out.draw(name, len(found.parts), f"{caption}: test accuracy against stepsize, {found.seeds}") as axes:
-        for axis, (part, rows) in zip(axes, found.rows.items(), strict=True):
-            table = grid(rows, "test_accuracy")
-            steps, graph = rows.step.max(), found.parts[part].runs[0].graph
-            drawing.draw_stepsizes(axis, table, "test_accuracy")
+        for axis, (part, table) in zip(axes, tables.items(), strict=True):
+            rows, graph = found.rows[part], found.parts[part].runs[0].graph
+            steps = rows.step.max()
+            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", given=styles)
             axis.set_title(f"{part}, {steps:,} steps")
             if len(graphs) > 1:
                 axis.set_title(f"{part} (rho = {graph.rho:.3f})")
                 inset = axis.inset_axes((0.38, 0.06, 0.3, 0.42))
                 draw_topology(inset, graph)
+                inset.collections[-1].set_sizes([40])  # type: ignore[attr-defined]
+                inset.margins(0.15)
                 inset.set_title("")
             out.tables[f"{name}-{part}"] = summary(table)
             out.data[f"{name}-{part}-grid"] = table

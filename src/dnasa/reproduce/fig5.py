@@ -6,7 +6,8 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.plots import LABELS, LINEAR, colours, title
+from dnasa.comparing.drawing import line_styles
+from dnasa.plots import LABELS, LINEAR, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.choosing import grid
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
@@ -54,19 +55,20 @@ def final(history: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(out: Report, name: str, history: pd.DataFrame, against: str, caption: str) -> None:
-    colour = colours(history.rule.unique())
+    styles = line_styles(history[["rule"]])
 
     def label(rule: str, eta: float) -> str:
         return f"{title(rule)}, {tuning.eta_label(eta)}"
 
-    def style(rule: str, eta: float) -> dict[str, str]:
-        return {"color": colour[rule]}
+    def style(rule: str, eta: float) -> dict[str, Any]:
+        return styles[(rule,)]
 
     with out.draw(name, len(METRICS), caption) as axes:
         for axis, metric in zip(axes, METRICS, strict=True):
             draw_lines(axis, history, metric, ["rule", "eta"], label, style, x=against)
             if metric in LINEAR:
-                axis.set_ylim(max(0.0, history[history.step > 0][metric].quantile(0.05) - 0.02), 1.0)
+                seen = history[history.step > 0][metric]
+                axis.set_ylim(max(0.0, seen.quantile(0.05) - 0.02), min(1.0, seen.max() + 0.005))
 
 
 EXPERIMENT = curves("fig5", "mnist")

@@ -100,17 +100,17 @@ def draw(out: Report, rates: pd.DataFrame, graphs: pd.DataFrame) -> None:
     steps = np.array(sorted(shown.steps.unique()))
     with out.draw("theory", 4, "D-NASA, fixed schedule, nonconvex robust regression, nothing retuned") as axes:
         for axis, (metric, label) in zip(axes, METRICS.items(), strict=False):
-            for n, same in shown.groupby("nodes"):
+            for i, (n, same) in enumerate(shown.groupby("nodes")):
                 if (same[metric] > 1e-25).all():
-                    axis.plot(same.steps, same[metric], "o-", ms=3, label=f"n = {n}")
+                    axis.plot(same.steps, same[metric], "o-", ms=3, color=f"C{i}", label=f"n = {n}")
             power = -0.5 if metric == "consensus" else -0.25
             anchor = shown[shown.steps == steps[0]][metric].max()
             axis.plot(steps, anchor * (steps / steps[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
             axis.set_xscale("log")
             finish(axis, "steps T", f"average {label}", log=True)
-        for metric, label in METRICS.items():
-            axes[3].plot(graphs.rho, drawable(graphs[metric]).clip(lower=1e-9), "o-", ms=3, label=label)
-        axes[3].legend(fontsize=9)
+        for i, (metric, label) in enumerate(METRICS.items()):
+            values = drawable(graphs[metric]).clip(lower=1e-9)
+            axes[3].plot(graphs.rho, values, "s:", ms=3, color=f"C{7 + i}", label=label)
         finish(axes[3], "rho of the graph", f"averages, n = 16, T = {graphs.steps.iloc[0]:,}", log=True)
 
 
