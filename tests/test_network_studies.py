@@ -248,6 +248,29 @@ def test_saved_rows_are_found_again_to_the_bit(tmp_path: Path) -> None:
     assert len(saved.missing(runs.assign(steps=6))) == 2
 
 
+def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+    asked = []
+
+    class Recorder:
+        side_by_side = True
+
+        def run(self, runs: experiment.Runs, todo: pd.DataFrame) -> list[pd.DataFrame]:
+            asked.append(todo)
+            return []
+
+    saved = Saved(tmp_path / "saved" / "digits.csv", networks.COLUMNS)
+    runs = experiment.Runs(5, ["dsgd", "dnasa"], {"dsgd": (0.1, 1.0)}, seeds=[0, 1])
+    saved.add(runs.table()[lambda table: table.seed == 0].assign(validation=0.5, test=0.5)[list(networks.COLUMNS)])
+    part: Any = experiment.Part("digits", [runs], Task("digits"))
+    experiment.run_part(part, Recorder(), saved, "test")  # type: ignore[arg-type]
+    assert [table[["rule", "seed"]].to_numpy().tolist() for table in asked] == [
+        [["dsgd", 1], ["dsgd", 1], ["dnasa", 1]]
+    ]
+    found = experiment.complete(part, saved)
+    assert found is not None
+    assert found.seed.unique().tolist() == [0]
+
+
 # ---------------------------------------------------------------- robustness
 
 

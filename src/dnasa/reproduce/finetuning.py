@@ -122,8 +122,9 @@ def draw(out: Report, name: str, history: pd.DataFrame) -> None:
     with out.draw(f"finetuning-{name}", len(groups), f"{name}: the first {EARLY} steps from a trained model") as axes:
         for axis, ((trained, data), same) in zip(axes, groups, strict=True):
             draw_lines(axis, same, "points", ["rule", "eta"], label, style)
-            axis.set_yscale("symlog", linthresh=0.1)
-            axis.set_ylabel("test accuracy since the start (points)")
+            axis.set_yscale("symlog", linthresh=1)
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.set_ylabel("change of test accuracy (points)")
             axis.set_title(f"{trained}, {data}")
 
 

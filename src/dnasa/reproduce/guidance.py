@@ -15,7 +15,7 @@ from dnasa.problems.custom import Custom
 from dnasa.reproduce.experiment import Experiment, Found
 from dnasa.reproduce.report import Report
 
-NODES = 10
+NODES, DIM = 10, 20
 TUNED = ("dsgd", "dsgd:constant", "dsgt", "dsgt:constant", "dasagt", "gt_nsgdm")
 UNTUNED = ("adanasa", "dnasa")
 ETAS = tuple(float(f"{10**power:.3g}") for power in np.arange(-4, 1.01, 0.5))
@@ -27,30 +27,37 @@ class Case(NamedTuple):
     make: Callable[[], Custom]
 
 
-def ill_conditioned() -> Custom:
-    """f_i(x) = (x - c_i)'H(x - c_i)/2, eigenvalues of H from 1e-4 to 1, noise 0.001."""
-    dim = 20
-    curvature = np.logspace(-4, 0, dim)
-    centers = 1 + np.random.default_rng(0).normal(size=(NODES, dim))
+def quadratic(curvature: Array, noise: Callable[[Any], Array]) -> Custom:
+    """f_i(x) = (x - c_i)'H(x - c_i)/2 with a diagonal H."""
+    centers = 1 + np.random.default_rng(0).normal(size=(NODES, DIM))
     solution = centers.mean(0)
 
     def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        return curvature * (x - centers[nodes]) + 0.001 * rngs.standard_normal(dim)
+        return curvature * (x - centers[nodes]) + noise(rngs)
 
     def evaluate(x: Array) -> dict[str, float]:
         return {"gap": curvature @ (x - solution) ** 2 / 2}
 
-    return Custom(gradient, np.zeros(dim), batched=True, evaluate=evaluate)
+    return Custom(gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
+
+
+def ill_conditioned() -> Custom:
+    """Eigenvalues from 1e-4 to 1, noise 0.001."""
+    return quadratic(np.logspace(-4, 0, DIM), lambda rngs: 0.001 * rngs.standard_normal(DIM))
+
+
+def heavy_tails() -> Custom:
+    """Noise of Student's t distribution with 1.5 degrees of freedom: no variance."""
+    return quadratic(np.ones(DIM), lambda rngs: rngs.standard_t(1.5, size=DIM))
 
 
 def absolute_values() -> Custom:
     """f_i(x) = |x|_1, which has a kink at its solution; noise 0.1."""
-    dim = 20
 
     def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        return np.sign(x) + 0.1 * rngs.standard_normal(dim)
+        return np.sign(x) + 0.1 * rngs.standard_normal(DIM)
 
-    return Custom(gradient, np.ones(dim), batched=True, evaluate=lambda x: {"gap": np.abs(x).sum()})
+    return Custom(gradient, np.ones(DIM), batched=True, evaluate=lambda x: {"gap": np.abs(x).sum()})
 
 
 def phase_retrieval() -> Custom:
@@ -73,21 +80,6 @@ def phase_retrieval() -> Custom:
     return Custom(gradient, signal + 0.5 * generator.normal(size=dim) / np.sqrt(dim), batched=True, evaluate=evaluate)
 
 
-def heavy_tails() -> Custom:
-    """f_i(x) = |x - c_i|^2 / 2 with noise of Student's t distribution with 1.5 degrees of freedom: no variance."""
-    dim = 20
-    centers = 1 + np.random.default_rng(0).normal(size=(NODES, dim))
-    solution = centers.mean(0)
-
-    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        return x - centers[nodes] + rngs.standard_t(1.5, size=dim)
-
-    def evaluate(x: Array) -> dict[str, float]:
-        return {"gap": ((x - solution) ** 2).sum() / 2}
-
-    return Custom(gradient, np.zeros(dim), batched=True, evaluate=evaluate)
-
-
 CASES = {
     "condition": Case("quadratic, condition number 1e4", "gap", ill_conditioned),
     "kink": Case("absolute values, f = |x|_1", "gap", absolute_values),
@@ -102,19 +94,10 @@ def report(found: Found) -> Report:
     There are no parts: the runs of each problem are those of `compare`, which extends the grid as it goes.
     """
     steps, seeds, etas = (200, 2, ETAS[::4]) if found.quick else (3000, 5, ETAS)
+    options: Any = {"steps": steps, "seed": range(seeds), "extend": not found.quick, "evaluate": max(1, steps // 50)}
+    graph, rules = topology.ring(NODES), (*TUNED, *UNTUNED)
     done = {
-        name: compare(
-            case.make(),
-            topology.ring(NODES),
-            (*TUNED, *UNTUNED),
-            etas,
-            steps=steps,
-            seed=range(seeds),
-            metric=case.metric,
-            extend=not found.quick,
-            evaluate=max(1, steps // 50),
-        )
-        for name, case in CASES.items()
+        name: compare(case.make(), graph, rules, etas, metric=case.metric, **options) for name, case in CASES.items()
     }
     caption = f"f(x) - f* or the distance after {steps:,} steps, ring of {NODES}, {seeds} seeds"
     out = Report("guidance", caption, found.quick)
