@@ -48,9 +48,7 @@ class Runs:
     rules: Sequence[str] = ("dnasa",)
     etas: Etas = field(default_factory=dict)  # the stepsizes of each rule that needs one
     seeds: Sequence[int] = (0,)
-    labels: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # columns that distinguish these runs from the others of the part
+    labels: Mapping[str, Any] = field(default_factory=dict)  # columns that tell these runs from others of the part
     graph: Topology = RING
     partition: str = "iid"
     evaluate: int | Sequence[int] | None = None  # by default at the last step
@@ -63,9 +61,7 @@ class Runs:
     faults: Mapping[str, Any] = field(default_factory=dict)  # arguments of `channels.faulty`
     problem: Callable[[], Problem] | None = None  # makes the problem of runs without data
     rule_makers: RuleMakers = field(default_factory=dict)  # of rules without a name
-    tuned_on: "Runs | None" = (
-        None  # take the stepsizes with the best test accuracy of these runs; each rule is run alone
-    )
+    tuned_on: "Runs | None" = None  # take the stepsizes that are best in these runs; each rule is run alone
     start_from: "Runs | None" = None  # start from the model that these runs end with
     last_layer: bool = False  # train only the last layer and all biases of that model
 

@@ -73,25 +73,16 @@ def slopes(rates: pd.DataFrame) -> pd.DataFrame:
     rows = []
     longest = rates.steps.max()
     for graph, runs in rates.groupby("graph", sort=False):
-        late = runs[runs.steps >= np.sqrt(runs.steps.min() * longest)]
-        for metric, theory_T, theory_n in (("grad_norm", "-1/4", "-1/4"), ("tracking", "-1/4", "-1/4")):
-            in_T = [slope(same.steps, same[metric]) for _, same in late.groupby("nodes")]
-            last = runs[runs.steps == longest]
-            rows.append(
-                {
-                    "graph": graph,
-                    "average of": METRICS[metric],
-                    "slope T": np.nanmean(in_T),
-                    "theory T": theory_T,
-                    "slope n": slope(last.nodes, last[metric]),
-                    "theory n": theory_n,
-                    "slope nT": slope(late.nodes * late.steps, late[metric]),
-                }
-            )
-        spread = late[late.consensus > 1e-25]
-        if len(spread):
-            in_T = [slope(same.steps, same.consensus) for _, same in spread.groupby("nodes")]
-            rows.append({"graph": graph, "average of": "consensus", "slope T": np.nanmean(in_T), "theory T": "<= -1/2"})
+        late, last = runs[runs.steps >= np.sqrt(runs.steps.min() * longest)], runs[runs.steps == longest]
+        for metric, name in METRICS.items():
+            known = late[late[metric] > 1e-25]
+            in_T = [slope(same.steps, same[metric]) for _, same in known.groupby("nodes")]
+            row = {"graph": graph, "average of": name, "slope T": np.nanmean(in_T) if in_T else np.nan}
+            if metric == "consensus":
+                rows += [row | {"theory T": "<= -1/2"}] * bool(in_T)
+                continue
+            row |= {"theory T": "-1/4", "slope n": slope(last.nodes, last[metric]), "theory n": "-1/4"}
+            rows.append(row | {"slope nT": slope(late.nodes * late.steps, late[metric])})
     return pd.DataFrame(rows)
 
 
