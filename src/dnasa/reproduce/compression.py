@@ -15,7 +15,7 @@ from dnasa.comparing import tuning
 from dnasa.plots import finish, title
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly, seeds_text
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task
 from dnasa.reproduce.report import Report
 
@@ -84,7 +84,7 @@ def report(found: Found) -> Report:
     for name, table in found.rows.items():
         task = found.parts[name].task
         others = [how for how in table.compress.unique() if ",gamma=" in how]
-        out.findings.append(f"{name}: {table.seed.nunique()} seeds, {task.different}, {task.steps:,} steps.")
+        out.findings.append(f"{name}: {seeds_text(table)}, {task.different}, {task.steps:,} steps.")
         out.findings += findings(name, table, bool(others))
         out.tables[f"compression-{name}"] = summary(table, [PLAIN, *COMPRESSIONS])
         if others:

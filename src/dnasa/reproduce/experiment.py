@@ -89,6 +89,11 @@ class Part(NamedTuple):
         return pd.concat([runs.table() for runs in self.runs], ignore_index=True)
 
 
+def seeds_text(rows: pd.DataFrame) -> str:
+    count = rows.seed.nunique()
+    return f"{count} seed{'s' * (count > 1)}"
+
+
 class Found(NamedTuple):
     """What a report is made of: the parts with results, and their rows for the seeds that are complete."""
 
@@ -102,8 +107,7 @@ class Found(NamedTuple):
 
     @property
     def seeds(self) -> str:
-        count = self.table.seed.nunique() if self.rows else 0
-        return f"{count} seed{'s' * (count != 1)}"
+        return seeds_text(self.table) if self.rows else ""
 
     @property
     def last_step(self) -> int:
