@@ -270,7 +270,7 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --problem spike --steps 2 --trace .", "Cannot write the trace"),
         ("reproduce fig1 --device cuda", "runs on the CPU"),
         ("reproduce fig1 --only a9a", "fig1 has no parts"),
-        ("reproduce networks --only a9a/rng", "There is no part 'a9a/rng'"),
+        ("reproduce networks --only a9a/rng", "Unknown part 'a9a/rng'"),
         ("reproduce robustness --only a9a", "Unknown part 'a9a'"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),

@@ -1,6 +1,5 @@
 """The commands."""
 
-import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -155,18 +154,15 @@ def reproduce(
     """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
     from dnasa import reproduce as experiments
 
-    module = experiments.figure(figure)
+    experiment = experiments.figure(figure)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
-    known = inspect.signature(module.run).parameters
-    if device is not None and "device" not in known:
+    if device is not None and not experiment.on_gpu:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")
-    if only is not None and "only" not in known:
+    if only is not None and not experiment.selectable:
         raise InputError(f"{figure} has no parts: leave --only out.")
-    given = {"quick": quick, "only": only, "folder": out}
-    if "device" in known:
-        given["device"] = device or inputs.best_device()
-    report = module.run(**{name: value for name, value in given.items() if name in known})
+    chosen = device or (inputs.best_device() if experiment.on_gpu else "cpu")
+    report = experiment.run(quick, device=chosen, folder=out, only=only)
     for name, table in report.tables.items():
         console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
     for line in report.findings:
