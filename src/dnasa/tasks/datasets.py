@@ -129,8 +129,11 @@ def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
     elif made:
         own = [made.target_values(data.labels[shard, 0]) for shard in shards]
         columns = {"mean target": [float(y.mean()) for y in own], "deviation": [float(y.std()) for y in own]}
-    nodes = {"site": [site.name for site in data.sites]} if data.sites else {"node": range(len(shards))}
-    return pd.DataFrame({**nodes, **columns, "total": [len(shard) for shard in shards]})
+    return pd.DataFrame({**_names(data, shards), **columns, "total": [len(shard) for shard in shards]})
+
+
+def _names(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[str] | range]:
+    return {"site": [site.name for site in data.sites]} if data.sites else {"node": range(len(shards))}
 
 
 def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
