@@ -397,10 +397,10 @@ def test_a_silent_process_is_late_and_a_slow_one_is_not() -> None:
     began = time.monotonic() - 100
     monitor._beat()
     with pytest.warns(UserWarning, match=r"waited 50 s; the others are running: rank 1 was last in step 4"):
-        assert monitor.check(began, 50) == []
+        assert monitor.lost(began, 50) == []
     board.alive, monitor.heard[1] = False, began
     monitor._beat()
-    assert monitor.check(began, 50) == [1]
+    assert monitor.lost(began, 50) == [1]
     monitor.close()
 
 
@@ -423,7 +423,7 @@ def test_who_is_silent_is_named_while_the_others_run() -> None:
         r"waited 8 s; nothing is heard from rank 2, which was last in step 4; the others are running: rank 1 was last"
     )
     with pytest.warns(UserWarning, match=words):
-        assert monitor.check(time.monotonic() - 9, 8) == []
+        assert monitor.lost(time.monotonic() - 9, 8) == []
     monitor.close()
 
 

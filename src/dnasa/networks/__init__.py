@@ -136,7 +136,7 @@ def _over_mpi(topology: Any, rounds: int, timeout: float, channel: Channel | Non
         prepare_to_survive(timeout)
     from dnasa.networks import mpi
 
-    return mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)
+    return mpi.connect(_graph(topology, mpi.world_size), rounds, timeout, channel, survive)
 
 
 def _over_torch(
@@ -157,7 +157,7 @@ def _over_torch(
     if site is not None:
         members = sites.find_sites(site, timeout)
         return sites.connect(_graph(topology, lambda: len(members)), members, timeout, rounds, channel)
-    graph = _graph(topology, lambda: torchdist.processes(timeout, device))
+    graph = _graph(topology, lambda: torchdist.world_size(timeout, device))
     return torchdist.connect(graph, rounds, timeout, device, channel)
 
 
