@@ -156,7 +156,7 @@ def compressed(engine: str) -> None:
     """The bytes of all buffers given to the send calls, in all processes, against the history's, for every compression."""
     import test_compression as tests
 
-    transport: Any = type(connect(tests.GRAPH, engine).at(0).transport)  # type: ignore[misc, attr-defined]
+    transport: Any = type(connect(tests.GRAPH, engine).at(0).transport)  # type: ignore[misc, union-attr]
     start = transport.start
     sent: list[int] = []
 

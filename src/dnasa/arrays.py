@@ -85,13 +85,13 @@ def stack(arrays: Sequence[Array]) -> Array:
     return torch.stack(list(arrays))
 
 
-def concatenate(arrays: Sequence[Array]) -> Array:
-    """One array of several, along their first axis."""
+def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """One array of several, along this axis."""
     if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays)
+        return np.concatenate(arrays, axis)
     import torch
 
-    return torch.cat(list(arrays))
+    return torch.cat(list(arrays), axis)
 
 
 def _where(condition: Array, a: Array, b: Array) -> Array:

@@ -122,21 +122,15 @@ def connect(
 
         return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
     if engine == "mpi":
-        network = _over_mpi(topology, rounds, timeout, channel, survive)
+        if survive:
+            prepare_to_survive(timeout)
+        from dnasa.networks import mpi
+
+        network = mpi.connect(_graph(topology, mpi.world_size), rounds, timeout, channel, survive)
     else:
-        with needed_by("The engine torch"):
-            import torch.distributed  # noqa: F401
         network = _over_torch(topology, rounds, timeout, device, channel, survive, site, join)
     _exit_together(engine)
     return network
-
-
-def _over_mpi(topology: Any, rounds: int, timeout: float, channel: Channel | None, survive: bool) -> Network:
-    if survive:
-        prepare_to_survive(timeout)
-    from dnasa.networks import mpi
-
-    return mpi.connect(_graph(topology, mpi.world_size), rounds, timeout, channel, survive)
 
 
 def _over_torch(
@@ -149,8 +143,8 @@ def _over_torch(
     site: Any,
     join: str | None,
 ) -> Network:
-    from dnasa.networks import elastic, sites, torchdist
-
+    with needed_by("The engine torch"):
+        from dnasa.networks import elastic, sites, torchdist
     if join or survive:
         graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]))
         return elastic.connect(graph, join, rounds, timeout, channel)

@@ -7,14 +7,14 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from dnasa.core import Channel, InputError, Membership, Network, ProcessLost, RunError
+from dnasa.core import Channel, InputError, Membership, Network, ProcessLost
 from dnasa.networks import processes
 from dnasa.networks.members import Members
 from dnasa.networks.rendezvous import POLL, find_store, open_store
@@ -104,10 +104,12 @@ def start_thread(work: Callable[[], object]) -> None:
 class ElasticTransport(GlooTransport):
     """Messages between the members of one epoch."""
 
+    error = ProcessLost
+
     def __init__(self, members: Members, group: ProcessGroupGloo | None, number: int):
         nodes = [range(member.node, member.node + 1) for member in members.list]
         super().__init__(group, members.rank, nodes, members.timeout, members.monitor, number)
-        self.node, self.monitor = members.me.node, members.monitor
+        self.monitor = members.monitor
         self.tag = f"epoch {members.epoch} network {number}"
 
     def next_call(self) -> str:
@@ -119,16 +121,9 @@ class ElasticTransport(GlooTransport):
             time.sleep(self.monitor.interval / 5)
             return bool(self.monitor.others_call(self.tag))
 
-        self._check()
-        self.monitor.wait(is_known, self.timeout, self._lost)
+        self.check()
+        self.wait_until(is_known)
         return self.monitor.others_call(self.tag)
-
-    def _lost(self, ranks: list[int]) -> RunError:
-        nodes = ", ".join(str(self.nodes[rank][0]) for rank in ranks)
-        return ProcessLost(f"No answer from node {nodes} for {self.timeout:g} s.")
-
-    def _failed(self, peers: Sequence[int], why: str) -> RunError:
-        return ProcessLost(f"Node {self.node} lost a process: {why}.")
 
 
 @dataclass

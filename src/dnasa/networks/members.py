@@ -82,7 +82,7 @@ class Members:
             for node in nodes:
                 mine, before = self.me._replace(node=node), self._get(f"holder {node}")
                 holder = parsed(before, self._member)
-                if holder and not self._gone(holder) and not self._left_behind(holder):
+                if holder and not self._gone(holder) and not self.store.check([f"left {holder.name}"]):
                     continue
                 if self.store.compare_set(f"holder {node}", before, json.dumps(mine)) == json.dumps(mine).encode():
                     return mine
@@ -96,17 +96,12 @@ class Members:
     def _holds_node(self, member: Member) -> bool:
         return self._read(f"holder {member.node}") == member and (member == self.me or not self._gone(member))
 
-    def _left_behind(self, member: Member) -> bool:
-        return self.store.check([f"left {member.name}"])
-
     def _gone(self, member: Member) -> bool:
         """Whether its socket is closed. That of a process that hangs, or cannot be reached, is not."""
         try:
             socket.create_connection((member.host, member.port), timeout=1).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
         return False
 
     # ------------------------------------------------------------ epochs
@@ -128,6 +123,10 @@ class Members:
 
     def _read(self, key: str) -> Member | None:
         return parsed(self._get(key), self._member)
+
+    def _came(self, epoch: int) -> list[Member | None]:
+        """Who is here for that epoch, by node."""
+        return [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
 
     def _closed(self, epoch: int) -> list[Member]:
         """The list of that epoch, empty if it is still open."""
@@ -154,7 +153,7 @@ class Members:
     def begin(self) -> None:
         """The first epoch: all nodes have a process."""
         self._come(1)
-        self._wait(1, lambda: all(self._read(f"1 here {node}") for node in range(self.nodes)), "start")
+        self._wait(1, lambda: all(self._came(1)), "start")
 
     def meet(self) -> None:
         """The next epoch, of the members that are left and those that want to join."""
@@ -188,11 +187,14 @@ class Members:
         began, warned, key = time.monotonic(), False, f"{epoch} members"
         while not (closed := self._list(before := self._get(key))):
             if complete():
-                here = [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
-                present = [m for m in here if m is not None and self._holds_node(m)]
+                present = [member for member in self._came(epoch) if member and self._holds_node(member)]
                 self.store.compare_set(key, before, json.dumps(present))
             elif not warned and time.monotonic() > began + self.timeout:
-                warned = self._warn(epoch, what)
+                warned = True
+                missing = [node for node, member in enumerate(self._came(epoch)) if member is None]
+                warnings.warn(
+                    f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2
+                )
             else:
                 time.sleep(POLL)
         if self.me not in closed:
@@ -200,11 +202,6 @@ class Members:
                 f"Node {self.me.node} was left behind: it was silent for {self.timeout:g} s. Start it again to join."
             )
         self._enter(epoch, closed)
-
-    def _warn(self, epoch: int, what: str) -> bool:
-        missing = [node for node in range(self.nodes) if not self._read(f"{epoch} here {node}")]
-        warnings.warn(f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2)
-        return True
 
     def _enter(self, epoch: int, members: list[Member]) -> None:
         previous, before = self._monitor, self.list
@@ -238,6 +235,9 @@ class MembersMonitor(Monitor):
     def fail(self, reason: str) -> None:
         """The others go on without this process."""
 
+    def diagnose(self) -> None:
+        """A loss needs no reason: the others go on."""
+
     def end(self) -> None:
         """The others go on without this process."""
         self.ended = True
@@ -248,7 +248,7 @@ class MembersMonitor(Monitor):
         return all(self._has_ended(rank) or self.silent(rank, self.members.timeout) for rank in others)
 
     def others_ahead(self) -> bool:
-        """Whether another process is in a call that this one has not done."""
+        """Whether another process is in a call that this one has not made."""
         return any(self.others_call(network) for network in self.counts)
 
     def others_call(self, network: str) -> str:

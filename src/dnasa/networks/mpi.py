@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunErro
 from dnasa.networks import processes
 from dnasa.networks.liveness import Heartbeat, HostProcess, Liveness, this_process
 from dnasa.networks.monitor import Monitor
-from dnasa.networks.transport import Message, gather_texts, no_answer
+from dnasa.networks.transport import Message, ProcessTransport
 from dnasa.topology import Changing, Topology
 
 try:
@@ -116,75 +116,63 @@ class MessageBoard:
         return self.reports
 
 
-class Pending(NamedTuple):
-    """Persistent requests, and the buffers they hold on to."""
-
-    requests: list[Any]
-    buffers: Any
-
-
-class MPITransport:
+class MPITransport(ProcessTransport):
     """Messages between the processes of a communicator; a lost one ends the run."""
 
     carries_cuda = False
-    error: type[RunError] = RunError  # what an error of MPI becomes
 
     def __init__(self, link: Link, nodes: Sequence[range], timeout: float, liveness: Liveness | None = None):
-        self.link, self.nodes, self.timeout = link, nodes, timeout
-        self.comm, self.tag, self.rank = link.comm, next(link.tags), link.comm.rank
-        self.pending: dict[tuple[int, int], Pending] = {}
-        self.liveness = liveness or Liveness()  # nobody reports before all have connected
+        super().__init__(link.comm.rank, nodes, timeout, liveness or Liveness())  # nobody reports before all have come
+        self.link, self.comm, self.tag = link, link.comm, next(link.tags)
+        self.requests: dict[tuple[int, int], tuple[list[Any], object]] = {}  # by buffers, which they hold on to
         self.processes = self._gather_processes()
         self.liveness = liveness or link.liveness
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[Any]:
         """The buffers are the same from step to step, so their requests are made once and started again."""
         key = (id(receives), id(sends))
-        if key not in self.pending:
+        if key not in self.requests:
             requests = [self.comm.Recv_init(as_numpy(buffer), peer, self.tag) for peer, buffer in receives]
             requests += [self.comm.Send_init(as_numpy(buffer), peer, self.tag) for peer, buffer in sends]
-            self.pending[key] = Pending(requests, (receives, sends))
-        pending = self.pending[key]
-        self._call(MPI.Prequest.Startall, pending.requests)
-        return pending
+            self.requests[key] = requests, (receives, sends)
+        requests, _ = self.requests[key]
+        self._call(MPI.Prequest.Startall, requests)
+        return requests
 
-    def finish(self, pending: Pending) -> None:
-        self._wait(pending.requests)
+    def finish(self, pending: list[Any]) -> None:
+        self._wait(pending)
         self.link.exchanged = True
 
     def sum(self, buffer: Array) -> Array:
         self._wait([self._call(self.comm.Iallreduce, MPI.IN_PLACE, as_numpy(buffer))])
         return buffer
 
-    def allgather_text(self, text: str) -> list[str]:
-        return gather_texts(text, self._gather)
-
     def _gather(self, own: np.ndarray) -> np.ndarray:
         everyone = np.empty((self.comm.size, own.size), own.dtype)
         self._wait([self._call(self.comm.Iallgather, own, everyone)])
         return everyone
 
-    def duplicate(self) -> "MPITransport":
-        return MPITransport(self.link, self.nodes, self.timeout)
+    def duplicate(self) -> Self:
+        return type(self)(self.link, self.nodes, self.timeout)
 
     def _wait(self, requests: list[Any]) -> None:
         def done() -> bool:
             yield_processor()  # where processes share a core, the others then have sent
             return self._call(MPI.Request.Testall, requests)
 
-        self.liveness.wait(done, self.timeout, self._no_answer)
+        self.wait_until(done)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A process that died or hangs shows as an error of MPI."""
         try:
             return function(*arguments)
         except MPI.Exception as error:
-            raise self.error(f"Rank {self.rank} cannot reach the others: {error}.") from error
+            raise self._no_answer([], error) from error
 
-    def _no_answer(self, ranks: list[int]) -> RunError:
-        return no_answer(self._dead() or ranks, self.nodes, f"nothing came for {self.timeout:g} s")
+    def _lost(self, ranks: list[int]) -> RunError:
+        return super()._lost(self._dead() or ranks)
 
     def _gather_processes(self) -> list[HostProcess]:
         own = str(this_process(MPI.Get_processor_name()))
@@ -219,9 +207,6 @@ class SurvivingTransport(MPITransport):
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         self.heartbeat.end_if_silent()
         return super()._call(function, *arguments)
-
-    def duplicate(self) -> "SurvivingTransport":
-        return SurvivingTransport(self.link, self.nodes, self.timeout)
 
     def shrink(self) -> "SurvivingTransport":
         """All remaining processes agree on who they are."""

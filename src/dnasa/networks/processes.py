@@ -201,23 +201,19 @@ Adder = Callable[[Array, Array], None]
 
 def adder(block: Any) -> Adder:
     """A function that adds the product of this block of W and a part to a total; it may overwrite the part."""
-    if block.shape == (1, 1):
-        factor = float(block[0, 0])
-        return lambda total, part: _add_scaled(total, part, factor)
-    multiply = product(dense_if_small(block))
+    single = block.shape == (1, 1)
+    factor, multiply = float(block[0, 0]) if single else 1.0, product(dense_if_small(block))
 
     def add(total: Array, part: Array) -> None:
-        total += multiply((part,))[0]
+        if not single:
+            total += multiply((part,))[0]
+        elif isinstance(part, np.ndarray):  # without a further array
+            part *= factor
+            total += part
+        else:
+            total.add_(part, alpha=factor)
 
     return add
-
-
-def _add_scaled(total: Array, part: Array, factor: float) -> None:
-    if isinstance(part, np.ndarray):
-        part *= factor
-        total += part
-    else:
-        total.add_(part, alpha=factor)
 
 
 def decoded(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] | None) -> list[Array]:

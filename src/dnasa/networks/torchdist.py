@@ -8,10 +8,8 @@ import os
 import queue
 import sys
 import threading
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +21,7 @@ from dnasa.core import Array, Channel, InputError, Network, RunError
 from dnasa.networks import processes
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.monitor import INTERVAL, Monitor, StoreBoard
-from dnasa.networks.transport import Message, gather_texts, no_answer
+from dnasa.networks.transport import Message, ProcessTransport
 from dnasa.topology import Changing, Topology
 
 UNLIMITED = datetime.timedelta(days=365)  # how long gloo waits: the monitor decides when a process is lost
@@ -100,7 +98,7 @@ def exit_together(monitor: Monitor) -> None:
         return
     try:
         work = dist.all_reduce(torch.zeros(1), async_op=True)
-        Waiter().wait(work, monitor, LONGEST_EXIT, lambda lost: RunError("The others do not exit"))
+        Waiter().wait(work, lambda done: monitor.wait(done, LONGEST_EXIT, lambda _: RunError("The others do not exit")))
     except (InputError, RuntimeError) as error:
         print(f"Error: {first_line(error)}.", file=sys.stderr, flush=True)
         os._exit(1)
@@ -135,8 +133,8 @@ class Waiter:
             self.unfinished.discard(result)
             result.put(error)
 
-    def wait(self, work: Any, liveness: Liveness, timeout: float, error: Callable[[list[int]], RunError]) -> None:
-        """Until this work of a process group is done, unless processes are lost; raises the error of the work."""
+    def wait(self, work: Any, wait_until: Callable[[Callable[[], bool]], None]) -> None:
+        """Until this work of a process group is done; raises its error."""
         result: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
         self.unfinished.add(result)
         self.works.put((work, result))
@@ -150,80 +148,65 @@ class Waiter:
                 raise failure
             return True
 
-        liveness.wait(done, timeout, error)
+        wait_until(done)
 
 
-class GlooTransport(ABC):
+Pending = list[tuple[list[int], Callable[..., object]]]  # the other processes, and a function that waits
+
+
+class GlooTransport(ProcessTransport):
     """Messages over a process group of gloo, or none for a process alone."""
 
     carries_cuda = False
 
     def __init__(self, group: Any, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness, number: int):
-        self.group, self.rank, self.nodes, self.timeout, self.liveness = group, rank, nodes, timeout, liveness
-        self.number = number  # of the network, which its messages carry
+        super().__init__(rank, nodes, timeout, liveness)
+        self.group, self.number, self.waiter = group, number, Waiter()
         self.tag = str(number)
         self.ranks: Sequence[int] = range(len(nodes))  # in the group, of the processes that exchange messages
-        self.waiter = Waiter()
 
-    @abstractmethod
-    def _lost(self, ranks: list[int]) -> RunError:
-        """For processes that were lost."""
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+        self.check()
+        calls = [(self.group.recv, *message) for message in receives]
+        calls += [(self.group.send, *message) for message in sends]
+        with self._errors([peer for _, peer, _ in calls]):
+            works = [(peer, call([as_tensor(buffer)], self.ranks[peer], self.number)) for call, peer, buffer in calls]
+        return [([peer], partial(self._wait, work)) for peer, work in works]
 
-    @abstractmethod
-    def _failed(self, peers: Sequence[int], why: str) -> RunError:
-        """For an error of the process group, in messages with these processes."""
-
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[list[int], Any]]:
-        self._check()
-        with self._errors([peer for peer, _ in (*receives, *sends)]):
-            works = [
-                ([peer], self.group.recv([as_tensor(buffer)], self.ranks[peer], self.number))
-                for peer, buffer in receives
-            ]
-            works += [
-                ([peer], self.group.send([as_tensor(buffer)], self.ranks[peer], self.number)) for peer, buffer in sends
-            ]
-            return works
-
-    def finish(self, pending: list[tuple[list[int], Any]]) -> None:
-        for peers, work in pending:
+    def finish(self, pending: Pending) -> None:
+        for peers, wait in pending:
             with self._errors(peers):
-                self._wait(work)
+                wait()
 
     def _wait(self, work: Any) -> None:
-        self.waiter.wait(work, self.liveness, self.timeout, self._lost)
+        self.waiter.wait(work, self.wait_until)
 
     def sum(self, buffer: Array) -> Array:
         self._collective(lambda: self.group.allreduce([as_tensor(buffer)], unlimited(AllreduceOptions())))
         return buffer
 
-    def allgather_text(self, text: str) -> list[str]:
-        return gather_texts(text, self._gather)
-
-    def _gather(self, array: np.ndarray) -> np.ndarray:
-        own = torch.from_numpy(array)
-        everyone = [own.clone() for _ in range(1 if self.group is None else self.group.size())]
-        self._collective(lambda: self.group.allgather([everyone], [own], unlimited(AllgatherOptions())))
-        return torch.stack(everyone).numpy()
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        row = torch.from_numpy(own)
+        rows = [row.clone() for _ in range(1 if self.group is None else self.group.size())]
+        self._collective(lambda: self.group.allgather([rows], [row], unlimited(AllgatherOptions())))
+        return torch.stack(rows).numpy()
 
     def _collective(self, start: Callable[[], Any]) -> None:
-        self._check()
+        self.check()
         if self.group is not None:
             with self._errors([]):
                 self._wait(start())
 
-    def _check(self) -> None:
-        self.liveness.check(time.monotonic(), self.timeout, self._lost)
-
     @contextlib.contextmanager
     def _errors(self, peers: Sequence[int]) -> Iterator[None]:
-        """Translates errors of torch; our own stay what they are."""
+        """An error of torch becomes ours."""
         try:
             yield
         except RunError:
             raise
         except RuntimeError as error:
-            raise self._failed(peers, first_line(error)) from error
+            self.liveness.diagnose()
+            raise self._no_answer(peers, first_line(error)) from error
 
 
 TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
@@ -245,26 +228,18 @@ class TorchTransport(GlooTransport):
         self.carries_cuda = "nccl" in backends
         self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[list[int], Any]]:
-        if not self.carries_cuda or not any(buffer.is_cuda for _, buffer in (*receives, *sends)):
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+        if not self.carries_cuda or not any(is_cuda(buffer) for _, buffer in (*receives, *sends)):
             return super().start(receives, sends)
         calls = [(dist.irecv, *message) for message in receives] + [(dist.isend, *message) for message in sends]
         with self._errors([peer for _, peer, _ in calls]):
             works = dist.batch_isend_irecv(
                 [dist.P2POp(call, buffer, self.ranks[peer], self.gpu_group) for call, peer, buffer in calls]
             )
-            return [([], work) for work in works]
-
-    def finish(self, pending: list[tuple[list[int], Any]]) -> None:
-        for peers, work in pending:
-            with self._errors(peers):
-                if peers:
-                    self._wait(work)
-                else:
-                    work.wait()  # on the GPU: a wait of NCCL that is given up ends the process group
+        return [([], work.wait) for work in works]  # giving up a wait of NCCL would end the process group
 
     def sum(self, buffer: Array) -> Array:
-        if not as_tensor(buffer).is_cuda:
+        if not is_cuda(buffer):
             return super().sum(buffer)
         with self._errors([]):
             self.group.allreduce([buffer]).wait()
@@ -274,22 +249,18 @@ class TorchTransport(GlooTransport):
         return TorchTransport(self.nodes, self.timeout)
 
     def _lost(self, ranks: list[int]) -> RunError:
-        why = f"nothing came for {self.timeout:g} s"
-        peers = [self.ranks.index(rank) for rank in ranks if rank in self.ranks]
-        return no_answer(peers, self.nodes, why) if peers else RunError(f"No answer from rank {ranks[0]}: {why}.")
-
-    def _failed(self, peers: Sequence[int], why: str) -> RunError:
-        self.liveness.diagnose()
-        return (
-            no_answer(peers, self.nodes, why)
-            if peers
-            else RunError(f"Rank {self.rank} cannot reach the others: {why}.")
-        )
+        if all(rank in self.ranks for rank in ranks):
+            return super()._lost([self.ranks.index(rank) for rank in ranks])
+        return RunError(f"No answer from rank {ranks[0]}: nothing came for {self.timeout:g} s.")
 
 
 def unlimited(options: Any) -> Any:
     options.timeout = UNLIMITED
     return options
+
+
+def is_cuda(buffer: Array) -> bool:
+    return getattr(buffer, "is_cuda", False)
 
 
 def as_tensor(buffer: Array) -> torch.Tensor:

@@ -1,5 +1,7 @@
-"""What carries messages between processes, and what all transports need for it."""
+"""What carries messages between processes."""
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,15 +57,36 @@ class SupportsShrink(Protocol):
     def shrink(self) -> Transport: ...
 
 
-def no_answer(ranks: Sequence[int], nodes: Sequence[range], why: str) -> RunError:
-    """Names the processes that did not answer, and their nodes."""
-    names = ", ".join(f"rank {rank} ({named(nodes[rank])})" for rank in sorted(set(ranks)))
-    return RunError(f"No answer from {names}: {why}.")
+class ProcessTransport(ABC):
+    """How the transports over MPI and torch wait for other processes, and what they raise when some are lost."""
 
+    error: type[RunError] = RunError
 
-def gather_texts(text: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[str]:
-    """All processes' texts, by a function that gathers arrays of equal size as rows."""
-    data = np.frombuffer(text.encode(), np.uint8)
-    lengths = gather(np.array([data.size])).ravel()
-    rows = gather(np.pad(data, (0, lengths.max() - data.size)))
-    return [row[:length].tobytes().decode() for row, length in zip(rows, lengths, strict=True)]
+    def __init__(self, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness):
+        self.rank, self.nodes, self.timeout, self.liveness = rank, nodes, timeout, liveness
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        self.liveness.wait(done, self.timeout, self._lost)
+
+    def check(self) -> None:
+        """Before a wait: raise what is known to be wrong already."""
+        self.liveness.check(time.monotonic(), self.timeout, self._lost)
+
+    def _lost(self, ranks: list[int]) -> RunError:
+        return self._no_answer(ranks, f"nothing came for {self.timeout:g} s")
+
+    def _no_answer(self, ranks: Sequence[int], why: object) -> RunError:
+        """Names these processes and their nodes; none where it is not known which."""
+        names = ", ".join(f"rank {rank} ({named(self.nodes[rank])})" for rank in sorted(set(ranks)))
+        return self.error(f"No answer from {names}: {why}." if names else f"Rank {self.rank} lost the others: {why}.")
+
+    def allgather_text(self, text: str) -> list[str]:
+        """All processes' texts."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        lengths = self._gather(np.array([data.size])).ravel()
+        rows = self._gather(np.pad(data, (0, lengths.max() - data.size)))
+        return [row[:length].tobytes().decode() for row, length in zip(rows, lengths, strict=True)]
+
+    @abstractmethod
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        """All processes' arrays, of equal size, as rows."""
