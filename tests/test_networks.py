@@ -107,7 +107,8 @@ def test_no_rounds_are_refused() -> None:
 class Plain:
     """What every transport has, and no more."""
 
-    rank, nodes, carries_cuda, tag, liveness = 0, [range(3)], False, 0, Liveness()
+    rank, carries_cuda, tag, liveness = 0, False, 0, Liveness()
+    nodes: Sequence[range] = [range(3)]
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> None: ...
 

@@ -67,7 +67,6 @@ class Monitor(ThreadedLiveness):
         self.beats, self.failure, self.ended = 0, "", False
         self.problem: Exception | None = None
         self.reports: list[Report | None] = [None] * size
-        self.heard = [time.monotonic()] * size
         self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
         self.lock, self.sharing = threading.Lock(), threading.Lock()
@@ -98,11 +97,10 @@ class Monitor(ThreadedLiveness):
     def lost(self, began: float, timeout: float) -> list[int]:
         """The processes that were silent for the timeout; raises the problem, if there is one."""
         self._raise_problem()
-        now = time.monotonic()
-        if now - began <= timeout:
+        if time.monotonic() <= began + timeout:
             return []
-        others = [rank for rank in range(len(self.heard)) if rank != self.rank and not self._has_ended(rank)]
-        lost = [rank for rank in others if now - max(began, self.heard[rank]) > timeout]
+        others = [rank for rank in range(len(self.reports)) if rank != self.rank and not self._has_ended(rank)]
+        lost = [rank for rank in others if self.silent(rank, timeout)]
         if not lost and not self.warned:
             self.warned = True
             warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; {self._described(others)}.", stacklevel=2)
@@ -149,7 +147,7 @@ class Monitor(ThreadedLiveness):
         for rank, report in enumerate(map(Report.parse, texts)):
             self.quiet[rank] += 1
             if rank != self.rank and report is not None and report != self.reports[rank]:
-                self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), report, 0
+                self.reports[rank], self.quiet[rank] = report, 0
 
     def _find_problem(self, calls: dict[str, str]) -> Exception | None:
         others = {rank: report for rank, report in enumerate(self.reports) if report}
