@@ -21,8 +21,8 @@ from dnasa import topology
 from dnasa.core import Messages, Network
 from dnasa.data import from_arrays
 from dnasa.networks import mpi
-from dnasa.networks.buffers import make_buffers
-from dnasa.networks.processes import ProcessExchange, blocks
+from dnasa.networks.buffers import Buffers
+from dnasa.networks.processes import Multiplier
 from dnasa.tasks.tasks import classification
 
 NODES, ARRAYS, DIM, ROUNDS, BLOCK = 8, 3, 8066, 300, 20
@@ -45,12 +45,10 @@ def bare(comm: MPI.Comm, peers: Sequence[int], arrays: Messages = ()) -> Work:
     return exchange
 
 
-def communication(exchange: ProcessExchange, arrays: Messages) -> Work:
+def communication(multiplier: Multiplier, arrays: Messages) -> Work:
     """The messages of one exchange, packed and sent, without the weighted sums."""
-    plan, transport = exchange.at(0).plan, exchange.transport
-    sources = [(source.peer, len(source.columns)) for source in plan.sources]
-    targets = [(target.peer, target.rows) for target in plan.targets]
-    buffers = make_buffers(arrays, sources, targets, transport.carries_cuda)
+    transport = multiplier.transport
+    buffers = Buffers(arrays, multiplier.routes, transport.carries_cuda)
 
     def send_and_receive() -> None:
         buffers.fill(arrays)
@@ -87,13 +85,14 @@ def whole_step(network: Network, shape: tuple[int, ...], classes: int) -> Work:
     return step
 
 
-def exchanges(comm: MPI.Comm, exchange: ProcessExchange) -> list[str]:
+def exchanges(comm: MPI.Comm, network: Network) -> list[str]:
     arrays = tuple(np.ones((1, DIM), np.float32) for _ in range(ARRAYS))
-    peers, network = exchange.topology.neighbours(comm.rank), exchange.network()
+    peers, multiplier = network.topology.neighbours(comm.rank), network.at(0)  # type: ignore[misc]
+    assert isinstance(multiplier, Multiplier)
     works = (
         bare(comm, peers),
         bare(comm, peers, arrays),
-        communication(exchange, arrays),
+        communication(multiplier, arrays),
         lambda: network.multiply(arrays, 0),
     )
     floor, packed, ours, weighted = interleaved(comm, *works)
@@ -113,13 +112,12 @@ def whole_steps(comm: MPI.Comm, network: Network) -> str:
 
 def main() -> None:
     comm = MPI.COMM_WORLD
-    transport = mpi.Transport(mpi.link_of(comm), 30.0, blocks(NODES, comm.size), heartbeat=None)
-    exchange = ProcessExchange(topology.ring(NODES), transport)
+    network = mpi.connect(topology.ring(NODES))
     lines = [f"{comm.size} processes, {NODES} nodes"]
     if comm.size == NODES:
-        lines += exchanges(comm, exchange)
+        lines += exchanges(comm, network)
     if "--step" in sys.argv:
-        lines.append(whole_steps(comm, exchange.network()))
+        lines.append(whole_steps(comm, network))
     if comm.rank == 0:
         print("\n".join(lines))
 

@@ -112,14 +112,13 @@ def record_transports(network: Network) -> list[Any]:
 
     at: Any = network.at
     transports = [at.__self__.transport]
-    original = mpi.Transport.shrink
+    original = mpi.SurvivingTransport.shrink
 
     def shrink(self: Any) -> Any:
-        alive, left = original(self)
-        transports.append(left)
-        return alive, left
+        transports.append(original(self))
+        return transports[-1]
 
-    mpi.Transport.shrink = shrink  # type: ignore[method-assign]
+    mpi.SurvivingTransport.shrink = shrink  # type: ignore[method-assign]
     return transports
 
 
@@ -140,7 +139,7 @@ def kill_in_recovery(rng: np.random.Generator) -> None:
     """End this process shortly after it has begun to recover, or when the new communicator has been made."""
     from dnasa.networks import mpi
 
-    original = mpi.Transport.shrink
+    original = mpi.SurvivingTransport.shrink
     delay, early = rng.uniform(0, 0.8 * mpi.PAUSE), rng.random() < 0.5
 
     def kill(*_: object) -> None:
@@ -150,10 +149,10 @@ def kill_in_recovery(rng: np.random.Generator) -> None:
         if early:
             threading.Timer(delay, kill).start()
         else:
-            mpi.Transport._exchange_places = kill  # type: ignore[assignment, method-assign]
+            mpi.MPITransport._gather_processes = kill  # type: ignore[assignment, method-assign]
         return original(self)
 
-    mpi.Transport.shrink = shrink  # type: ignore[method-assign]
+    mpi.SurvivingTransport.shrink = shrink  # type: ignore[method-assign]
 
 
 def main(seeds: list[int]) -> None:

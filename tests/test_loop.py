@@ -397,10 +397,20 @@ def test_a_silent_process_is_late_and_a_slow_one_is_not() -> None:
     began = time.monotonic() - 100
     monitor._beat()
     with pytest.warns(UserWarning, match=r"waited 50 s; the others are running: rank 1 was last in step 4"):
-        assert monitor.check(began, 50) == []
-    board.alive, monitor.heard[1] = False, began
+        assert monitor.lost(began, 50) == []
+    board.alive = False
     monitor._beat()
-    assert monitor.check(began, 50) == [1]
+    assert monitor.lost(began, 50) == [1]
+    monitor.close()
+
+
+def test_a_process_that_was_stopped_does_not_take_the_others_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = Monitor(Silent(), 0, 2, interval=1000)
+    monitor._beat()
+    began = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: began + 100)
+    with pytest.warns(UserWarning, match="the others are running"):
+        assert monitor.lost(began, 50) == []
     monitor.close()
 
 
@@ -416,14 +426,14 @@ class Stopped:
 
 
 def test_who_is_silent_is_named_while_the_others_run() -> None:
-    monitor = Monitor(Stopped(), 0, 3, interval=1000)
+    monitor = Monitor(Stopped(), 0, 3, interval=1.0)
     for _ in range(6):
         monitor._beat()
     words = (
         r"waited 8 s; nothing is heard from rank 2, which was last in step 4; the others are running: rank 1 was last"
     )
     with pytest.warns(UserWarning, match=words):
-        assert monitor.check(time.monotonic() - 9, 8) == []
+        assert monitor.lost(time.monotonic() - 9, 8) == []
     monitor.close()
 
 

@@ -14,7 +14,7 @@ from mpi_faults import trial
 
 from dnasa import networks
 from dnasa.core import InputError
-from dnasa.networks.liveness import Place, start_time
+from dnasa.networks.liveness import HostProcess, start_time
 
 needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
 processes = pytest.mark.xdist_group("processes")
@@ -62,8 +62,8 @@ def test_a_slow_process_continues_and_one_that_hung_ends_itself_with_a_line() ->
     script = (
         "import ctypes, time; from dnasa.networks.liveness import Heartbeat\n"
         "heartbeat = Heartbeat(lambda: None, 3, timeout=2.0)\n"
-        "time.sleep(2.5); heartbeat.check(); print('slow', flush=True)\n"
-        "ctypes.PyDLL(None).sleep(3); heartbeat.check(); print('hung')\n"
+        "time.sleep(2.5); heartbeat.end_if_silent(); print('slow', flush=True)\n"
+        "ctypes.PyDLL(None).sleep(3); heartbeat.end_if_silent(); print('hung')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "slow\n"
@@ -71,13 +71,26 @@ def test_a_slow_process_continues_and_one_that_hung_ends_itself_with_a_line() ->
     assert done.returncode == -signal.SIGKILL
 
 
+@needs_mpi
+def test_a_process_that_hangs_before_all_have_connected_is_not_waited_for() -> None:
+    script = (
+        "from types import SimpleNamespace; from mpi4py import MPI; from dnasa.networks import mpi\n"
+        "def never(*_): return MPI.COMM_SELF.Irecv(bytearray(1), 0, 7)\n"
+        "link = mpi.Link(SimpleNamespace(rank=0, size=2, Iallgather=never))\n"
+        "try: mpi.MPITransport(link, [range(1), range(1, 2)], 0.2)\n"
+        "except mpi.RunError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    assert "did not answer for 0.2 s: one of them hangs" in done.stdout, done.stderr
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
 def test_a_process_is_gone_after_kill_and_its_number_alone_does_not_identify_it() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
-        place = Place.parse(str(Place("a machine", child.pid, start_time(child.pid))))
+        place = HostProcess.parse(str(HostProcess("a machine", child.pid, start_time(child.pid))))
         assert place.runs()
         assert not place._replace(started="1").runs()
-        place.kill(patience=PATIENCE)
+        place.kill(timeout=PATIENCE)
         assert not place.runs()
 
 

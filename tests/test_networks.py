@@ -1,17 +1,22 @@
 """The exchange is a product with W, whatever holds the arrays and however W is stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from thread_network import run_threads
+from thread_network import Hub, SurvivingTransport, ThreadTransport, run_threads
 
 from dnasa import topology
 from dnasa.channels import exchange
-from dnasa.core import InputError, Messages, Network
-from dnasa.networks import simulated
+from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError
+from dnasa.networks import processes, simulated
+from dnasa.networks.elastic import ElasticTransport
+from dnasa.networks.liveness import Liveness
+from dnasa.networks.sites import SiteTransport
+from dnasa.networks.torchdist import TorchTransport
+from dnasa.networks.transport import Message, SupportsDuplicate, SupportsShrink, Transport
 from dnasa.topology import Topology
 
 
@@ -94,3 +99,50 @@ def test_mean_averages_over_the_nodes(arrays: list[np.ndarray]) -> None:
 def test_no_rounds_are_refused() -> None:
     with pytest.raises(InputError, match="at least one round"):
         simulated.connect(topology.ring(3), rounds=0)
+
+
+# ---------------------------------------------------------------- transports and lost processes
+
+
+class Plain:
+    """What every transport has, and no more."""
+
+    rank, carries_cuda, tag, liveness = 0, False, 0, Liveness()
+    nodes: Sequence[range] = [range(3)]
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> None: ...
+
+    def finish(self, pending: None) -> None: ...
+
+    def sum(self, buffer: Array) -> Array:
+        return buffer
+
+    def allgather_text(self, text: str) -> list[str]:
+        return [text]
+
+
+def test_a_network_offers_what_its_transport_supports() -> None:
+    nodes, hub = [range(3)], Hub(1)
+    made: list[Transport] = [Plain(), ThreadTransport(0, nodes, hub), SurvivingTransport(0, nodes, hub)]
+    networks = [processes.connect(topology.ring(3), transport) for transport in made]
+    assert [network.duplicate is not None for network in networks] == [False, True, True]
+    assert [network.membership.survivors is not None for network in networks] == [False, False, True]
+
+
+def test_torch_transports_declare_what_they_support() -> None:
+    transports = [TorchTransport, SiteTransport, ElasticTransport]
+    assert [issubclass(transport, SupportsDuplicate) for transport in transports] == [True, True, False]
+    assert not any(issubclass(transport, SupportsShrink) for transport in transports)
+
+
+class Lost(Liveness):
+    def lost(self, began: float, timeout: float) -> list[int]:
+        return [1, 2]
+
+
+def test_a_wait_ends_when_it_is_done_or_a_process_is_lost() -> None:
+    Lost().wait(lambda: True, 1.0, lambda ranks: pytest.fail(f"{ranks} are lost, and not waited for"))
+    with pytest.raises(ProcessLost, match=r"\[1, 2\]"):
+        Lost().wait(lambda: False, 1.0, lambda ranks: ProcessLost(str(ranks)))
+    with pytest.raises(RunError, match=r"did not answer for 0\.01 s"):
+        Liveness().wait(lambda: False, 0.01, lambda ranks: RunError(""))

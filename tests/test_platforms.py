@@ -9,7 +9,7 @@ import pytest
 
 from dnasa.files import write_durably
 from dnasa.networks import liveness
-from dnasa.networks.liveness import Place, here, start_time
+from dnasa.networks.liveness import HostProcess, start_time, this_process
 
 
 def test_files_are_written_where_folders_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,12 +28,12 @@ def test_mpi_waits_without_sched_yield() -> None:
 
 def test_without_proc_no_process_counts_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
-    before = Place("here", ended.pid, start_time(ended.pid))
+    before = HostProcess("here", ended.pid, start_time(ended.pid))
     ended.wait()
-    assert here("here").runs()
+    assert this_process("here").runs()
     assert not before.runs()
     monkeypatch.setattr(liveness, "open", missing_file, raising=False)
-    assert here("here").runs()
+    assert this_process("here").runs()
 
 
 def missing_file(*_: object) -> None:

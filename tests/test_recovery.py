@@ -22,9 +22,10 @@ from torch.distributed import PrefixStore, TCPStore
 import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks import elastic
-from dnasa.networks.elastic import Exchange, leave, open_store, serve
+from dnasa.networks.elastic import Connection, leave
 from dnasa.networks.members import Member, Members
 from dnasa.networks.monitor import Monitor, StoreBoard
+from dnasa.networks.rendezvous import open_store, serve
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
 
@@ -44,22 +45,19 @@ class Process:
     def __init__(self, port: int, nodes: int = 4, timeout: float = 20.0, node: int | None = None):
         store = open_store("127.0.0.1", port, PATIENCE)
         self.members = Members(store, nodes, timeout, node)
-        self.exchange = Exchange(self.members, store, dnasa.topology.ring(nodes), 1, None)
+        self.connection = Connection(self.members, store, dnasa.topology.ring(nodes), 1, None)
         self.opt: Any = None
 
     def connect(self) -> Network:
-        if self.members.started():
-            return self.exchange.outside()
-        self.members.begin()
-        return self.exchange.new_epoch()
+        return self.connection.first_network()
 
     def end(self) -> None:
         if self.opt is not None:
             self.opt._halt()
         self.members.listener.close()
-        if self.members.monitor is not None:
+        if self.members.epoch:
             self.members.monitor.close()
-        self.exchange.close_group()
+        self.connection.close_group()
         self.members.store.set(f"{self.members.epoch + 1} called", "")
 
 
@@ -84,8 +82,7 @@ def train(
         if opt.t == leaves_at:
             return process.end()
         while opt.t == 30 and len(opt.nodes) < process.members.nodes and not came():
-            monitor: Any = process.members.monitor
-            if monitor.problem is not None:
+            if process.members.monitor.problem is not None:
                 break
             time.sleep(0.02)
         opt.zero_grad()
@@ -244,7 +241,7 @@ def test_a_silent_process_is_left_behind_and_is_told_so(port: int) -> None:
 def test_a_process_that_lost_its_connections_stays_a_member(port: int) -> None:
     processes = [Process(port, nodes=3) for _ in range(3)]
     before = in_threads(*(process.connect for process in processes))
-    networks = in_threads(*(process.exchange.survivors for process in processes))
+    networks = in_threads(*(process.connection.survivors for process in processes))
     assert [network.nodes for network in networks] == [3, 3, 3]
     assert in_threads(*(lambda n=n: n.mean(torch.full((1, 1), float(n.rank))).item() for n in networks)) == [1, 1, 1]
     with pytest.raises(RunError, match=r"the present one is optimizer\.network"):
@@ -367,14 +364,14 @@ def test_damaged_values_in_the_store_are_replaced(port: int) -> None:
     store = open_store("127.0.0.1", port, PATIENCE)
     for run, text in enumerate(DAMAGED):
         foreign: Any = PrefixStore(f"dnasa run {run}", store)
-        for key in ("place 0", "1 here 0", "1 members"):
+        for key in ("holder 0", "1 here 0", "1 members"):
             foreign.set(key, text)
         members = Members(store, 1, 20.0, None)
         members.begin()
         assert members.run == run
         assert members.list == [members.me]
         assert members.me.node == 0
-        members.monitor.close()  # type: ignore[union-attr]
+        members.monitor.close()
         members.listener.close()
 
 
@@ -387,7 +384,7 @@ def test_a_store_of_something_else_is_refused(port: int) -> None:
 def test_whoever_reaches_the_store_can_read_it_and_write_to_it(port: int) -> None:
     members = Members(open_store("127.0.0.1", port, PATIENCE), 1, 20.0, None)
     foreign = PrefixStore("dnasa run 0", TCPStore("127.0.0.1", port, is_master=False))
-    assert members.me.name.encode() in foreign.get("place 0")
+    assert members.me.name.encode() in foreign.get("holder 0")
     foreign.set("admits", "")
     assert members.store.get("admits") == b""
     members.listener.close()

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from dnasa.core import Array, Channel, ProcessLost
+from dnasa.networks.liveness import Liveness
 from dnasa.networks.monitor import Monitor
-from dnasa.networks.processes import Message, ProcessExchange, blocks
+from dnasa.networks.processes import blocks, connect
+from dnasa.networks.transport import Message
 from dnasa.topology import Topology
 
 TIMEOUT = 120  # seconds; only a deadlock takes so long
@@ -25,11 +27,10 @@ class ThreadTransport:
 
     carries_cuda = False
 
-    def __init__(
-        self, rank: int, size: int, hub: "Hub", tag: Any = 0, survives: bool = False, monitor: Monitor | None = None
-    ):
-        self.rank, self.size, self.hub, self.tag, self.survives = rank, size, hub, tag, survives
-        self.monitor = monitor
+    def __init__(self, rank: int, nodes: Sequence[range], hub: "Hub", tag: Any = 0, liveness: Liveness | None = None):
+        self.rank, self.nodes, self.hub, self.tag = rank, nodes, hub, tag
+        self.liveness = liveness or Liveness()
+        self.duplicates = 0
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
         for peer, buffer in sends:
@@ -38,22 +39,24 @@ class ThreadTransport:
 
     def finish(self, pending: Any) -> None:
         for peer, buffer in pending:
-            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank, self.monitor))
+            torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank, self.liveness))
 
     def sum(self, buffer: Array) -> Array:
         total = sum(self.hub.allgather(self.rank, np.asarray(buffer)))
         return torch.as_tensor(total) if isinstance(buffer, torch.Tensor) else total
 
     def duplicate(self) -> "ThreadTransport":
-        self.duplicates = getattr(self, "duplicates", 0) + 1
-        return ThreadTransport(self.rank, self.size, self.hub, (self.tag, self.duplicates), self.survives, self.monitor)
-
-    def shrink(self) -> "tuple[list[int], ThreadTransport]":
-        alive, hub = self.hub.shrink(self.rank)
-        return alive, ThreadTransport(alive.index(self.rank), len(alive), hub, survives=True)
+        self.duplicates += 1
+        return type(self)(self.rank, self.nodes, self.hub, (self.tag, self.duplicates), self.liveness)
 
     def allgather_text(self, text: str) -> list[str]:
         return self.hub.allgather(self.rank, text)
+
+
+class SurvivingTransport(ThreadTransport):
+    def shrink(self) -> "SurvivingTransport":
+        alive, hub = self.hub.shrink(self.rank)
+        return SurvivingTransport(alive.index(self.rank), [self.nodes[rank] for rank in alive], hub)
 
 
 class Hub:
@@ -72,16 +75,14 @@ class Hub:
         with self.lock:
             return self.queues[address]
 
-    def receive(self, tag: Any, sender: int, receiver: int, monitor: Monitor | None) -> torch.Tensor:
+    def receive(self, tag: Any, sender: int, receiver: int, liveness: Liveness) -> torch.Tensor:
         waited = time.monotonic()
         while True:
             with contextlib.suppress(queue.Empty):
                 return self.queue(tag, sender, receiver).get(timeout=0.02)
-            if monitor is not None:
-                assert not monitor.check(waited, TIMEOUT)
+            assert not liveness.lost(waited, TIMEOUT)
             if self.lost:
                 raise ProcessLost("a thread has exited")
-            assert time.monotonic() < waited + TIMEOUT, "deadlock"
 
     def allgather(self, rank: int, value: Any) -> list[Any]:
         self.slots[rank] = value
@@ -133,13 +134,13 @@ def run_threads(
     """
     size = processes or topology.nodes
     hub = Hub(size)
-    assert len(blocks(topology.nodes, size)) == size
+    nodes = blocks(topology.nodes, size)
 
     def one(rank: int) -> Any:
         try:
             monitor = Monitor(HubBoard(hub, rank), rank, size, interval=0.02) if monitored else None
-            transport = ThreadTransport(rank, size, hub, survives=survive, monitor=monitor)
-            done = work(ProcessExchange(topology, transport, channel=channel).network())
+            make = SurvivingTransport if survive else ThreadTransport
+            done = work(connect(topology, make(rank, nodes, hub, liveness=monitor), channel=channel))
             if monitor is not None:
                 monitor.end()
                 monitor.close()

@@ -82,9 +82,9 @@ def stack(arrays: Sequence[Array]) -> Array:
     return _library(arrays[0]).stack(list(arrays))
 
 
-def concatenate(arrays: Sequence[Array]) -> Array:
-    """One array of several, along their first axis."""
-    return _library(arrays[0]).concatenate(list(arrays))
+def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """One array of several, along this axis."""
+    return _library(arrays[0]).concatenate(list(arrays), axis)
 
 
 def _library(a: Array) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 __all__ = ["draw_curve", "draw_history", "draw_topology", "panels", "save_figure"]
 
@@ -269,7 +269,7 @@ def _logarithmic(rows: "pd.DataFrame", metric: str) -> bool:
 # ---------------------------------------------------------------- graphs
 
 
-def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
+def draw_topology(axis: "Axes", topology: "Topology") -> None:
     """The graph on a circle (ladders, paths, grids and stars as such), thicker lines for heavier weights.
 
     Args:

@@ -236,9 +236,9 @@ def rendezvous(
     """Keep the list of processes for runs with dnasa.connect(graph, join="HOST:PORT"), until interrupted."""
     import threading
 
-    from dnasa.networks import elastic
+    from dnasa.networks.rendezvous import serve
 
-    store = elastic.serve(port)
+    store = serve(port)
     print_line(f"Processes can join at port {store.port}. Models and data do not pass here. Stop with Ctrl-C.")
     threading.Event().wait()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dnasa.problems.problem import Problem
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 __all__ = ["Comparison", "compare"]
 
@@ -211,7 +211,7 @@ def with_eta(history: pd.DataFrame) -> pd.DataFrame:
 
 def compare(
     problem: "Problem",
-    topology: "Topology | Changing",
+    topology: "Topology",
     rules: Sequence[str] = COMPARED,
     etas: Sequence[float] | Mapping[str, Sequence[float]] = (),
     *,
@@ -327,7 +327,7 @@ class Runs:
     def __init__(
         self,
         problem: "Problem",
-        topology: "Topology | Changing",
+        topology: "Topology",
         folder: "str | Path | RunFolder | None",
         options: dict[str, Any],
     ):

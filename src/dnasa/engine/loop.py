@@ -29,14 +29,14 @@ from dnasa.runs.timing import Timeline, now, write_trace
 if TYPE_CHECKING:
     from dnasa.channels import Codec
     from dnasa.problems.problem import Problem
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def solve(
     problem: "Problem",
-    topology: "Topology | Changing | str",
+    topology: "Topology | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant] = "dnasa",
     *,
     steps: int,

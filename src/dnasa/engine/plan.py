@@ -18,7 +18,7 @@ from dnasa.rules.registry import RULES, Variant, VariantGroup
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 
 class Plan(NamedTuple):
@@ -37,7 +37,7 @@ class Plan(NamedTuple):
 
 def make_plan(
     problem: "Problem",
-    topology: "Topology | Changing | str",
+    topology: "Topology | str",
     rule: str | Rule | Variant | Sequence[str | Rule | Variant],
     steps: int,
     eta: Any,
@@ -140,7 +140,7 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 # ---------------------------------------------------------------- network and nodes
 
 
-def _network(topology: "Topology | Changing", options: Options) -> Network:
+def _network(topology: "Topology", options: Options) -> Network:
     from dnasa.networks import choose_channel
     from dnasa.networks.simulated import connect
 
@@ -160,7 +160,7 @@ def _network(topology: "Topology | Changing", options: Options) -> Network:
     return network if network.topology is not None else replace(network, topology=topology)
 
 
-def _check_nodes(problem: "Problem", topology: "Topology | Changing") -> None:
+def _check_nodes(problem: "Problem", topology: "Topology") -> None:
     if problem.nodes is not None and problem.nodes != topology.nodes:
         raise InputError(
             f"The problem has data for {problem.nodes} nodes, the topology has {topology.nodes}: give both the same number."
@@ -278,9 +278,7 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
 # ---------------------------------------------------------------- arrays
 
 
-def _points(
-    problem: "Problem", topology: "Topology | Changing", seeds: Sequence[int], start: Array | None
-) -> list[Array]:
+def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
     """Where each seed begins: `(d,)`, or `(n, d)` for a different start at each node."""
     own = [problem.start(s) for s in seeds]
     if getattr(own[0], "ndim", None) != 1:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from dnasa.channels import Codec
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 __all__ = ["ENGINES", "can_survive", "connect", "detect"]
 
@@ -62,7 +62,7 @@ def launched_rank() -> int:
 
 
 def connect(
-    topology: "Topology | Changing | str" = "ring",
+    topology: "Topology | str" = "ring",
     engine: str | None = None,
     rounds: int = 1,
     timeout: float = 30.0,
@@ -122,21 +122,15 @@ def connect(
 
         return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
     if engine == "mpi":
-        network = _over_mpi(topology, rounds, timeout, channel, survive)
+        if survive:
+            prepare_to_survive(timeout)
+        from dnasa.networks import mpi
+
+        network = mpi.connect(_graph(topology, mpi.world_size), rounds, timeout, channel, survive)
     else:
-        with needed_by("The engine torch"):
-            import torch.distributed  # noqa: F401
         network = _over_torch(topology, rounds, timeout, device, channel, survive, site, join)
     _exit_together(engine)
     return network
-
-
-def _over_mpi(topology: Any, rounds: int, timeout: float, channel: Channel | None, survive: bool) -> Network:
-    if survive:
-        prepare_to_survive(timeout)
-    from dnasa.networks import mpi
-
-    return mpi.connect(_graph(topology, mpi.processes), rounds, timeout, channel, survive)
 
 
 def _over_torch(
@@ -149,15 +143,15 @@ def _over_torch(
     site: Any,
     join: str | None,
 ) -> Network:
-    from dnasa.networks import elastic, sites, torchdist
-
+    with needed_by("The engine torch"):
+        from dnasa.networks import elastic, sites, torchdist
     if join or survive:
         graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]))
         return elastic.connect(graph, join, rounds, timeout, channel)
     if site is not None:
         members = sites.find_sites(site, timeout)
         return sites.connect(_graph(topology, lambda: len(members)), members, timeout, rounds, channel)
-    graph = _graph(topology, lambda: torchdist.processes(timeout, device))
+    graph = _graph(topology, lambda: torchdist.world_size(timeout, device))
     return torchdist.connect(graph, rounds, timeout, device, channel)
 
 

@@ -4,7 +4,6 @@ Payloads of equal shape and dtype are stacked; the stacks for one neighbour lie 
 """
 
 import math
-from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -15,17 +14,28 @@ from dnasa.core import Array, Messages
 ALIGNMENT = 16  # bytes; every stack begins at a multiple of it
 
 
+class Routes(NamedTuple):
+    """Which rows travel between this process and its neighbours.
+
+    Attributes:
+        incoming: The processes that this one receives from, and the columns of W that are theirs.
+        outgoing: The processes that this one sends to, and the rows they need; all of them as a slice.
+    """
+
+    incoming: list[tuple[int, np.ndarray]]
+    outgoing: list[tuple[int, np.ndarray | slice]]
+
+
 class Stack(NamedTuple):
     """Consecutive payloads of the same shape and dtype."""
 
-    first: int
-    size: int  # how many
+    payloads: slice
     runs: tuple[int, ...]
     width: int
     dtype: Any
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        return (self.size, *self.runs, rows, self.width)
+        return (self.payloads.stop - self.payloads.start, *self.runs, rows, self.width)
 
     def nbytes(self, rows: int) -> int:
         return math.prod(self.shape(rows)) * self.dtype.itemsize
@@ -39,89 +49,83 @@ class Area(NamedTuple):
 
 
 class Buffers:
-    """`own` are this process' rows, `receives` and `sends` the buffers of its neighbours."""
+    """Memory for payloads like these.
 
-    def __init__(self, stacks: list[Stack], own: Area, incoming: Any, outgoing: Any, device: Any):
-        self.layout, self.mine, self.incoming, self.device = stacks, own, incoming, device
-        self.receives = [(peer, area.data) for peer, area in incoming]
+    Attributes:
+        receives: The neighbours that messages come from, each with its buffer.
+        sends: The neighbours that messages go to, each with its buffer.
+        bytes: What an exchange sends.
+        own: The stacks of this process' rows, where the payloads are.
+    """
+
+    def __init__(self, payloads: Messages, routes: Routes, carries_cuda: bool):
+        example = payloads[0]
+        staged = getattr(example, "is_cuda", False) and not carries_cuda  # GPU arrays go through main memory
+        self.device = example.device if staged else None
+        self.layout = find_stacks(payloads)
+        self.packed = self._allocate(example, example.shape[-2])
+        self.incoming = [self._allocate(example, len(columns)) for _, columns in routes.incoming]
+        outgoing = [
+            (peer, rows, self.packed if isinstance(rows, slice) else self._allocate(example, len(rows)))
+            for peer, rows in routes.outgoing
+        ]
+        self.selections = [(rows, area) for _, rows, area in outgoing if area is not self.packed]
+        self.receives = [(peer, area.data) for (peer, _), area in zip(routes.incoming, self.incoming, strict=True)]
         self.sends = [(peer, area.data) for peer, _, area in outgoing]
-        self.bytes = sum(area.data.nbytes for _, _, area in outgoing)
-        self.own: list[Array] = own.stacks
-        self.selections = [(rows, area) for _, rows, area in outgoing if area is not own]
+        self.bytes = sum(data.nbytes for _, data in self.sends)
+        self.own = self.packed.stacks
 
-    def fill(self, payloads: Messages) -> None:
-        """Copy this process' rows in, and what each neighbour needs of them."""
-        for stack, place in zip(self.layout, self.mine.stacks, strict=True):
-            stack_into(place, payloads[stack.first : stack.first + stack.size], staged=self.device is not None)
-        if self.device is not None:
-            self.own = [place.to(self.device) for place in self.mine.stacks]
-        for rows, area in self.selections:
-            for place, source in zip(area.stacks, self.mine.stacks, strict=True):
-                place[:] = source[..., rows, :]
-
-    def received(self) -> list[list[Array]]:
-        """The stacks of every neighbour, where the payloads are."""
-        if self.device is None:
-            return [area.stacks for _, area in self.incoming]
-        return [[place.to(self.device) for place in area.stacks] for _, area in self.incoming]
-
-
-def make_buffers(
-    payloads: Messages,
-    incoming: Sequence[tuple[int, int]],
-    outgoing: Sequence[tuple[int, np.ndarray | slice]],
-    carries_cuda: bool,
-) -> Buffers:
-    """For these payloads: the number of rows from each peer, and the rows to each peer."""
-    stacks, first = [], 0
-    for (shape, dtype), same in groupby(payloads, key=lambda p: (tuple(p.shape), p.dtype)):
-        count = len(list(same))
-        stacks.append(Stack(first, count, shape[:-2], shape[-1], dtype))
-        first += count
-    example, k = payloads[0], payloads[0].shape[-2]
-    on_gpu = getattr(example, "is_cuda", False)
-    staged = on_gpu and not carries_cuda  # through main memory
-
-    def area(rows: int) -> Area:
-        starts = _starts([stack.nbytes(rows) for stack in stacks])
-        size = starts[-1] + stacks[-1].nbytes(rows)
+    def _allocate(self, example: Array, rows: int) -> Area:
+        sizes = [stack.nbytes(rows) for stack in self.layout]
+        starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes[:-1])]
+        total = starts[-1] + sizes[-1]
         if isinstance(example, np.ndarray):
-            data: Array = np.empty(size, np.uint8)
+            data: Array = np.empty(total, np.uint8)
         else:
             import torch
 
-            device = "cpu" if staged else example.device
-            data = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=bool(staged))
-        places = [
-            data[start : start + stack.nbytes(rows)].view(stack.dtype).reshape(stack.shape(rows))
-            for start, stack in zip(starts, stacks, strict=True)
+            staged = self.device is not None
+            data = torch.empty(total, dtype=torch.uint8, device="cpu" if staged else example.device, pin_memory=staged)
+        views = [
+            data[start : start + size].view(stack.dtype).reshape(stack.shape(rows))
+            for start, size, stack in zip(starts, sizes, self.layout, strict=True)
         ]
-        return Area(data, places)
+        return Area(data, views)
 
-    own = area(k)
-    return Buffers(
-        stacks,
-        own,
-        [(peer, area(rows)) for peer, rows in incoming],
-        [(peer, rows, own if isinstance(rows, slice) else area(len(rows))) for peer, rows in outgoing],
-        example.device if staged else None,
-    )
+    def fill(self, payloads: Messages) -> None:
+        """Copy this process' rows in, and what each neighbour needs of them."""
+        for stack, target in zip(self.layout, self.packed.stacks, strict=True):
+            stack_into(target, payloads[stack.payloads], staged=self.device is not None)
+        self.own = self._on_device(self.packed)
+        for rows, area in self.selections:
+            for target, source in zip(area.stacks, self.packed.stacks, strict=True):
+                target[:] = source[..., rows, :]
+
+    def received(self) -> list[list[Array]]:
+        """The stacks of every neighbour, where the payloads are."""
+        return [self._on_device(area) for area in self.incoming]
+
+    def _on_device(self, area: Area) -> list[Array]:
+        return area.stacks if self.device is None else [stack.to(self.device) for stack in area.stacks]
 
 
-def _starts(sizes: Sequence[int]) -> list[int]:
-    """Where each stack begins in its buffer."""
-    aligned = (-(-size // ALIGNMENT) * ALIGNMENT for size in sizes[:-1])
-    return [0, *accumulate(aligned)]
+def find_stacks(payloads: Messages) -> list[Stack]:
+    stacks, first = [], 0
+    for (shape, dtype), same in groupby(payloads, key=lambda p: (tuple(p.shape), p.dtype)):
+        end = first + len(list(same))
+        stacks.append(Stack(slice(first, end), shape[:-2], shape[-1], dtype))
+        first = end
+    return stacks
 
 
-def stack_into(place: Array, arrays: Messages, staged: bool) -> None:
-    if isinstance(place, np.ndarray):
-        for row, array in zip(place, arrays, strict=True):  # half the time of np.stack
+def stack_into(target: Array, arrays: Messages, staged: bool) -> None:
+    if isinstance(target, np.ndarray):
+        for row, array in zip(target, arrays, strict=True):  # half the time of np.stack
             row[...] = array
         return
     import torch
 
     if staged:
-        place.copy_(torch.stack(arrays))
+        target.copy_(torch.stack(arrays))
     else:
-        torch.stack(arrays, out=place)
+        torch.stack(arrays, out=target)

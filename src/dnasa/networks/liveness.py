@@ -1,30 +1,96 @@
-"""Which processes run: heartbeats of this one, and the others of the same machine."""
+"""Which processes are lost.
+
+A process asks its `Liveness` while it waits for others: `Monitor` reads their reports, `Heartbeat` leaves it to MPI's failure
+detector.
+"""
 
 import os
 import signal
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
+from dnasa.core import RunError
 
-class Heartbeat:
+
+class Liveness:
+    """Says which processes are lost. This class knows nothing of the others: to it, silence for the timeout is a loss."""
+
+    def note(self, network: str, call: str) -> None:
+        """This process now makes the next call of that network; all processes must make the same one."""
+
+    def fail(self, reason: str) -> None:
+        """Tell the others why this process stops."""
+
+    def diagnose(self) -> None:
+        """After an error of a transport: raise the reason, if another process gives one."""
+
+    def lost(self, began: float, timeout: float) -> list[int]:
+        """The processes that were lost since this one began to wait; raises an error that ends the wait at once."""
+        if time.monotonic() > began + timeout:
+            raise RunError(f"The other processes did not answer for {timeout:g} s: one of them hangs.")
+        return []
+
+    def check(self, began: float, timeout: float, error: Callable[[list[int]], RunError]) -> None:
+        """Raise the error for the processes that were lost."""
+        lost = self.lost(began, timeout)
+        if lost:
+            raise error(lost)
+
+    def wait(self, done: Callable[[], bool], timeout: float, error: Callable[[list[int]], RunError]) -> None:
+        """Until `done`, unless processes are lost."""
+        began = time.monotonic()
+        while not done():
+            self.check(began, timeout, error)
+
+
+class ThreadedLiveness(Liveness, ABC):
+    """With a thread that calls `_beat` at this interval, in seconds."""
+
+    def __init__(self, interval: float):
+        self.interval, self.stop = interval, threading.Event()
+        self.thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.stop.set()
+        self.thread.join(timeout=10 * self.interval)
+
+    def _run(self) -> None:
+        while not self.stop.wait(self.interval):
+            self._beat()
+
+    @abstractmethod
+    def _beat(self) -> None: ...
+
+
+class Heartbeat(ThreadedLiveness):
     """Open MPI's failure detector sends heartbeats only while a process calls MPI: a thread does so between exchanges.
 
-    A process that is stopped or holds Python's lock calls nothing, and the others continue without it.
+    MPI raises an error at whoever waits for a lost process. A process that is stopped or holds Python's lock calls nothing,
+    and the others continue without it.
     """
 
     def __init__(self, call_mpi: Callable[[], object], rank: int, timeout: float):
         self.call_mpi, self.rank, self.timeout = call_mpi, rank, timeout
-        self.interval = min(0.5, timeout / 20)
-        self.last, self.warned = time.monotonic(), False
-        self.stop, self.ending = threading.Event(), threading.Lock()
-        self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self.thread.start()
+        self.last, self.warned, self.ending = time.monotonic(), False, threading.Lock()
+        super().__init__(interval=min(0.5, timeout / 20))
 
-    def check(self) -> None:
+    def lost(self, began: float, timeout: float) -> list[int]:
+        """None that MPI does not report; ends this process if it was silent itself."""
+        self.end_if_silent()
+        if not self.warned and time.monotonic() > began + timeout:
+            self.warned = True
+            warnings.warn(
+                f"Rank {self.rank} has waited {timeout:g} s for the others; none has been lost so far.", stacklevel=2
+            )
+        return []
+
+    def end_if_silent(self) -> None:
         """End this process if the others may have continued without it: they count from an earlier heartbeat."""
         silent = time.monotonic() - self.last
         if silent > 0.8 * self.timeout:
@@ -33,57 +99,42 @@ class Heartbeat:
                 os.write(2, line.encode())
                 os.kill(os.getpid(), signal.SIGKILL)  # lost like any other: mpirun does not fail because of it
 
-    def warn(self) -> None:
-        """Once, when waiting takes longer than the timeout."""
-        if not self.warned:
-            self.warned = True
-            warnings.warn(
-                f"Rank {self.rank} has waited {self.timeout:g} s for the others; none has been lost so far.",
-                stacklevel=2,
-            )
-
-    def close(self) -> None:
-        self.stop.set()
-        self.thread.join(timeout=10 * self.interval)
-
-    def _run(self) -> None:
-        while not self.stop.wait(self.interval):
-            self.check()
-            self.call_mpi()
-            self.last = time.monotonic()
+    def _beat(self) -> None:
+        self.end_if_silent()
+        self.call_mpi()
+        self.last = time.monotonic()
 
 
-class Place(NamedTuple):
+class HostProcess(NamedTuple):
     """A process of a machine; the time it was started distinguishes it from a later one with the same number."""
 
-    machine: str
+    host: str
     pid: int
     started: str
 
     @classmethod
-    def parse(cls, text: str) -> "Place":
-        machine, pid, started = text.rsplit(" ", 2)
-        return cls(machine, int(pid), started)
+    def parse(cls, text: str) -> "HostProcess":
+        host, pid, started = text.rsplit(" ", 2)
+        return cls(host, int(pid), started)
 
     def __str__(self) -> str:
-        return f"{self.machine} {self.pid} {self.started}"
+        return f"{self.host} {self.pid} {self.started}"
 
     def runs(self) -> bool:
-        """On the same machine."""
+        """On this machine."""
         return start_time(self.pid) == self.started
 
-    def kill(self, patience: float) -> None:
+    def kill(self, timeout: float) -> None:
         """And wait until it is gone: its files, and its lock of the run folder, are free then."""
-        began = time.monotonic()
+        deadline = time.monotonic() + timeout
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        while self.runs() and time.monotonic() < began + patience:
+        while self.runs() and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
-def here(machine: str) -> Place:
-    """This process."""
-    return Place(machine, os.getpid(), start_time(os.getpid()))
+def this_process(host: str) -> HostProcess:
+    return HostProcess(host, os.getpid(), start_time(os.getpid()))
 
 
 def start_time(pid: int) -> str:

@@ -1,9 +1,9 @@
 """Which processes take part in a run that others may leave and join.
 
-The list of members is in a store, torch's TCPStore: that of torchrun, or of `dnasa rendezvous`. Models and messages never
-go there. Each list is an epoch. When a member notices that something has changed, it calls for the next epoch, and all meet
-there: each writes that it is here. As soon as every member of the last epoch is here, or gone, or silent for the timeout, the
-first to notice closes the list, atomically; who is not on it was left behind.
+The list of members is in a store; models and messages never go there. Each list is an epoch. When a member notices that
+something has changed, it calls for the next epoch, and all meet there: each writes that it is here. As soon as every member
+of the last epoch is here, or gone, or silent for the timeout, the first to notice closes the list, atomically; who is not on
+it was left behind.
 """
 
 import json
@@ -15,16 +15,18 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from torch.distributed import PrefixStore
+from torch.distributed import TCPStore
 
 from dnasa.core import InputError, ProcessLost, RunError
 from dnasa.networks.monitor import Monitor, StoreBoard
+from dnasa.networks.rendezvous import POLL, Store, parsed
 
-T = TypeVar("T")
-POLL = 0.05  # seconds between two looks at the store while processes meet
 PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
+
+
+CHANGED = "The members of this network have changed: the present one is optimizer.network."
 
 
 class Member(NamedTuple):
@@ -36,39 +38,13 @@ class Member(NamedTuple):
     port: int
 
 
-def parsed(text: bytes, check: Callable[[Any], T]) -> T | None:
-    """A value in the store, None if it is damaged or something else: others may write to the store, too."""
-    try:
-        return check(json.loads(text))
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
-class Store:
-    """The part of a TCPStore that belongs to one run; says so when it does not answer."""
-
-    def __init__(self, store: Any, prefix: str):
-        self.store, self.where = PrefixStore(prefix, store), f"{store.host}:{store.port}"
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self.store, name)
-
-        def call(*args: Any) -> Any:
-            try:
-                return method(*args)
-            except RuntimeError as error:
-                raise RunError(f"The rendezvous at {self.where} has ended, and with it the run.") from error
-
-        return call
-
-
 class Members:
     """This process' view of the list. `epoch` is 0 until it is a member; `graph` describes what all must have in common."""
 
-    def __init__(self, store: Any, nodes: int, timeout: float, node: int | None, graph: str = ""):
+    def __init__(self, store: TCPStore, nodes: int, timeout: float, node: int | None, graph: str = ""):
         self.nodes, self.timeout = nodes, timeout
         self.epoch, self.list = 0, list[Member]()
-        self.monitor: MembersMonitor | None = None
+        self._monitor: MembersMonitor | None = None
         self.run, self.store = self._find_run(store)
         self._check_graph(graph)
         self.listener = listener(store.host, store.port)
@@ -77,13 +53,13 @@ class Members:
         self.me = Member(-1, name, *self.listener.getsockname()[:2])
         self.me = self._claim(range(nodes) if node is None else [node])
 
-    def _find_run(self, store: Any) -> tuple[int, Store]:
+    def _find_run(self, store: TCPStore) -> tuple[int, Store]:
         """A store can be used for one run after the other: the latest, or the next if all processes of that have ended."""
         numbers = Store(store, "dnasa")
         try:
             run = int(numbers.compare_set("run", "", "0"))
         except ValueError as error:
-            raise InputError(f"The store at {numbers.where} is damaged: start a new `dnasa rendezvous`.") from error
+            raise InputError(f"The store at {numbers.address} is damaged: start a new `dnasa rendezvous`.") from error
         while True:
             self.store = Store(store, f"dnasa run {run}")
             latest = self._latest()
@@ -97,40 +73,35 @@ class Members:
         if common != graph:
             raise InputError(f"The run has another network ({common}) than this process ({graph}): give all the same.")
 
-    # ------------------------------------------------------------ places
+    # ------------------------------------------------------------ nodes
 
-    def _claim(self, places: Sequence[int]) -> Member:
-        """The first of these places that nobody holds who is still running."""
-        began, warned = time.monotonic(), False
-        while time.monotonic() < began + 2 * self.timeout:
-            for node in places:
-                mine, before = self.me._replace(node=node), self._get(f"place {node}")
+    def _claim(self, nodes: Sequence[int]) -> Member:
+        """Take the first of these nodes that no running process holds."""
+        deadline, warned = time.monotonic() + 2 * self.timeout, False
+        while time.monotonic() < deadline:
+            for node in nodes:
+                mine, before = self.me._replace(node=node), self._get(f"holder {node}")
                 holder = parsed(before, self._member)
-                if holder and not self._gone(holder) and not self._left_behind(holder):
+                if holder and not self._gone(holder) and not self.store.check([f"left {holder.name}"]):
                     continue
-                if self.store.compare_set(f"place {node}", before, json.dumps(mine)) == json.dumps(mine).encode():
+                if self.store.compare_set(f"holder {node}", before, json.dumps(mine)) == json.dumps(mine).encode():
                     return mine
             if not warned:
                 warned = True
                 warnings.warn(f"No node is free: waiting {2 * self.timeout:g} s for a process that ends.", stacklevel=2)
             time.sleep(10 * POLL)
-        taken = f"All {self.nodes} nodes of the graph have" if len(places) > 1 else f"Node {places[0]} has"
+        taken = f"All {self.nodes} nodes of the graph have" if len(nodes) > 1 else f"Node {nodes[0]} has"
         raise InputError(f"{taken} a running process: start one when another has ended, or use a larger graph.")
 
-    def _holds_place(self, member: Member) -> bool:
-        return self._read(f"place {member.node}") == member and (member == self.me or not self._gone(member))
-
-    def _left_behind(self, member: Member) -> bool:
-        return self.store.check([f"left {member.name}"])
+    def _holds_node(self, member: Member) -> bool:
+        return self._read(f"holder {member.node}") == member and (member == self.me or not self._gone(member))
 
     def _gone(self, member: Member) -> bool:
         """Whether its socket is closed. That of a process that hangs, or cannot be reached, is not."""
         try:
             socket.create_connection((member.host, member.port), timeout=1).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
         return False
 
     # ------------------------------------------------------------ epochs
@@ -153,8 +124,9 @@ class Members:
     def _read(self, key: str) -> Member | None:
         return parsed(self._get(key), self._member)
 
-    def _is_here(self, epoch: int, member: Member) -> bool:
-        return self._read(f"{epoch} here {member.node}") == member
+    def _came(self, epoch: int) -> list[Member | None]:
+        """Who is here for that epoch, by node."""
+        return [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
 
     def _closed(self, epoch: int) -> list[Member]:
         """The list of that epoch, empty if it is still open."""
@@ -181,7 +153,7 @@ class Members:
     def begin(self) -> None:
         """The first epoch: all nodes have a process."""
         self._come(1)
-        self._wait(1, lambda: all(self._read(f"1 here {node}") for node in range(self.nodes)), "start")
+        self._wait(1, lambda: all(self._came(1)), "start")
 
     def meet(self) -> None:
         """The next epoch, of the members that are left and those that want to join."""
@@ -208,19 +180,21 @@ class Members:
 
     def _settled(self, member: Member) -> bool:
         """Whether a member of the last epoch is here, or will not come."""
-        if self._is_here(self.epoch + 1, member) or self._gone(member):
-            return True
-        return self.monitor is not None and self.monitor.silent(self.list.index(member), self.timeout)
+        came = self._read(f"{self.epoch + 1} here {member.node}") == member
+        return came or self._gone(member) or self.monitor.silent(self.list.index(member), self.timeout)
 
     def _wait(self, epoch: int, complete: Callable[[], bool], what: str) -> None:
         began, warned, key = time.monotonic(), False, f"{epoch} members"
         while not (closed := self._list(before := self._get(key))):
             if complete():
-                here = [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
-                present = [m for m in here if m is not None and self._holds_place(m)]
+                present = [member for member in self._came(epoch) if member and self._holds_node(member)]
                 self.store.compare_set(key, before, json.dumps(present))
             elif not warned and time.monotonic() > began + self.timeout:
-                warned = self._warn(epoch, what)
+                warned = True
+                missing = [node for node, member in enumerate(self._came(epoch)) if member is None]
+                warnings.warn(
+                    f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2
+                )
             else:
                 time.sleep(POLL)
         if self.me not in closed:
@@ -229,23 +203,25 @@ class Members:
             )
         self._enter(epoch, closed)
 
-    def _warn(self, epoch: int, what: str) -> bool:
-        missing = [node for node in range(self.nodes) if not self._read(f"{epoch} here {node}")]
-        warnings.warn(f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2)
-        return True
-
     def _enter(self, epoch: int, members: list[Member]) -> None:
-        previous, before = self.monitor, self.list
+        previous, before = self._monitor, self.list
         self.epoch, self.list = epoch, members
         for member in set(before) - set(self.list):
             self.store.set(f"left {member.name}", "")
-        self.monitor = MembersMonitor(self)
+        self._monitor = MembersMonitor(self)
         if previous is not None:
             previous.close()
+            previous.problem = RunError(CHANGED)
 
     @property
     def rank(self) -> int:
         return self.list.index(self.me)
+
+    @property
+    def monitor(self) -> "MembersMonitor":
+        """Of the present epoch."""
+        assert self._monitor is not None, "Only a member has a monitor."
+        return self._monitor
 
 
 class MembersMonitor(Monitor):
@@ -256,8 +232,14 @@ class MembersMonitor(Monitor):
         keys = [f"report {member.name}" for member in members.list]
         super().__init__(StoreBoard(members.store, keys[members.rank], keys), members.rank, len(keys))
 
+    def fail(self, reason: str) -> None:
+        """The others go on without this process."""
+
+    def diagnose(self) -> None:
+        """A loss needs no reason: the others go on."""
+
     def end(self) -> None:
-        """Those who still train go on without this process."""
+        """The others go on without this process."""
         self.ended = True
         self._beat()
 
@@ -266,7 +248,7 @@ class MembersMonitor(Monitor):
         return all(self._has_ended(rank) or self.silent(rank, self.members.timeout) for rank in others)
 
     def others_ahead(self) -> bool:
-        """Whether another process is in a call that this one has not done."""
+        """Whether another process is in a call that this one has not made."""
         return any(self.others_call(network) for network in self.counts)
 
     def others_call(self, network: str) -> str:
@@ -290,6 +272,6 @@ def listener(host: str, port: int) -> socket.socket:
     """A socket that is open as long as this process runs, at the address by which it reaches the store."""
     with socket.create_connection((host, port)) as connection:
         host = connection.getsockname()[0]
-    made = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    made.setblocking(False)
-    return made
+    server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server.setblocking(False)
+    return server

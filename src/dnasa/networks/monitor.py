@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dnasa.core import InputError, RunError
+from dnasa.networks.liveness import ThreadedLiveness
 
 INTERVAL = 0.5  # seconds between two reports
 RECENT = 32  # calls that a report names; neighbours are never that many calls apart
@@ -56,25 +57,22 @@ class StoreBoard:
         return [text.decode(errors="replace") for text in self.store.multi_get(self.everyone)]
 
 
-class Monitor:
-    """`problem` is set as soon as a process has failed, or calls something else than this one."""
+class Monitor(ThreadedLiveness):
+    """Reads the others' reports. `problem` is set as soon as a process has failed, or calls something else than this one."""
 
     def __init__(self, board: Board, rank: int, size: int, interval: float = INTERVAL):
-        self.board, self.rank, self.interval = board, rank, interval
+        self.board, self.rank = board, rank
         self.counts: dict[str, int] = {}  # calls of each network
         self.calls: dict[str, str] = {}  # the recent ones, by network and number
         self.beats, self.failure, self.ended = 0, "", False
         self.problem: Exception | None = None
         self.reports: list[Report | None] = [None] * size
-        self.heard = [time.monotonic()] * size
         self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
-        self.lock, self.sharing, self.stop = threading.Lock(), threading.Lock(), threading.Event()
-        self.thread = threading.Thread(target=self._run, name="monitor", daemon=True)
-        self.thread.start()
+        self.lock, self.sharing = threading.Lock(), threading.Lock()
+        super().__init__(interval)
 
     def note(self, network: str, call: str) -> None:
-        """This process now does the next call of that network; all processes must do the same one."""
         self._count(network, call)
         self._raise_problem()
 
@@ -86,7 +84,6 @@ class Monitor:
                 del self.calls[next(iter(self.calls))]
 
     def fail(self, reason: str) -> None:
-        """Tell the others why this process stops."""
         self.failure = reason
         self._beat()
 
@@ -97,27 +94,24 @@ class Monitor:
         self.ended = True
         self._beat()
 
-    def close(self) -> None:
-        self.stop.set()
-        self.thread.join(timeout=10 * self.interval)
-
-    def check(self, began: float, timeout: float) -> list[int]:
-        """While waiting since then: raise the problem there is, or give the processes that were silent for the timeout."""
+    def lost(self, began: float, timeout: float) -> list[int]:
+        """The processes that were silent for the timeout; raises the problem, if there is one."""
         self._raise_problem()
-        now = time.monotonic()
-        if now - began <= timeout:
+        if time.monotonic() <= began + timeout:
             return []
-        others = [rank for rank in range(len(self.heard)) if rank != self.rank and not self._has_ended(rank)]
-        late = [rank for rank in others if now - max(began, self.heard[rank]) > timeout]
-        if not late and not self.warned:
+        others = [rank for rank in range(len(self.reports)) if rank != self.rank and not self._has_ended(rank)]
+        lost = [rank for rank in others if self.silent(rank, timeout)]
+        if not lost and not self.warned:
             self.warned = True
-            silent = [rank for rank in others if self.quiet[rank] >= SILENT]
-            running = [rank for rank in others if rank not in silent]
-            parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]
-            doing = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in running)
-            parts += [f"the others are running: {doing}"] if running else []
-            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; {'; '.join(parts)}.", stacklevel=2)
-        return late
+            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; {self._described(others)}.", stacklevel=2)
+        return lost
+
+    def _described(self, others: list[int]) -> str:
+        """What the others do, in words."""
+        silent = [rank for rank in others if self.quiet[rank] >= SILENT]
+        running = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others if rank not in silent)
+        parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]
+        return "; ".join([*parts, f"the others are running: {running}"] if running else parts)
 
     def _raise_problem(self) -> None:
         if self.problem is not None:
@@ -128,15 +122,10 @@ class Monitor:
         return self.quiet[rank] * self.interval > timeout
 
     def diagnose(self) -> None:
-        """After an error of a transport: raise the reason, if another process gives one."""
         for _ in range(2):
             self._beat()
-            self.check(time.monotonic(), 1.0)
+            self._raise_problem()
             time.sleep(self.interval)
-
-    def _run(self) -> None:
-        while not self.stop.wait(self.interval):
-            self._beat()
 
     def _beat(self) -> None:
         with self.sharing:
@@ -151,14 +140,20 @@ class Monitor:
                 self.problem = self.problem or (error if isinstance(error, RunError) else lost)
                 self.stop.set()
                 return
-            for rank, report in enumerate(map(Report.parse, texts)):
-                self.quiet[rank] += 1
-                if rank != self.rank and report is not None and report != self.reports[rank]:
-                    self.heard[rank], self.reports[rank], self.quiet[rank] = time.monotonic(), report, 0
-            others = {rank: report for rank, report in enumerate(self.reports) if report}
-            failed = [RunError(report.failure) for report in others.values() if report.failure]
-            different = [self._difference(calls, *other) for other in others.items()]  # perhaps as a result
-            self.problem = self.problem or next(filter(None, [*failed, *different]), None)
+            self._read(texts)
+            self.problem = self.problem or self._find_problem(calls)
+
+    def _read(self, texts: list[str]) -> None:
+        for rank, report in enumerate(map(Report.parse, texts)):
+            self.quiet[rank] += 1
+            if rank != self.rank and report is not None and report != self.reports[rank]:
+                self.reports[rank], self.quiet[rank] = report, 0
+
+    def _find_problem(self, calls: dict[str, str]) -> Exception | None:
+        others = {rank: report for rank, report in enumerate(self.reports) if report}
+        failed = [RunError(report.failure) for report in others.values() if report.failure]
+        different = [self._difference(calls, *other) for other in others.items()]  # perhaps as a result
+        return next(filter(None, [*failed, *different]), None)
 
     def _difference(self, calls: dict[str, str], rank: int, report: Report) -> Exception | None:
         for key in calls.keys() & report.calls.keys():

@@ -11,15 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, nodes_text
-from dnasa.networks.liveness import Heartbeat, Place, here
+from dnasa.networks import processes
+from dnasa.networks.liveness import Heartbeat, HostProcess, Liveness, this_process
 from dnasa.networks.monitor import Monitor
-from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
-from dnasa.topology import Changing, Topology
+from dnasa.networks.transport import Message, ProcessTransport
+from dnasa.topology import Topology
 
 try:
     from mpi4py import MPI
@@ -28,87 +29,36 @@ except ImportError as error:
 
 PAUSE = 0.2  # seconds; Open MPI 5.0 crashes if it learns of a loss inside Shrink: those of the same moment come before
 REPEATS = 3  # errors of MPI in a row, with nobody lost and nothing exchanged, that end the run
+yield_processor: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
 
 
-def processes() -> int:
+def world_size() -> int:
     return MPI.COMM_WORLD.size
 
 
+def abort(code: int) -> None:
+    """End all processes: the others may be waiting for this one."""
+    MPI.COMM_WORLD.Abort(code)
+
+
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     rounds: int = 1,
     timeout: float = 30.0,
     channel: Channel | None = None,
     survive: bool = False,
-    comm: Any = None,
 ) -> Network:
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
     A process that died, or whose monitor is silent for `timeout` seconds, ends the run with an error that names it; with
     `survive`, the others continue without it.
     """
-    comm = comm or MPI.COMM_WORLD
-    heartbeat = start_heartbeat(timeout) if survive else None
-    transport = Transport(link_of(comm), timeout, blocks(topology.nodes, comm.size), heartbeat)
-    if survive:
-        atexit.register(transport.leave)
-    elif comm.size > 1:
-        transport.monitor = monitor_of(comm)
-    return ProcessExchange(topology, transport, rounds, channel).network()
-
-
-def as_numpy(buffer: Array) -> np.ndarray:
-    return buffer if isinstance(buffer, np.ndarray) else buffer.numpy()
-
-
-class Posted(NamedTuple):
-    """Persistent requests, and the buffers they hold on to."""
-
-    peers: list[int]
-    requests: list[Any]
-    buffers: Any
-
-
-class Board:
-    """Reports as small messages on a communicator of their own."""
-
-    def __init__(self, comm: Any):
-        self.comm = comm.Dup()
-        self.reports = [""] * comm.size
-        self.sends: dict[int, tuple[Any, Any]] = {}  # the last report to each process, and its buffer
-
-    def share(self, report: str) -> list[str]:
-        raw = np.frombuffer(report.encode(), np.uint8)
-        for peer in range(self.comm.size):
-            taken = peer not in self.sends or self.sends[peer][0].Test()
-            if peer != self.comm.rank and taken:
-                self.sends[peer] = self.comm.Isend(raw, peer), raw
-        status = MPI.Status()
-        while self.comm.Iprobe(status=status):
-            incoming = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            self.comm.Recv(incoming, status.source)
-            self.reports[status.source] = incoming.tobytes().decode(errors="replace")
-        return self.reports
-
-
-MONITORS: dict[int, Monitor] = {}  # by the handle of the communicator
-
-
-def monitor_of(comm: Any) -> Monitor:
-    """One for all networks of these processes."""
-    if comm.handle not in MONITORS:
-        monitor = MONITORS[comm.handle] = Monitor(Board(comm), comm.rank, comm.size)
-        atexit.register(monitor.close)
-        atexit.register(monitor.end)
-    return MONITORS[comm.handle]
-
-
-@functools.cache
-def start_heartbeat(timeout: float) -> Heartbeat:
-    """One for each process."""
-    heartbeat = Heartbeat(MPI.COMM_SELF.Iprobe, MPI.COMM_WORLD.rank, timeout)
-    atexit.register(heartbeat.close)
-    return heartbeat
+    nodes = processes.blocks(topology.nodes, world_size())
+    if not survive:
+        return processes.connect(topology, MPITransport(world_link(), nodes, timeout), rounds, channel)
+    transport = SurvivingTransport(world_link(), nodes, timeout)
+    atexit.register(transport.leave)
+    return processes.connect(topology, transport, rounds, channel)
 
 
 @dataclass
@@ -120,117 +70,146 @@ class Link:
     repeats: int = 0  # errors in a row that led to this communicator, with nobody lost and nothing exchanged
     exchanged: bool = False
 
+    @functools.cached_property
+    def liveness(self) -> Liveness:
+        """One monitor for all networks of these processes."""
+        if self.comm.size == 1:
+            return Liveness()
+        monitor = Monitor(MessageBoard(self.comm), self.comm.rank, self.comm.size)
+        atexit.register(monitor.close)
+        atexit.register(monitor.end)
+        return monitor
 
-LINKS: dict[int, Link] = {}  # by the handle of the communicator
+
+@functools.cache
+def world_link() -> Link:
+    return Link(MPI.COMM_WORLD)
 
 
-def link_of(comm: Any) -> Link:
-    return LINKS.setdefault(comm.handle, Link(comm))
+@functools.cache
+def start_heartbeat(timeout: float) -> Heartbeat:
+    """One for each process."""
+    heartbeat = Heartbeat(MPI.COMM_SELF.Iprobe, MPI.COMM_WORLD.rank, timeout)
+    atexit.register(heartbeat.close)
+    return heartbeat
 
 
-class Transport:
+class MessageBoard:
+    """Reports as small messages on a communicator of their own."""
+
+    def __init__(self, comm: Any):
+        self.comm = comm.Dup()
+        self.reports = [""] * comm.size
+        self.sends: dict[int, tuple[Any, Any]] = {}  # the last report to each process, and its buffer
+
+    def share(self, report: str) -> list[str]:
+        data = np.frombuffer(report.encode(), np.uint8)
+        for peer in range(self.comm.size):
+            sent = peer not in self.sends or self.sends[peer][0].Test()
+            if peer != self.comm.rank and sent:
+                self.sends[peer] = self.comm.Isend(data, peer), data
+        status = MPI.Status()
+        while self.comm.Iprobe(status=status):
+            incoming = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            self.comm.Recv(incoming, status.source)
+            self.reports[status.source] = incoming.tobytes().decode(errors="replace")
+        return self.reports
+
+
+class MPITransport(ProcessTransport):
+    """Messages between the processes of a communicator; a lost one ends the run."""
+
     carries_cuda = False
 
-    def __init__(self, link: Link, timeout: float, shares: Sequence[range], heartbeat: Heartbeat | None):
-        self.link, self.timeout, self.shares, self.heartbeat = link, timeout, shares, heartbeat
-        self.comm, self.tag, self.survives = link.comm, next(link.tags), heartbeat is not None
-        self.rank, self.size = self.comm.rank, self.comm.size
-        self.monitor: Monitor | None = None
-        self.posted: dict[tuple[int, int], Posted] = {}
-        self.places = self._exchange_places()
+    def __init__(self, link: Link, nodes: Sequence[range], timeout: float, liveness: Liveness | None = None):
+        super().__init__(link.comm.rank, nodes, timeout, liveness or Liveness())  # nobody reports before all have come
+        self.link, self.comm, self.tag = link, link.comm, next(link.tags)
+        self.requests: dict[tuple[int, int], tuple[list[Any], object]] = {}  # by buffers, which they hold on to
+        self.processes = self._gather_processes()
+        self.liveness = liveness or link.liveness
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> "Posted":
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[Any]:
         """The buffers are the same from step to step, so their requests are made once and started again."""
         key = (id(receives), id(sends))
-        if key not in self.posted:
+        if key not in self.requests:
             requests = [self.comm.Recv_init(as_numpy(buffer), peer, self.tag) for peer, buffer in receives]
             requests += [self.comm.Send_init(as_numpy(buffer), peer, self.tag) for peer, buffer in sends]
-            self.posted[key] = Posted([peer for peer, _ in (*receives, *sends)], requests, (receives, sends))
-        pending = self.posted[key]
-        self._called(MPI.Prequest.Startall, pending.requests)
-        return pending
+            self.requests[key] = requests, (receives, sends)
+        requests, _ = self.requests[key]
+        self._call(MPI.Prequest.Startall, requests)
+        return requests
 
-    def _exchange_places(self) -> list[Place]:
-        return [Place.parse(text) for text in self.allgather_text(str(here(MPI.Get_processor_name())))]
+    def finish(self, pending: list[Any]) -> None:
+        self._wait(pending)
+        self.link.exchanged = True
 
-    def _same_machine(self) -> list[int]:
-        """The ranks of this machine; none where the system does not show its processes."""
-        own = self.places[self.rank]
-        return [rank for rank, place in enumerate(self.places) if place.machine == own.machine and own.started]
+    def sum(self, buffer: Array) -> Array:
+        self._wait([self._call(self.comm.Iallreduce, MPI.IN_PLACE, as_numpy(buffer))])
+        return buffer
 
-    def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        everyone = np.empty((self.comm.size, own.size), own.dtype)
+        self._wait([self._call(self.comm.Iallgather, own, everyone)])
+        return everyone
+
+    def duplicate(self) -> Self:
+        return type(self)(self.link, self.nodes, self.timeout)
+
+    def _wait(self, requests: list[Any]) -> None:
+        def done() -> bool:
+            yield_processor()  # where processes share a core, the others then have sent
+            return self._call(MPI.Request.Testall, requests)
+
+        self.wait_until(done)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """A process that died or hangs shows as an error of MPI."""
-        if self.heartbeat is not None:
-            self.heartbeat.check()
         try:
             return function(*arguments)
         except MPI.Exception as error:
-            if self.survives:
-                raise ProcessLost(f"Rank {self.rank} lost a process: {error}.") from error
-            raise RunError(f"Rank {self.rank} cannot reach the others: {error}.") from error
+            raise self._no_answer([], error) from error
 
-    def finish(self, pending: "Posted") -> None:
-        requests = pending.requests
-        began = time.monotonic()
-        yield_processor()  # where processes share a core, the others then have sent
-        while not self._all_done(requests):
-            yield_processor()
-            if self._overdue(began):
-                late = [peer for peer, request in zip(pending.peers, requests, strict=True) if not request.Test()]
-                raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
-        self.link.exchanged = True
+    def _lost(self, ranks: list[int]) -> RunError:
+        return super()._lost(self._dead() or ranks)
 
-    def _overdue(self, began: float) -> bool:
-        """Whether the timeout has passed since then, where neither reports nor heartbeats tell slow from lost."""
-        if self.monitor is not None:
-            late = self.monitor.check(began, self.timeout)
-            if late:
-                raise missing(self.dead() or late, self.shares, f"nothing came for {self.timeout:g} s")
-            return False
-        overdue = time.monotonic() > began + self.timeout
-        if overdue and self.heartbeat is not None:
-            self.heartbeat.warn()
-        return overdue and self.heartbeat is None
+    def _gather_processes(self) -> list[HostProcess]:
+        own = str(this_process(MPI.Get_processor_name()))
+        return [HostProcess.parse(text) for text in self.allgather_text(own)]
 
-    def _all_done(self, requests: list[Any]) -> bool:
-        done: bool = self._called(MPI.Request.Testall, requests)
-        return done
+    def _same_machine(self) -> list[int]:
+        """The ranks of this machine; none where the system does not show its processes."""
+        own = self.processes[self.rank]
+        return [rank for rank, other in enumerate(self.processes) if other.host == own.host and own.started]
 
-    def _wait(self, start: Callable[[], Any], what: str) -> None:
-        began = time.monotonic()
-        request = self._called(start)
-        while not self._all_done([request]):
-            yield_processor()
-            if self._overdue(began):
-                gone = self.dead()
-                if gone:
-                    raise missing(gone, self.shares, "the process is gone")
-                raise RunError(
-                    f"Rank {self.rank} waited {self.timeout:g} s for the others to {what}: one of them hangs."
-                )
+    def _dead(self) -> list[int]:
+        """The processes of this machine that no longer run."""
+        return [rank for rank in self._same_machine() if not self.processes[rank].runs()]
 
-    def sum(self, buffer: Array) -> Array:
-        self._wait(lambda: self.comm.Iallreduce(MPI.IN_PLACE, as_numpy(buffer)), "average")
-        return buffer
+    def _on_sigterm(self, number: int, frame: Any) -> None:
+        """mpirun ends all processes when one has died: report which one before that."""
+        dead = [f"rank {rank} ({nodes_text(self.nodes[rank])})" for rank in self._dead()]
+        if dead:
+            os.write(2, f"Error: {', '.join(dead)} is gone; rank {self.rank} stops.\n".encode())
+        os._exit(1)
 
-    def allgather_text(self, text: str) -> list[str]:
-        raw = np.frombuffer(text.encode(), np.uint8).copy()
-        sizes = np.empty(self.size, np.int64)
-        self._wait(lambda: self.comm.Iallgather(np.array([raw.size], np.int64), sizes), "exchange texts")
-        everyone = np.empty(int(sizes.sum()), np.uint8)
-        self._wait(lambda: self.comm.Iallgatherv(raw, [everyone, sizes]), "exchange texts")
-        ends = sizes.cumsum()
-        return [everyone[end - size : end].tobytes().decode() for size, end in zip(sizes, ends, strict=True)]
 
-    def duplicate(self) -> "Transport":
-        again = Transport(self.link, self.timeout, self.shares, self.heartbeat)
-        again.monitor = self.monitor
-        return again
+class SurvivingTransport(MPITransport):
+    """The processes that are left after a loss continue over a new communicator."""
 
-    def shrink(self) -> "tuple[list[int], Transport]":
-        """All remaining processes agree on who they are: their ranks here, and a transport between them."""
+    error = ProcessLost
+
+    def __init__(self, link: Link, nodes: Sequence[range], timeout: float):
+        self.heartbeat = start_heartbeat(timeout)
+        super().__init__(link, nodes, timeout, self.heartbeat)
+
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.heartbeat.end_if_silent()
+        return super()._call(function, *arguments)
+
+    def shrink(self) -> "SurvivingTransport":
+        """All remaining processes agree on who they are."""
         comm = self.comm
         while True:
             comm.Revoke()
@@ -240,14 +219,14 @@ class Transport:
             link = Link(comm, repeats=self._repeats(alive))
             self._end_hanging(alive)
             with suppress(ProcessLost):  # another one was lost: then this communicator is shrunk in turn
-                left = Transport(link, self.timeout, [self.shares[rank] for rank in alive], self.heartbeat)
+                left = SurvivingTransport(link, [self.nodes[rank] for rank in alive], self.timeout)
                 atexit.unregister(self.leave)
                 atexit.register(left.leave)
-                return alive, left
+                return left
 
     def _repeats(self, alive: list[int]) -> int:
         """An error with nobody lost, such as a revoked communicator: all continue, but not if it comes again at once."""
-        repeats = 0 if len(alive) < self.size or self.link.exchanged else self.link.repeats + 1
+        repeats = 0 if len(alive) < self.comm.size or self.link.exchanged else self.link.repeats + 1
         if repeats == REPEATS:
             raise RunError(f"Rank {self.rank} had {REPEATS} errors of MPI in a row although all processes are running.")
         return repeats
@@ -257,45 +236,30 @@ class Transport:
         local = self._same_machine()
         reports = self.rank == min(set(local) & set(alive), default=None)
         for rank in sorted(set(local) - set(alive)):
-            if self.places[rank].runs():
-                self.places[rank].kill(self.timeout)
+            if self.processes[rank].runs():
+                self.processes[rank].kill(self.timeout)
                 if reports:
-                    nodes = nodes_text(self.shares[rank])
+                    nodes = nodes_text(self.nodes[rank])
                     os.write(2, f"No answer from {nodes} for {self.timeout:g} s: the process was ended.\n".encode())
 
     def leave(self) -> None:
         """Exit together; without MPI_Finalize if processes are missing, since it may wait for them."""
         sys.stdout.flush()
         sys.stderr.flush()
-        if not self._all_leave() or self.size < MPI.COMM_WORLD.size:
+        if not self._all_leave() or self.comm.size < MPI.COMM_WORLD.size:
             os._exit(0)
 
     def _all_leave(self) -> bool:
         """Within the timeout: a process that still waits for an exchange with this one then continues without it."""
-        began = time.monotonic()
+        deadline = time.monotonic() + self.timeout
         with suppress(MPI.Exception):
             request = self.comm.Ibarrier()
-            while time.monotonic() < began + self.timeout:
+            while time.monotonic() < deadline:
                 if request.Test():
                     return True
                 yield_processor()
         return False
 
-    def dead(self) -> list[int]:
-        """The processes of this machine that no longer run."""
-        return [rank for rank in self._same_machine() if not self.places[rank].runs()]
 
-    def _on_sigterm(self, number: int, frame: Any) -> None:
-        """mpirun ends all processes when one has died: report which one before that."""
-        gone = [f"rank {rank} ({nodes_text(self.shares[rank])})" for rank in self.dead()]
-        if gone:
-            os.write(2, f"Error: {', '.join(gone)} is gone; rank {self.rank} stops.\n".encode())
-        os._exit(1)
-
-
-yield_processor: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))  # Windows has no sched_yield
-
-
-def abort(code: int) -> None:
-    """End all processes: the others may be waiting for this one."""
-    MPI.COMM_WORLD.Abort(code)
+def as_numpy(buffer: Array) -> np.ndarray:
+    return buffer if isinstance(buffer, np.ndarray) else buffer.numpy()

@@ -7,42 +7,18 @@ while messages travel, and there are no barriers.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Membership, Messages, Network, RunError, nodes_text
-from dnasa.networks.buffers import Buffers, make_buffers
-from dnasa.networks.monitor import Monitor
+from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
+from dnasa.networks.buffers import Buffers, Routes
 from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
-from dnasa.topology import Changing, Topology, without
-
-Message = tuple[int, Array]  # the other process, and a contiguous buffer of bytes
-
-
-class Transport(Protocol):
-    """What carries messages: MPI or torch.distributed."""
-
-    rank: int
-    size: int
-    carries_cuda: bool
-    survives: bool
-    tag: Any  # which of the networks of these processes this is
-    monitor: Monitor | None
-
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any: ...
-
-    def finish(self, pending: Any) -> None: ...
-
-    def sum(self, buffer: Array) -> Array: ...
-
-    def allgather_text(self, text: str) -> list[str]: ...
-
-    def duplicate(self) -> "Transport": ...
-
-    def shrink(self) -> "tuple[list[int], Transport]": ...
+from dnasa.networks.transport import SupportsDuplicate, SupportsShrink, Transport
+from dnasa.topology import Topology, without
 
 
 @dataclass
@@ -53,26 +29,16 @@ class Traffic:
     bytes: int = 0
 
 
-class Source(NamedTuple):
-    """A process that we receive from: the columns of W that are its nodes, and their share of the product."""
-
-    peer: int
-    columns: np.ndarray
-    weigh: Product
-    factor: float | None  # that share, where it is a single number
-
-
-class Target(NamedTuple):
-    """A process that we send to, and the rows of ours that it needs."""
-
-    peer: int
-    rows: np.ndarray | slice
-
-
-class Plan(NamedTuple):
-    sources: list[Source]
-    targets: list[Target]
-    weigh: Product  # this process' own share of the product
+def connect(
+    topology: Topology,
+    transport: Transport,
+    rounds: int = 1,
+    channel: Channel | None = None,
+    traffic: Traffic | None = None,
+) -> Network:
+    """The network of the processes between which the transport carries messages."""
+    check_exchange(topology, rounds, channel)
+    return ProcessNetwork(topology, transport, rounds, channel, traffic or Traffic()).network()
 
 
 def blocks(nodes: int, processes: int) -> list[range]:
@@ -81,77 +47,77 @@ def blocks(nodes: int, processes: int) -> list[range]:
         raise InputError(
             f"{processes} processes cannot share {nodes} nodes: start at most {nodes}, or use a graph with more nodes."
         )
-    ends = [nodes * (p + 1) // processes for p in range(processes)]
-    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    return consecutive([nodes * (p + 1) // processes - nodes * p // processes for p in range(processes)])
 
 
-def make_plan(weights: Any, shares: Sequence[range], rank: int) -> Plan:
-    here = shares[rank]
-    mine, needed = weights[here.start : here.stop], weights[:, here.start : here.stop]
-    sources, targets = [], []
-    for peer, theirs in enumerate(shares):
-        if peer == rank:
-            continue
-        columns = np.unique(mine[:, theirs.start : theirs.stop].indices) + theirs.start
-        if len(columns):
-            block = mine[:, columns]
-            factor = float(block[0, 0]) if block.shape == (1, 1) else None
-            sources.append(Source(peer, columns, product(dense_if_small(block)), factor))
-        rows = np.unique(needed[theirs.start : theirs.stop].indices)
-        if len(rows):
-            targets.append(Target(peer, slice(None) if len(rows) == len(here) else rows))
-    return Plan(sources, targets, product(dense_if_small(mine[:, here.start : here.stop])))
+def consecutive(sizes: Sequence[int]) -> list[range]:
+    """Ranges of these sizes, one after the other."""
+    return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+def remaining(topology: Topology, before: Sequence[int], after: Sequence[int]) -> Topology:
+    """The graph of the nodes `after`, where `topology` is that of the nodes `before`."""
+    lost = [row for row, node in enumerate(before) if node not in after]
+    return without(topology, lost) if lost else topology
+
+
+def numbers(nodes: Sequence[range]) -> list[int]:
+    """The nodes of all processes, in order."""
+    return [node for block in nodes for node in block]
 
 
 @dataclass
-class ProcessExchange:
+class ProcessNetwork:
     """The product with W and the mean over a transport; buffers are reused from step to step."""
 
-    topology: Topology | Changing
+    topology: Topology
     transport: Transport
-    rounds: int = 1
-    channel: Channel | None = None
-    node_ids: Sequence[int] | None = None  # the nodes' original numbers, where some have been lost
-    shares: Sequence[range] | None = None  # each process' rows among them
-    traffic: Traffic = field(default_factory=Traffic)
+    rounds: int
+    channel: Channel | None
+    traffic: Traffic
 
     def __post_init__(self) -> None:
-        check_exchange(self.topology, self.rounds, self.channel)
-        self.shares = self.shares or blocks(self.topology.nodes, self.transport.size)
-        self.node_ids = self.node_ids or range(self.topology.nodes)
+        self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
 
     def network(self) -> Network:
+        transport = self.transport
         return Network(
             self.topology.nodes,
             lambda messages, t: self.at(t)(messages),
             self.mean,
-            range(self.node_ids[self.rows.start], self.node_ids[self.rows.stop - 1] + 1),  # type: ignore[index]
-            rank=self.transport.rank,
-            allgather_text=self.transport.allgather_text,
+            transport.nodes[transport.rank],
+            rank=transport.rank,
+            allgather_text=transport.allgather_text,
             gather=self.gather,
             traffic=self.traffic,
             rounds=self.rounds,
             channel=self.channel,
             topology=self.topology,
             at=self.at,
-            duplicate=self.duplicate,
-            node_ids=self.node_ids,  # type: ignore[arg-type]
-            membership=self._membership(),
+            duplicate=partial(self._duplicate, transport) if isinstance(transport, SupportsDuplicate) else None,
+            node_ids=numbers(transport.nodes),
+            membership=Membership(
+                partial(transport.liveness.note, str(transport.tag)),
+                transport.liveness.fail,
+                partial(self._survivors, transport) if isinstance(transport, SupportsShrink) else None,
+            ),
         )
 
-    def _membership(self) -> Membership:
-        survivors, monitor = self.survivors if self.transport.survives else None, self.transport.monitor
-        if monitor is None:
-            return Membership(survivors=survivors)
-        return Membership(partial(monitor.note, str(self.transport.tag)), monitor.fail, survivors)
+    def _duplicate(self, transport: SupportsDuplicate) -> Network:
+        return replace(self, transport=transport.duplicate()).network()
+
+    def _survivors(self, transport: SupportsShrink) -> Network:
+        """The network of the remaining processes, on the remaining graph."""
+        left = transport.shrink()
+        graph = remaining(self.topology, numbers(self.transport.nodes), numbers(left.nodes))
+        return replace(self, topology=graph, transport=left).network()
 
     def at(self, t: int) -> "Multiplier":
         key = t % self.topology.period
         if key not in self.multipliers:
-            graph = self.topology.at(t)
-            self.multipliers[key] = Multiplier(graph.sparse, self.shares, self.transport, self.traffic)  # type: ignore[arg-type]
+            self.multipliers[key] = Multiplier(self.topology.at(t).sparse, self.shares, self.transport, self.traffic)
         return self.multipliers[key]
 
     def mean(self, a: Array) -> Array:
@@ -172,29 +138,6 @@ class ProcessExchange:
         everything[..., self.rows.start : self.rows.stop, :] = x
         return self._sum(everything)
 
-    def duplicate(self) -> Network:
-        transport = self.transport.duplicate()
-        return ProcessExchange(
-            self.topology, transport, self.rounds, self.channel, self.node_ids, self.shares, self.traffic
-        ).network()
-
-    def survivors(self) -> Network:
-        """The network of the remaining processes, on the remaining graph."""
-        alive, transport = self.transport.shrink()
-        rows = [self.shares[rank] for rank in alive]  # type: ignore[index]
-        left = [row for block in rows for row in block]
-        lost = sorted(set(range(self.topology.nodes)) - set(left))
-        ends = np.cumsum([len(block) for block in rows]).tolist()
-        return ProcessExchange(
-            without(self.topology, lost) if lost else self.topology,
-            transport,
-            self.rounds,
-            self.channel,
-            node_ids=[self.node_ids[row] for row in left],  # type: ignore[index]
-            shares=[range(end - len(block), end) for end, block in zip(ends, rows, strict=True)],
-            traffic=self.traffic,
-        ).network()
-
 
 class Multiplier:
     """The product with W of one graph, between processes."""
@@ -202,70 +145,82 @@ class Multiplier:
     def __init__(self, W: Any, shares: Sequence[range], transport: Transport, traffic: Traffic):
         self.W, self.transport, self.traffic = W, transport, traffic
         self.rows = shares[transport.rank]
-        self.plan = make_plan(W, shares, transport.rank)
+        self.routes = find_routes(W, shares, transport.rank)
+        self.products = self._products(W)
         self.buffers: dict[Any, Buffers] = {}
 
     def __call__(
         self, payloads: Messages, decode: Sequence[Callable[[Array], Array]] | None = None, weights: Any = None
     ) -> Messages:
         """With `weights`, all messages travel as usual and are weighed by these instead of W."""
-        own, sources = self._weighing(weights)
+        own, adders = self.products if weights is None else self._products(weights)
         buffers = self._filled(payloads)
         self.traffic.messages += len(buffers.sends)
         self.traffic.bytes += buffers.bytes
         pending = self.transport.start(buffers.receives, buffers.sends)
-        out = [own((part,))[0] for part in parts(buffers.own, decode)]
+        out = [own((part,))[0] for part in decoded(buffers.own, decode)]
         self.transport.finish(pending)
-        for (weigh, factor), rows in zip(sources, buffers.received(), strict=True):
-            for total, part in zip(out, parts(rows, decode), strict=True):
-                if factor is None:
-                    total += weigh((part,))[0]
-                else:
-                    add_scaled(total, part, factor)
+        for add, stacks in zip(adders, buffers.received(), strict=True):
+            for total, part in zip(out, decoded(stacks, decode), strict=True):
+                add(total, part)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
 
-    def _weighing(self, weights: Any) -> tuple[Product, list[tuple[Product, float | None]]]:
-        if weights is None:
-            return self.plan.weigh, [(source.weigh, source.factor) for source in self.plan.sources]
+    def _products(self, weights: Any) -> tuple[Product, list["Adder"]]:
+        """This process' own share of the product, and that of each process it receives from."""
         mine = weights[self.rows.start : self.rows.stop]
-
-        def weigh(columns: np.ndarray) -> Product:
-            return product(dense_if_small(mine[:, columns]))
-
-        return weigh(np.asarray(self.rows)), [(weigh(source.columns), None) for source in self.plan.sources]
+        own = product(dense_if_small(mine[:, self.rows.start : self.rows.stop]))
+        return own, [adder(mine[:, columns]) for _, columns in self.routes.incoming]
 
     def _filled(self, payloads: Messages) -> Buffers:
         key = tuple((p.shape, p.dtype) for p in payloads)
         if key not in self.buffers:
-            incoming = [(source.peer, len(source.columns)) for source in self.plan.sources]
-            outgoing = [(target.peer, target.rows) for target in self.plan.targets]
-            self.buffers[key] = make_buffers(payloads, incoming, outgoing, self.transport.carries_cuda)
+            self.buffers[key] = Buffers(payloads, self.routes, self.transport.carries_cuda)
         buffers = self.buffers[key]
         buffers.fill(payloads)
         return buffers
 
 
-def add_scaled(total: Array, part: Array, factor: float) -> None:
-    """total += factor part; the part may be overwritten."""
-    if isinstance(part, np.ndarray):
-        part *= factor
-        total += part
-    else:
-        total.add_(part, alpha=factor)
+def find_routes(W: Any, shares: Sequence[range], rank: int) -> Routes:
+    here, routes = shares[rank], Routes([], [])
+    mine, needed = W[here.start : here.stop], W[:, here.start : here.stop]
+    for peer, theirs in enumerate(shares):
+        if peer == rank:
+            continue
+        columns = np.unique(mine[:, theirs.start : theirs.stop].indices) + theirs.start
+        if len(columns):
+            routes.incoming.append((peer, columns))
+        rows = np.unique(needed[theirs.start : theirs.stop].indices)
+        if len(rows):
+            routes.outgoing.append((peer, slice(None) if len(rows) == len(here) else rows))
+    return routes
 
 
-def parts(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] | None) -> list[Array]:
+Adder = Callable[[Array, Array], None]
+
+
+def adder(block: Any) -> Adder:
+    """A function that adds the product of this block of W and a part to a total; it may overwrite the part."""
+    single = block.shape == (1, 1)
+    factor, multiply = float(block[0, 0]) if single else 1.0, product(dense_if_small(block))
+
+    def add(total: Array, part: Array) -> None:
+        if not single:
+            total += multiply((part,))[0]
+        elif isinstance(part, np.ndarray):  # without a further array
+            part *= factor
+            total += part
+        else:
+            total.add_(part, alpha=factor)
+
+    return add
+
+
+def decoded(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] | None) -> list[Array]:
     """What is weighed: stacks of equal messages as they are, or every message decoded."""
     if decode is None:
         return list(stacks)
     messages = [message for stack in stacks for message in stack]
     return [decoder(message) for decoder, message in zip(decode, messages, strict=True)]
-
-
-def missing(peers: Sequence[int], shares: Sequence[range], why: str) -> RunError:
-    """Names the processes that did not answer, and their nodes."""
-    names = ", ".join(f"rank {peer} ({nodes_text(shares[peer])})" for peer in sorted(set(peers)))
-    return RunError(f"No answer from {names}: {why}.")
 
 
 def agree(network: Network, settings: dict[str, Any]) -> None:

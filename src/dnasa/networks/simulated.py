@@ -1,5 +1,6 @@
 """All nodes in one process: the exchange is one product with W for all arrays and all runs."""
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from dnasa.arrays import concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
 from dnasa.topology import Topology
 
@@ -65,43 +67,17 @@ def product(weights: Any) -> Product:
     if weights.shape == (1, 1):
         factor = float(weights[0, 0])
         return lambda arrays: tuple(factor * array for array in arrays)
-    if sp.issparse(weights):
-        return _sparse_product(weights)
-    return _dense_product(weights)
-
-
-def _dense_product(weights: np.ndarray) -> Product:
-    converted = _converter(lambda like: _dense_like(weights, like))
+    convert, times = (_sparse_like, _sparse_times) if sp.issparse(weights) else (like, operator.matmul)
+    converted: dict[Any, Any] = {}  # W for each library, dtype and device
 
     def multiply(arrays: Messages) -> Messages:
-        joined = _joined(arrays)
-        return _split(converted(joined) @ joined, arrays)
+        joined = arrays[0] if len(arrays) == 1 else concatenate(arrays, -1)
+        kind = (type(joined), joined.dtype, getattr(joined, "device", None))
+        if kind not in converted:
+            converted[kind] = convert(weights, joined)
+        return _split(times(converted[kind], joined), arrays)
 
     return multiply
-
-
-def _sparse_product(weights: sp.csr_array) -> Product:
-    converted = _converter(lambda like: _sparse_like(weights, like))
-
-    def multiply(arrays: Messages) -> Messages:
-        joined = _joined(arrays)
-        first = np.moveaxis(joined, -2, 0) if isinstance(joined, np.ndarray) else joined.movedim(-2, 0)
-        mixed = converted(joined) @ first.reshape(len(first), -1)
-        mixed = mixed.reshape(-1, *first.shape[1:])
-        return _split(np.moveaxis(mixed, 0, -2) if isinstance(mixed, np.ndarray) else mixed.movedim(0, -2), arrays)
-
-    return multiply
-
-
-def _joined(arrays: Messages) -> Array:
-    """Arrays of any widths as one, along the last axis."""
-    if len(arrays) == 1:
-        return arrays[0]
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays, axis=-1)
-    import torch
-
-    return torch.cat(arrays, dim=-1)
 
 
 def _split(joined: Array, arrays: Messages) -> Messages:
@@ -109,38 +85,21 @@ def _split(joined: Array, arrays: Messages) -> Messages:
     if len(arrays) == 1:
         return (joined,)
     widths = [a.shape[-1] for a in arrays]
-    if isinstance(joined, np.ndarray):
-        return tuple(np.split(joined, list(accumulate(widths))[:-1], axis=-1))
-    return joined.split(widths, dim=-1)
+    return tuple(joined[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True))
 
 
-def _converter(convert: Callable[[Array], Any]) -> Callable[[Array], Any]:
-    """W in the library, dtype and device of the arrays, converted once for each."""
-    made: dict[Any, Any] = {}
-
-    def converted(like: Array) -> Any:
-        kind = (type(like), like.dtype, getattr(like, "device", None))
-        if kind not in made:
-            made[kind] = convert(like)
-        return made[kind]
-
-    return converted
+def _sparse_times(weights: Any, joined: Array) -> Array:
+    rows = joined.swapaxes(-2, 0)
+    mixed = weights @ rows.reshape(len(rows), -1)
+    return mixed.reshape(-1, *rows.shape[1:]).swapaxes(-2, 0)
 
 
-def _dense_like(weights: np.ndarray, like: Array) -> Array:
-    if isinstance(like, np.ndarray):
-        return weights.astype(like.dtype)
-    import torch
-
-    return torch.as_tensor(weights, dtype=like.dtype, device=like.device)
-
-
-def _sparse_like(weights: sp.csr_array, like: Array) -> Array:
-    if isinstance(like, np.ndarray):
-        return weights.astype(like.dtype)
+def _sparse_like(weights: sp.csr_array, other: Array) -> Array:
+    if isinstance(other, np.ndarray):
+        return weights.astype(other.dtype)
     import torch
 
     rows, columns, data = (torch.as_tensor(part) for part in (weights.indptr, weights.indices, weights.data))
     with warnings.catch_warnings():  # torch's warnings about beta CSR tensors and unchecked indices; ours are SciPy's
         warnings.simplefilter("ignore", UserWarning)
-        return torch.sparse_csr_tensor(rows, columns, data, weights.shape, dtype=like.dtype, device=like.device)
+        return torch.sparse_csr_tensor(rows, columns, data, weights.shape, dtype=other.dtype, device=other.device)

@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 
 from dnasa.core import Array, Channel, InputError, Network, RunError
-from dnasa.networks.processes import Message, ProcessExchange, blocks
-from dnasa.networks.torchdist import Transport, as_tensor, first_line
-from dnasa.topology import Changing, Topology
+from dnasa.networks import processes
+from dnasa.networks.torchdist import TorchTransport, as_tensor, first_line
+from dnasa.networks.transport import Message
+from dnasa.topology import Topology
 
 CHECKED = 2  # exchanges; the first gradient is in one of them
 DIFFERENT = (
@@ -34,36 +35,35 @@ def find_sites(site: Any, timeout: float) -> list[list[int]]:
             "site, _ = torch.distributed.new_subgroups(group_size=...)."
         )
     own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
-    everyone = [json.loads(text) for text in Transport((), timeout).allgather_text(json.dumps(own))]
+    everyone = [json.loads(text) for text in TorchTransport((), timeout).allgather_text(json.dumps(own))]
     if any(rank not in ranks or everyone[ranks[0]] != ranks for rank, ranks in enumerate(everyone)):
         raise InputError(f"Every process must be in one site, the same for all of its processes; they gave {everyone}.")
     return sorted({ranks[0]: ranks for ranks in everyone}.values())
 
 
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     sites: list[list[int]],
     timeout: float,
     rounds: int = 1,
     channel: Channel | None = None,
 ) -> Network:
     """The network of these sites; its `rank` is the number of this process' site."""
-    transport = SiteTransport(sites, blocks(topology.nodes, len(sites)), timeout)
-    return ProcessExchange(topology, transport, rounds, channel).network()
+    transport = SiteTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
+    return processes.connect(topology, transport, rounds, channel)
 
 
 class SiteTransport:
-    survives = False
+    """Messages between the first processes of the sites, and from each of them to the others of its site."""
 
-    def __init__(self, sites: list[list[int]], shares: Sequence[range], timeout: float):
-        self.sites, self.shares, self.unchecked = sites, shares, CHECKED
+    def __init__(self, sites: list[list[int]], nodes: Sequence[range], timeout: float):
+        self.sites, self.nodes, self.unchecked = sites, nodes, CHECKED
         self.rank = next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)
-        self.size, self.first = len(sites), sites[self.rank][0]
+        self.first = sites[self.rank][0]
         self.is_first = dist.get_rank() == self.first
-        self.across = Transport(shares, timeout, [ranks[0] for ranks in sites])
-        self.tag, self.monitor = self.across.tag, self.across.monitor
+        self.across = TorchTransport(nodes, timeout, [ranks[0] for ranks in sites])
         self.within, _ = dist.new_subgroups_by_enumeration(sites)  # a group of our own: DDP may be using the user's
-        self.carries_cuda = self.across.carries_cuda
+        self.tag, self.liveness, self.carries_cuda = self.across.tag, self.across.liveness, self.across.carries_cuda
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
         if self.unchecked:
@@ -75,7 +75,7 @@ class SiteTransport:
         receives, messages = pending
         if self.is_first:
             self.across.finish(messages)
-        with self._losses():
+        with self._errors():
             for _, buffer in receives:
                 dist.broadcast(as_tensor(buffer), self.first, self.within)
 
@@ -89,23 +89,20 @@ class SiteTransport:
         return self.across.allgather_text(text)
 
     def duplicate(self) -> "SiteTransport":
-        return SiteTransport(self.sites, self.shares, self.across.timeout)
-
-    def shrink(self) -> "tuple[list[int], SiteTransport]":
-        raise NotImplementedError
+        return SiteTransport(self.sites, self.nodes, self.across.timeout)
 
     def _check_equal(self, sends: Sequence[Message]) -> None:
         own = 0
         for _, buffer in sends:
             own = zlib.crc32(as_tensor(buffer).cpu().numpy().tobytes(), own)
         checksums = [torch.zeros(1, dtype=torch.int64) for _ in self.sites[self.rank]]
-        with self._losses():
+        with self._errors():
             dist.all_gather(checksums, torch.tensor([own]), self.within)
         if len(set(map(int, checksums))) > 1:
             raise InputError(DIFFERENT)
 
     @contextmanager
-    def _losses(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:

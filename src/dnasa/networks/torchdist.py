@@ -8,41 +8,45 @@ import os
 import queue
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
 from dnasa.core import Array, Channel, InputError, Network, RunError
+from dnasa.networks import processes
+from dnasa.networks.liveness import Liveness
 from dnasa.networks.monitor import INTERVAL, Monitor, StoreBoard
-from dnasa.networks.processes import Message, ProcessExchange, blocks, missing
-from dnasa.topology import Changing, Topology
+from dnasa.networks.transport import Message, ProcessTransport
+from dnasa.topology import Topology
 
 UNLIMITED = datetime.timedelta(days=365)  # how long gloo waits: the monitor decides when a process is lost
-POLL = datetime.timedelta(seconds=INTERVAL / 2)
 LONGEST_EXIT = 30.0  # seconds of silence after which a process exits without the others
 
 
-def processes(timeout: float, device: str | None) -> int:
-    if not dist.is_initialized():
-        start_group(timeout, device or own_device())
-    return dist.get_world_size()
-
-
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     rounds: int = 1,
     timeout: float = 30.0,
     device: str | None = None,
     channel: Channel | None = None,
 ) -> Network:
     """The network of all processes that `torchrun` started; each holds a block of the nodes."""
-    transport = Transport(blocks(topology.nodes, processes(timeout, device)), timeout)
-    return ProcessExchange(topology, transport, rounds, channel).network()
+    nodes = processes.blocks(topology.nodes, world_size(timeout, device))
+    return processes.connect(topology, TorchTransport(nodes, timeout), rounds, channel)
+
+
+# ---------------------------------------------------------------- the process group
+
+
+def world_size(timeout: float, device: str | None) -> int:
+    if not dist.is_initialized():
+        start_group(timeout, device or own_device())
+    return dist.get_world_size()
 
 
 def own_device() -> str:
@@ -75,194 +79,192 @@ def end_group() -> None:
 
 
 @cache
-def monitor() -> Monitor:
+def start_monitor() -> Monitor:
     """One for all networks of this process."""
     store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
     board = StoreBoard(dist.PrefixStore("dnasa reports", store), str(rank), [str(other) for other in range(size)])
     board.store.set(board.own, "")
     dist.all_reduce(torch.zeros(1))  # everyone has a report now
-    made = Monitor(board, rank, size)
-    atexit.register(made.close)
-    atexit.register(exit_together, made)
-    return made
+    monitor = Monitor(board, rank, size)
+    atexit.register(monitor.close)
+    atexit.register(exit_together, monitor)
+    return monitor
 
 
-def exit_together(made: Monitor) -> None:
+def exit_together(monitor: Monitor) -> None:
     """To processes still communicating, one that exits first looks like a lost one."""
-    made.end()
+    monitor.end()
     if not dist.is_initialized():
         return
-    began = time.monotonic()
-
-    def check() -> None:
-        if made.check(began, LONGEST_EXIT):
-            raise RunError("The others do not exit")
-
     try:
-        wait_for(dist.all_reduce(torch.zeros(1), async_op=True), check)
+        work = dist.all_reduce(torch.zeros(1), async_op=True)
+        Waiter().wait(work, lambda done: monitor.wait(done, LONGEST_EXIT, lambda _: RunError("The others do not exit")))
     except (InputError, RuntimeError) as error:
         print(f"Error: {first_line(error)}.", file=sys.stderr, flush=True)
         os._exit(1)
 
 
-def wait_for(work: Any, check: Callable[[], None]) -> None:
-    """Until a collective is done; `check` is called from time to time, and may raise."""
-    while not work.is_completed():
-        with contextlib.suppress(RuntimeError):  # it is not done yet, or has an error, which is raised below
-            work.wait(POLL)
-        check()
-    work.wait()
+# ---------------------------------------------------------------- transports
 
 
 class Waiter:
     """Waits in a thread of its own, since a wait of gloo that is given up breaks the connection."""
 
-    waiting: ClassVar[set["Waiter"]] = set()
+    unfinished: ClassVar[set[Any]] = set()  # waits of all waiters
 
     def __init__(self) -> None:
         self.works: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.results: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="waiter", daemon=True).start()
 
     @classmethod
     def stuck(cls) -> bool:
         """Whether a wait was given up and has not ended since."""
-        return bool(cls.waiting)
+        return bool(cls.unfinished)
 
     def _run(self) -> None:
         while True:
-            work, result = self.works.get(), None
+            work, result = self.works.get()
             try:
                 work.wait(UNLIMITED)
-            except RuntimeError as error:
-                result = error
+                error = None
+            except RuntimeError as raised:
+                error = raised
             del work
-            self.waiting.discard(self)
-            self.results.put(result)
+            self.unfinished.discard(result)
+            result.put(error)
 
-    def wait(self, work: Any, check: Callable[[], None]) -> RuntimeError | None:
-        """The error of a message once it is done; `check` is called from time to time, and may raise."""
-        self.waiting.add(self)
-        self.works.put(work)
-        while True:
+    def wait(self, work: Any, wait_until: Callable[[Callable[[], bool]], None]) -> None:
+        """Until this work of a process group is done; raises its error."""
+        result: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
+        self.unfinished.add(result)
+        self.works.put((work, result))
+
+        def done() -> bool:
             try:
-                return self.results.get(timeout=POLL.total_seconds())
+                failure = result.get(timeout=INTERVAL / 2)
             except queue.Empty:
-                check()
+                return False
+            if failure is not None:
+                raise failure
+            return True
+
+        wait_until(done)
 
 
-def as_tensor(buffer: Array) -> torch.Tensor:
-    return torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
+Pending = list[tuple[list[int], Callable[..., object]]]  # the other processes, and a function that waits
+
+
+class GlooTransport(ProcessTransport):
+    """Messages over a process group of gloo, or none for a process alone."""
+
+    carries_cuda = False
+
+    def __init__(self, group: Any, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness, number: int):
+        super().__init__(rank, nodes, timeout, liveness)
+        self.group, self.number, self.waiter = group, number, Waiter()
+        self.tag = str(number)
+        self.ranks: Sequence[int] = range(len(nodes))  # in the group, of the processes that exchange messages
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+        self.check()
+        calls = [(self.group.recv, *message) for message in receives]
+        calls += [(self.group.send, *message) for message in sends]
+        with self._errors([peer for _, peer, _ in calls]):
+            works = [(peer, call([as_tensor(buffer)], self.ranks[peer], self.number)) for call, peer, buffer in calls]
+        return [([peer], partial(self._wait, work)) for peer, work in works]
+
+    def finish(self, pending: Pending) -> None:
+        for peers, wait in pending:
+            with self._errors(peers):
+                wait()
+
+    def _wait(self, work: Any) -> None:
+        self.waiter.wait(work, self.wait_until)
+
+    def sum(self, buffer: Array) -> Array:
+        self._collective(lambda: self.group.allreduce([as_tensor(buffer)], unlimited(AllreduceOptions())))
+        return buffer
+
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        row = torch.from_numpy(own)
+        rows = [row.clone() for _ in range(1 if self.group is None else self.group.size())]
+        self._collective(lambda: self.group.allgather([rows], [row], unlimited(AllgatherOptions())))
+        return torch.stack(rows).numpy()
+
+    def _collective(self, start: Callable[[], Any]) -> None:
+        self.check()
+        if self.group is not None:
+            with self._errors([]):
+                self._wait(start())
+
+    @contextlib.contextmanager
+    def _errors(self, peers: Sequence[int]) -> Iterator[None]:
+        """An error of torch becomes ours."""
+        try:
+            yield
+        except RunError:
+            raise
+        except RuntimeError as error:
+            self.liveness.diagnose()
+            raise self._no_answer(peers, first_line(error)) from error
 
 
 TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
 
 
-class Transport:
+class TorchTransport(GlooTransport):
     """Messages travel between the processes `ranks`, by default all; sums and texts are those of all processes."""
 
-    survives = False  # torchrun restarts all processes instead
-
-    def __init__(self, shares: Sequence[range], timeout: float, ranks: Sequence[int] | None = None):
-        self.shares, self.timeout, self.tag = shares, timeout, next(TAGS)
-        self.ranks = ranks or range(dist.get_world_size())
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        backends = str(dist.get_backend_config())
+    def __init__(self, nodes: Sequence[range], timeout: float, ranks: Sequence[int] | None = None):
+        backends, size = str(dist.get_backend_config()), dist.get_world_size()
         if "gloo" not in backends:
             raise InputError(
                 "Texts and metrics use gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
                 "or leave that to dnasa.connect."
             )
+        liveness = start_monitor() if size > 1 else Liveness()
+        super().__init__(dist.group.WORLD, dist.get_rank(), nodes, timeout, liveness, next(TAGS))
+        self.ranks = ranks or range(size)
         self.carries_cuda = "nccl" in backends
-        self.group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
-        self.monitor = monitor() if self.size > 1 else None
-        self.waiter = Waiter()
+        self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Any]]:
-        calls: list[Any] = [(peer, dist.irecv, as_tensor(buffer)) for peer, buffer in receives]
-        calls += [(peer, dist.isend, as_tensor(buffer)) for peer, buffer in sends]
-        try:
-            if calls and calls[0][2].is_cuda:
-                works = dist.batch_isend_irecv(
-                    [dist.P2POp(call, tensor, self.ranks[peer], self.group) for peer, call, tensor in calls]
-                )
-                return [(-1, work) for work in works]
-            return [(peer, call(tensor, self.ranks[peer], tag=self.tag)) for peer, call, tensor in calls]
-        except RuntimeError as error:
-            self._diagnose()
-            raise missing([peer for peer, _, _ in calls], self.shares, first_line(error)) from error
-
-    def finish(self, pending: list[tuple[int, Any]]) -> None:
-        began = time.monotonic()
-        for peer, work in pending:
-            if peer < 0:
-                self._wait_for_gpu(work)
-                continue
-            error = self.waiter.wait(work, lambda: self._check(began))
-            if error is not None:
-                self._diagnose()
-                raise missing([peer], self.shares, first_line(error)) from error
-
-    def _wait_for_gpu(self, work: Any) -> None:
-        try:
-            work.wait()
-        except RuntimeError as error:
-            raise RunError(f"A neighbour of rank {self.rank} is gone: {first_line(error)}.") from error
-
-    def _collective(self, start: Callable[[], Any], what: str, on_gpu: bool = False) -> None:
-        began = time.monotonic()
-        try:
-            work = start()
-            if on_gpu:  # a wait of NCCL that is given up ends the process group
-                work.wait()
-            else:
-                wait_for(work, lambda: self._check(began))
-        except RunError:
-            raise
-        except RuntimeError as error:
-            self._diagnose()
-            raise RunError(f"Rank {self.rank} could not {what} the others: {first_line(error)}.") from error
-
-    def _check(self, began: float) -> None:
-        late = self.monitor.check(began, self.timeout) if self.monitor else []
-        if late:
-            why = f"nothing came for {self.timeout:g} s"
-            peers = [self.ranks.index(rank) for rank in late if rank in self.ranks]
-            raise missing(peers, self.shares, why) if peers else RunError(f"No answer from rank {late[0]}: {why}.")
-
-    def _diagnose(self) -> None:
-        if self.monitor:
-            self.monitor.diagnose()
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+        if not self.carries_cuda or not any(is_cuda(buffer) for _, buffer in (*receives, *sends)):
+            return super().start(receives, sends)
+        calls = [(dist.irecv, *message) for message in receives] + [(dist.isend, *message) for message in sends]
+        with self._errors([peer for _, peer, _ in calls]):
+            works = dist.batch_isend_irecv(
+                [dist.P2POp(call, buffer, self.ranks[peer], self.gpu_group) for call, peer, buffer in calls]
+            )
+        return [([], work.wait) for work in works]  # giving up a wait of NCCL would end the process group
 
     def sum(self, buffer: Array) -> Array:
-        tensor = as_tensor(buffer)
-        self._collective(lambda: dist.all_reduce(tensor, async_op=True), "average with", on_gpu=tensor.is_cuda)
+        if not is_cuda(buffer):
+            return super().sum(buffer)
+        with self._errors([]):
+            self.group.allreduce([buffer]).wait()
         return buffer
 
-    def duplicate(self) -> "Transport":
-        return Transport(self.shares, self.timeout)
+    def duplicate(self) -> "TorchTransport":
+        return TorchTransport(self.nodes, self.timeout)
 
-    def shrink(self) -> "tuple[list[int], Transport]":
-        raise NotImplementedError
-
-    def allgather_text(self, text: str) -> list[str]:
-        def gather(parts: list[torch.Tensor], own: torch.Tensor) -> None:
-            self._collective(lambda: dist.all_gather(parts, own, async_op=True), "reach")
-
-        return gathered_texts(text, self.size, gather)
+    def _lost(self, ranks: list[int]) -> RunError:
+        if all(rank in self.ranks for rank in ranks):
+            return super()._lost([self.ranks.index(rank) for rank in ranks])
+        return RunError(f"No answer from rank {ranks[0]}: nothing came for {self.timeout:g} s.")
 
 
-def gathered_texts(text: str, size: int, gather: Callable[[list[torch.Tensor], torch.Tensor], None]) -> list[str]:
-    """The texts of all processes, by a function that gathers tensors of equal size."""
-    raw = torch.tensor(list(text.encode()), dtype=torch.uint8)
-    length = torch.tensor([raw.numel()])
-    lengths = [torch.empty_like(length) for _ in range(size)]
-    gather(lengths, length)
-    padded = torch.zeros(int(max(lengths).item()), dtype=torch.uint8)
-    padded[: raw.numel()] = raw
-    everyone = [torch.empty_like(padded) for _ in range(size)]
-    gather(everyone, padded)
-    return [bytes(part[: int(n)].tolist()).decode() for part, n in zip(everyone, lengths, strict=True)]
+def unlimited(options: Any) -> Any:
+    options.timeout = UNLIMITED
+    return options
+
+
+def is_cuda(buffer: Array) -> bool:
+    return getattr(buffer, "is_cuda", False)
+
+
+def as_tensor(buffer: Array) -> torch.Tensor:
+    return torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
 
 
 def first_line(error: Exception) -> str:

@@ -1,0 +1,92 @@
+"""What carries messages between processes."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from dnasa.core import Array, RunError, nodes_text
+from dnasa.networks.liveness import Liveness
+
+Message = tuple[int, Array]  # the other process, and a contiguous buffer of bytes
+
+
+class Transport(Protocol):
+    """What every transport has.
+
+    Attributes:
+        rank: The number of this process.
+        nodes: The nodes of each process, by their original numbers.
+        carries_cuda: Whether buffers may be on a GPU.
+        tag: Which of the networks of these processes this is.
+        liveness: Says which of these processes are lost.
+    """
+
+    rank: int
+    nodes: Sequence[range]
+    carries_cuda: bool
+    tag: Any
+    liveness: Liveness
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
+        """Start these messages, and return what `finish` waits for."""
+
+    def finish(self, pending: Any) -> None:
+        """Wait until the messages have been sent and received."""
+
+    def sum(self, buffer: Array) -> Array:
+        """The sum of all processes' buffers."""
+
+    def allgather_text(self, text: str) -> list[str]:
+        """All processes' texts."""
+
+
+@runtime_checkable
+class SupportsDuplicate(Protocol):
+    """A transport that can be made again for the same processes, with messages that stay separate."""
+
+    def duplicate(self) -> Transport: ...
+
+
+@runtime_checkable
+class SupportsShrink(Protocol):
+    """A transport that can be made again for the processes that are left after a loss."""
+
+    def shrink(self) -> Transport: ...
+
+
+class ProcessTransport(ABC):
+    """How the transports over MPI and torch wait for other processes, and what they raise when some are lost."""
+
+    error: type[RunError] = RunError
+
+    def __init__(self, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness):
+        self.rank, self.nodes, self.timeout, self.liveness = rank, nodes, timeout, liveness
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        self.liveness.wait(done, self.timeout, self._lost)
+
+    def check(self) -> None:
+        """Before a wait: raise what is known to be wrong already."""
+        self.liveness.check(time.monotonic(), self.timeout, self._lost)
+
+    def _lost(self, ranks: list[int]) -> RunError:
+        return self._no_answer(ranks, f"nothing came for {self.timeout:g} s")
+
+    def _no_answer(self, ranks: Sequence[int], why: object) -> RunError:
+        """Names these processes and their nodes; none where it is not known which."""
+        names = ", ".join(f"rank {rank} ({nodes_text(self.nodes[rank])})" for rank in sorted(set(ranks)))
+        return self.error(f"No answer from {names}: {why}." if names else f"Rank {self.rank} lost the others: {why}.")
+
+    def allgather_text(self, text: str) -> list[str]:
+        """All processes' texts."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        lengths = self._gather(np.array([data.size])).ravel()
+        rows = self._gather(np.pad(data, (0, lengths.max() - data.size)))
+        return [row[:length].tobytes().decode() for row, length in zip(rows, lengths, strict=True)]
+
+    @abstractmethod
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        """All processes' arrays, of equal size, as rows."""
