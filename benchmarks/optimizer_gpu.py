@@ -42,8 +42,8 @@ CASES = {
 def optimizer(fuse: bool, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
     parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
     opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
-    opt.fuse = fuse
-    opt.parameters.gradient.normal_()
+    opt.node.fuse = fuse
+    opt.node.parameters.gradient.normal_()
     for _ in range(3):
         opt.step()
     return opt
@@ -53,14 +53,14 @@ def optimizer(fuse: bool, parameters: int, device: str, options: dict[str, Any])
 def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[str, float]:
     """Seconds of each."""
     fast, plain = (optimizer(fuse, parameters, device, case.options) for fuse in (True, False))
-    assert isinstance(fast.stepper, InPlace)
-    rule, state = fused(fast.made, fast.flat), plain.stepper.state
+    assert isinstance(fast.node.stepper, InPlace)
+    rule, state = fused(fast.node.recipe, fast.flat), plain.node.stepper.state
     a, b = torch.randn(parameters, device=device), torch.empty(parameters, device=device)
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: b.copy_(a),
         "fused": fast.step,
         "plain": plain.step,
-        "send": lambda: rule.send(state, (plain.parameters.gradient,), 5),
+        "send": lambda: rule.send(state, (plain.node.parameters.gradient,), 5),
         "zero_grad": fast.zero_grad,
     }
     return times(works, device, calls)

@@ -55,7 +55,7 @@ class Process:
 
     def end(self) -> None:
         if self.opt is not None:
-            self.opt._halt()
+            self.opt.node.halt()
         self.members.listener.close()
         if self.members.monitor is not None:
             self.members.monitor.close()
@@ -91,7 +91,7 @@ def train(
         opt.zero_grad()
         backward(net, network.rank, opt.t)
         opt.step()
-    opt.snapshot_at_end = opt.stepper.snapshots[0].state
+    opt.snapshot_at_end = opt.node.stepper.snapshots[0].state
     return opt
 
 
@@ -208,10 +208,10 @@ class Scripted:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_again(ahead: int) -> None:
     other = Scripted(ahead)
-    opt: Any = SimpleNamespace(network=other.network(), t=0, stopped=lambda: None, resume=lambda *args: None)
-    recovery: Any = Recovery(opt, 0)
-    recovery._continue = lambda snapshot, connect, new=False: setattr(
-        recovery, "resume_at", max(p.calls for p in recovery._positions(connect(), new))
+    node: Any = SimpleNamespace(network=other.network(), t=0)
+    recovery: Any = Recovery(node, 0)
+    recovery._continue = lambda: setattr(
+        recovery, "resume_at", max(p.calls for p in recovery._positions(other.network(), False))
     )
     losses = iter([False, True, *[False] * 10])  # in the second call
 
@@ -220,7 +220,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
             raise ProcessLost("lost")
         return "done"
 
-    results = [recovery.together(lambda: "step", work, lambda: "missed") for _ in range(6)]
+    results = [recovery.step(work, lambda: "missed") for _ in range(6)]
     assert results == ["done", *["missed"] * ahead, *["done"] * (5 - ahead)]
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, named
+from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, named
 from dnasa.engine.options import Options
 from dnasa.engine.plan import Plan, make_plan, run_settings
+from dnasa.engine.recovery import reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state
 from dnasa.problems.problem import completed
@@ -23,7 +24,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
 from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.result import Result
-from dnasa.runs.session import Session, restarted
+from dnasa.runs.session import Session
 from dnasa.runs.timing import Timeline, now, write_trace
 
 if TYPE_CHECKING:
@@ -166,34 +167,29 @@ class Run:
 
     def _train(self, session: Session, bar: Any) -> Array:
         """From the start, or from where the run was left, to the end; returns all nodes' answers."""
-        groups = self.plan.groups
-        self.t, snapshots = session.restore(groups, self._snapshots(), self.recorder)
+        self.t, self.snapshots = session.restore(self.plan.groups, self._initial(), self.recorder)
         self.first = self.t
-        lost = False
-        while True:
-            try:
-                if lost:
-                    snapshots, lost = self._continue_without_lost(snapshots, session), False
-                start = [s._replace(sent=replace(s.sent)) for s in snapshots]  # a stepper counts on in its own
-                with closing(self._stepper(snapshots)) as stepper:
-                    self._loop(stepper, start, session, bar)
-                    self._warn_if_nothing_was_sent(stepper.snapshots)
-                    return self.network.gather(self.recorder.answers(stepper.snapshots))
-            except ProcessLost:
-                if self.network.membership.survivors is None:
-                    raise
-                if not lost:
-                    snapshots, lost = stepper.snapshots, True
 
-    def _snapshots(self) -> list[Snapshot]:
+        def work() -> Array:
+            start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # a stepper counts on in its own
+            with closing(self._stepper()) as self.stepper:
+                self._loop(self.stepper, start, session, bar)
+                self.snapshots = self.stepper.snapshots
+                return self.network.gather(self.recorder.answers(self.snapshots))
+
+        answers = surviving(lambda: self.network, work, lambda: self._continue_without_lost(session))
+        self._warn_if_nothing_was_sent()
+        return answers
+
+    def _initial(self) -> list[Snapshot]:
         return [
             Snapshot(check_state(group.rule.init(x), x), {}, Sent())
             for group, x in zip(self.plan.groups, self.plan.x, strict=True)
         ]
 
-    def _stepper(self, snapshots: list[Snapshot]) -> Stepper:
+    def _stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
-        return make_stepper(rules, sizes, self.network, snapshots, self.timeline, self.options.overlap, self.t)
+        return make_stepper(rules, sizes, self.network, self.snapshots, self.timeline, self.options.overlap, self.t)
 
     def _loop(self, stepper: Stepper, start: list[Snapshot], session: Session, bar: Any) -> None:
         """The starting point is evaluated after the first step, so that errors show before a long evaluation."""
@@ -269,20 +265,21 @@ class Run:
             session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
         return decided
 
-    def _continue_without_lost(self, snapshots: list[Snapshot], session: Session) -> list[Snapshot]:
-        """The remaining processes agree on who they are and on the latest step any has reached, and restart from there."""
-        before = self.recorder.network.node_ids  # another process may have been lost before all had continued
-        self.network = self.network.membership.survivors()  # type: ignore[misc]
-        lost = sorted(set(before) - set(self.network.node_ids))
-        self.t = max(int(text) for text in self.network.allgather_text(str(self.t)))
+    def _continue_without_lost(self, session: Session) -> None:
+        """The remaining processes continue at the latest step that any of them has reached, and restart the rules."""
+        survivors: Any = self.network.membership.survivors
+        before, own = self.network.node_ids, str(self.t)
+        self.network, steps = reconnect(survivors, lambda network: network.allgather_text(own))
+        self.t, lost = max(map(int, steps)), sorted(set(before) - set(self.network.node_ids))
         self.recorder.continue_without(self.network, lost, self.t)
         session.continue_without(self.network, self.recorder, lost, self.t)
         self.problem.continue_without(lost)
         self.scale = self._gradient_scale()
-        return restarted(self.plan.groups, snapshots)
+        snapshots = zip(self.plan.groups, self.stepper.snapshots, strict=True)
+        self.snapshots = [snapshot.restarted(group.rule) for group, snapshot in snapshots]
 
-    def _warn_if_nothing_was_sent(self, snapshots: list[Snapshot]) -> None:
-        for group, snapshot in zip(self.plan.groups, snapshots, strict=True):
+    def _warn_if_nothing_was_sent(self) -> None:
+        for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
             if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
                 name = group.variants[0].rule
                 warnings.warn(
