@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.core import InputError, Network, Rule, Schedule, positive
-from dnasa.networks.processes import agree
-from dnasa.optim.agreement import check_same_modules, described, settings, start_at_the_same_point
+from dnasa.optim.agreement import described, settings
 from dnasa.optim.buffers import MixedBuffers
-from dnasa.optim.first_pass import FirstPass
+from dnasa.optim.checks import Checks
 from dnasa.optim.flat import Flat
 from dnasa.optim.groups import NO_LEARNING_RATE, ParameterGroup, check_group
 from dnasa.optim.node import Node
@@ -95,42 +94,23 @@ class Decentralized(torch.optim.Optimizer):
                 f"This process holds {len(network.local_nodes)} nodes, an optimizer is one: start as many processes as the "
                 "graph has nodes, or use dnasa.connect('ring')."
             )
-        self.model = params if isinstance(params, nn.Module) else None
-        super().__init__(
-            params if self.model is None else self.model.named_parameters(), {"weight_decay": weight_decay}
-        )
+        model = params if isinstance(params, nn.Module) else None
+        super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})
         network = network.duplicate() if network.duplicate else network
-        parameters, mixed = Flat(self.param_groups), MixedBuffers(self.model, buffers)
+        parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
         self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
-        self.first_pass: FirstPass | None = None
-        self.settings = settings(self.node, nonfinite)
-        self.recovery = Recovery(self.node, self.settings | {"the modules of the model": described(self.model)})
-        self.skipping = Skipping(self.recovery, nonfinite)
+        own = settings(self.node, nonfinite)
+        self.recovery = Recovery(self.node, own | {"the modules of the model": described(model)})
+        self.skipping, self.checks = Skipping(self.recovery, nonfinite), Checks(self.recovery, model)
         if network.membership.join is not None:
             self.recovery.join()
         else:
-            self.recovery.begin(self._start)
-
-    @torch.no_grad()
-    def _start(self) -> None:
-        """All nodes check that they have the same settings, and start with the weights of the first."""
-        if self.network.nodes == 1:
-            return
-        agree(self.network, self.settings)
-        if self.model is not None:
-            check_same_modules(self.network, self.model)
-        start_at_the_same_point(self.node)
-        self.first_pass = FirstPass(self.node.parameters.trained, self.node.untrained, self.network)
+            self.recovery.begin(lambda: self.checks.start(own))
 
     @property
     def t(self) -> int:
         """The number of steps taken."""
         return self.node.t
-
-    @property
-    def rule(self) -> Rule:
-        """The rule whose steps are taken."""
-        return self.node.rule
 
     @property
     def network(self) -> Network:
@@ -187,7 +167,7 @@ class Decentralized(torch.optim.Optimizer):
 
         def attempt() -> bool:
             self._begin(True)
-            self._check_first_pass()
+            self.checks.after_backward()
             has_batch, skip = self.skipping.vote(False, False)
             if has_batch and not skip:
                 self.zero_grad()
@@ -197,36 +177,22 @@ class Decentralized(torch.optim.Optimizer):
         return self.recovery.step(attempt, lambda: True)
 
     def _begin(self, has_closure: bool) -> None:
-        if self.node.stepper is not None:
-            return
-        if self.first_pass is not None and not has_closure:
-            self.first_pass.check_wrapping()
-        with self.recovery.exchange():
-            agree(self.network, {"the step": self.t})
-        self.node.begin(has_closure)
+        if self.node.stepper is None:
+            self.checks.before_first_step(has_closure)
+            self.node.begin(has_closure)
 
     def _collected(self, closure: Callable[[], Any] | None) -> Any:
         """The loss of the closure; all gradients are in the flat vector then."""
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
-        self._check_first_pass()
+        self.checks.after_backward()
         self.node.check_unchanged()
         self.node.parameters.collect_gradients()
         scale = getattr(self, "grad_scale", None)  # set by a GradScaler
         if scale is not None:
             self.node.parameters.gradient.div_(scale)
         return loss
-
-    def _check_first_pass(self) -> None:
-        """After the first backward pass, which a closure may have done."""
-        first, self.first_pass = self.first_pass, None
-        if first is None:
-            return
-        first.check_wrapping()
-        if self.t == 0 and self.model is None:
-            with self.recovery.exchange():
-                first.compare(self.network, tell=self.node.buffers.given is None)
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
         with self.recovery.exchange():
