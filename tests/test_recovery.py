@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
+from dnasa.engine.recovery import reconnect, surviving
 from dnasa.networks import elastic
 from dnasa.networks.elastic import Exchange, leave, open_store, serve
 from dnasa.networks.members import Member, Members
@@ -178,6 +180,37 @@ def test_solve_continues_without_a_lost_process(port: int) -> None:
     assert results[0].history.nodes.tolist() == [3, 2]
     for process in processes:
         process.end()
+
+
+def test_work_is_repeated_after_a_loss_that_the_network_survives_and_after_no_other() -> None:
+    losses, recovered = iter([True, True, False]), []
+
+    def work() -> str:
+        if next(losses):
+            raise ProcessLost("lost")
+        return "done"
+
+    member = SimpleNamespace(network=Scripted(0).network())
+    assert surviving(member, work, lambda: recovered.append(1)) == "done"
+    assert recovered == [1, 1]
+    losses, fragile = iter([True]), SimpleNamespace(network=Network(1, lambda m, t: m, lambda a: a))
+    with pytest.raises(ProcessLost, match="lost"):
+        surviving(fragile, work, lambda: recovered.append(2))
+    assert recovered == [1, 1]
+
+
+def test_processes_that_reconnect_begin_again_when_another_is_lost_meanwhile() -> None:
+    first, second = Scripted(0).network(), Scripted(0).network()
+    networks = iter([replace(first, membership=Membership(survivors=lambda: second))])
+
+    def agree(network: Network) -> int:
+        if network is not second:
+            raise ProcessLost("lost")
+        return 7
+
+    network, agreed = reconnect(lambda: next(networks), agree)
+    assert network is second
+    assert agreed == 7
 
 
 # ---------------------------------------------------------------- which calls are done again

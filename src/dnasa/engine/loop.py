@@ -176,7 +176,7 @@ class Run:
                 self.snapshots = self.stepper.snapshots
                 return self.network.gather(self.recorder.answers(self.snapshots))
 
-        answers = surviving(lambda: self.network, work, self._continue_without_lost)
+        answers = surviving(self, work, self._continue_without_lost)
         self._warn_if_nothing_was_sent()
         return answers
 

@@ -2,20 +2,26 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from dnasa.core import Network, ProcessLost
 
 T = TypeVar("T")
 
 
-def surviving(network: Callable[[], Network], work: Callable[[], T], recover: Callable[[], None]) -> T:
-    """What `work()` returns; whenever its network, which may be another by then, loses processes: `recover()` and again."""
+class Member(Protocol):
+    """This process' part of the training; recovery replaces its network."""
+
+    network: Network
+
+
+def surviving(member: Member, work: Callable[[], T], recover: Callable[[], None]) -> T:
+    """What `work()` returns; each time processes are lost from a network that survives it, `recover()` and try again."""
     while True:
         try:
             return work()
         except ProcessLost:
-            if network().membership.survivors is None:
+            if member.network.membership.survivors is None:
                 raise
         recover()
 

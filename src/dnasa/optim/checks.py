@@ -1,4 +1,4 @@
-"""What the nodes check together before they train: settings, models and the way a framework has wrapped them."""
+"""What the nodes check together before they train: their settings, their models, and how a framework has wrapped these."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class Checks:
             agree(self.node.network, {"the step": self.node.t})
 
     def after_backward(self) -> None:
-        """Once."""
+        """The first backward pass shows more of the model; later ones are not checked."""
         first, self.first_pass = self.first_pass, None
         if first is None:
             return

@@ -50,7 +50,7 @@ class Recovery:
         def reconnected() -> None:
             self.node.network = self.node.network.membership.survivors()  # type: ignore[misc]
 
-        surviving(self._network, start, reconnected)
+        surviving(self.node, start, reconnected)
         self.node.network.membership.admit()
 
     def join(self) -> None:
@@ -62,7 +62,7 @@ class Recovery:
             calls[call.partition("(")[0]]()
 
     def _next_call(self) -> str:
-        return surviving(self._network, lambda: self.node.network.membership.next_call(), self._continue)
+        return surviving(self.node, lambda: self.node.network.membership.next_call(), self._continue)
 
     def step(self, work: Callable[[], T], missed: Callable[[], T]) -> T:
         """`work()`, or `missed()` if the others had done that step already when the network changed."""
@@ -91,9 +91,7 @@ class Recovery:
             raise RunError(f"{self.broken} The processes have been out of step since then: start them again.")
         self.calls, self.name = self.calls + 1, name
         try:
-            return surviving(
-                self._network, lambda: work() if self.calls >= self.resume_at else missed(), self._continue
-            )
+            return surviving(self.node, lambda: work() if self.calls >= self.resume_at else missed(), self._continue)
         except BaseException:
             self.calls -= 1  # the user may catch it, and call again
             raise
@@ -116,9 +114,6 @@ class Recovery:
             raise
 
     # ------------------------------------------------------------ a network that has changed
-
-    def _network(self) -> Network:
-        return self.node.network
 
     def _continue(self) -> None:
         self._meet(self.node.network.membership.survivors)  # type: ignore[arg-type]
