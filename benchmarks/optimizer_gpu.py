@@ -43,10 +43,10 @@ CASES = {
 def optimizer(kind: str, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
     parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
     opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
-    opt.fuse = kind == "step"
+    opt.node.fuse = kind == "step"
     if kind == "plain":
-        opt.rule = opt.rule._replace(form=None)
-    opt.parameters.gradient.normal_()
+        opt.node.rule = opt.node.rule._replace(form=None)
+    opt.node.parameters.gradient.normal_()
     for _ in range(3):
         opt.step()
     return opt
@@ -57,12 +57,12 @@ def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[s
     """Seconds of each."""
     made = {kind: optimizer(kind, parameters, device, case.options) for kind in ("step", "kernel", "plain")}
     plain = made["plain"]
-    rule, state = with_compiled_messages(plain.made, plain.flat), plain.stepper.state
+    rule, state = with_compiled_messages(plain.node.recipe, plain.flat), plain.node.stepper.state
     a, b = torch.randn(parameters, device=device), torch.empty(parameters, device=device)
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: b.copy_(a),
         **{kind: each.step for kind, each in made.items()},
-        "send": lambda: rule.send(state, (plain.parameters.gradient,), 5),
+        "send": lambda: rule.send(state, (plain.node.parameters.gradient,), 5),
         "zero_grad": plain.zero_grad,
     }
     return times(works, device, calls)

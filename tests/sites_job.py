@@ -63,9 +63,9 @@ def expected(opt: Decentralized, start: torch.Tensor) -> torch.Tensor:
             rows.append(parameters_to_vector(torch.autograd.grad(loss(net, *joint), list(net.parameters()))))
         return torch.stack(rows)
 
-    state = opt.rule.init(start.repeat(SITES, 1))
+    state = opt.node.rule.init(start.repeat(SITES, 1))
     for t in range(STEPS):
-        state = take_step(opt.rule, state, gradient, network, t)
+        state = take_step(opt.node.rule, state, gradient, network, t)
     return state.x
 
 

@@ -200,7 +200,7 @@ def test_lightning_validates_the_mean_logs_the_stepsize_and_resumes(rule: str, t
 
         def validation_step(self, batch: Any, index: int) -> None:
             opt = self.optimizers().optimizer
-            assert torch.equal(opt.flat, opt.rule.result(opt.waited_snapshot().state))
+            assert torch.equal(opt.flat, opt.node.rule.result(opt.node.snapshot().state))
             self.log("loss", self.training_step(batch, index))
 
         def on_validation_end(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import networkx as nx
 import pytest
 
 import dnasa
@@ -97,6 +98,30 @@ def test_only_rules_and_experiments_know_the_names_of_rules() -> None:
     assert rule_names(program) == {"dsgt", "sgp", "dsgd", "mt"}
     others = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in ("rules", "reproduce")]
     assert {path.name: rule_names(path.read_text()) for path in others if rule_names(path.read_text())} == {}
+
+
+def imported_files(source: str, files: Iterable[str]) -> Iterator[str]:
+    """The files of dnasa that a file imports, anywhere in it, also for type checkers alone."""
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        for name in names:
+            own = f"{node.module}.{name}" if isinstance(node, ast.ImportFrom) else name
+            found = own if own in files else own.rpartition(".")[0]
+            if found in files:
+                yield found
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Directly or through others. `dnasa/__init__.py` collects the public names and is left out."""
+    files = {".".join(("dnasa", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    graph = nx.DiGraph(
+        (name, other)
+        for name, path in files.items()
+        for other in imported_files(path.read_text(), files)
+        if other != name
+    )
+    assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
 def test_import_loads_nothing_heavy() -> None:

@@ -179,7 +179,7 @@ def test_after_an_exchange_that_failed_a_process_takes_no_further_step(monkeypat
     def work(network: Network) -> list[str]:
         opt = Decentralized(copy.deepcopy(net).parameters(), network, "dsgd", eta=0.1)
         opt.step()
-        opt.network = opt.stepper.network = replace(opt.network, multiply=lost)
+        opt.node.network = opt.node.stepper.network = replace(opt.network, multiply=lost)
         reasons = []
         for call in (opt.step, opt.step, opt.consensus):
             with pytest.raises(RunError) as error:
@@ -231,7 +231,7 @@ def test_joined_processes_continue_with_gradient_zero(options: dict[str, Any]) -
     def result(work: Callable[[Network], tuple[Decentralized, torch.Tensor]]) -> list[torch.Tensor]:
         def run(network: Network) -> tuple[torch.Tensor, ...]:
             opt, x = work(network)
-            state = opt.stepper.snapshots[0].state
+            state = opt.node.stepper.snapshots[0].state
             return (x, state.u, state.v) if "rule" in options else (x,)
 
         return [torch.stack(each) for each in zip(*run_threads(RING, run), strict=True)]
@@ -279,7 +279,7 @@ def test_an_error_inside_join_is_not_replaced() -> None:
     opt = Decentralized(model().parameters(), alone())
     with pytest.raises(KeyError), Join([opt]):
         raise KeyError
-    assert opt.joined is False
+    assert opt.skipping.joined is False
     with pytest.raises(InputError, match=r"Join takes a list"):
         Join([torch.optim.SGD(model().parameters())])  # type: ignore[list-item]
 

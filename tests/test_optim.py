@@ -585,7 +585,7 @@ def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later() ->
     opt = Decentralized(groups, alone())
     net[0].weight.requires_grad_(False)
     expected = torch.cat([torch.zeros(36), *(p.detach().reshape(-1) for p in net[2].parameters())])
-    assert torch.equal(opt.parameters.decayed_gradient()[0], expected)
+    assert torch.equal(opt.node.parameters.decayed_gradient()[0], expected)
 
 
 def test_sparse_gradients_are_welcome() -> None:
@@ -675,7 +675,7 @@ def test_batch_norm_statistics_are_mixed_where_the_model_is_given() -> None:
             opt.step()
         assert torch.equal(net.mask, torch.tensor([float("-inf"), 0.1]).double())
         with opt.averaged():
-            return opt.buffers.find()[0].clone() if given else torch.empty(0), net[1].running_mean.clone()
+            return opt.node.buffers.tensors[0].clone() if given else torch.empty(0), net[1].running_mean.clone()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -825,7 +825,7 @@ FUSED: Any = [{"rule": "dnasa"}, {"rule": "dasagt", "eta": 0.1}, {"rule": "adana
 def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
     net = model(3)
     opt = Decentralized(net.parameters(), network, **options)
-    opt.fuse = fuse
+    opt.node.fuse = fuse
     for t in range(20):
         opt.zero_grad()
         backward(net, network.rank, t)
@@ -838,9 +838,9 @@ def test_the_fused_update_is_the_rule(options: dict[str, Any], monkeypatch: pyte
     """On a GPU, AdaNASA in place with the schedules in memory and compiled (here as it is), D-NASA's family by its kernel."""
     monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
     fast, plain = (trained(alone(), fuse, **options) for fuse in (True, False))
-    assert isinstance(fast.stepper, InPlace if options["rule"] == "adanasa" else Fused)
+    assert isinstance(fast.node.stepper, InPlace if options["rule"] == "adanasa" else Fused)
     torch.testing.assert_close(fast.flat, plain.flat)
-    torch.testing.assert_close(fast.stepper.state, plain.stepper.state)
+    torch.testing.assert_close(fast.node.stepper.state, plain.node.stepper.state)
 
 
 @pytest.mark.parametrize("overlap", [None, False])
@@ -870,11 +870,11 @@ def test_adanasa_holds_four_numbers_per_parameter_and_one_more_for_an_average(
     """And a sample of the coordinates; the gradient is held by all optimizers."""
     monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
     opt = Decentralized([nn.Parameter(torch.randn(1_000_000))], alone(), "adanasa", steps=steps)
-    opt.fuse = True
+    opt.node.fuse = True
     opt.step()
-    sizes = [a.untyped_storage().nbytes() // 4 for a in opt.stepper.state]
+    sizes = [a.untyped_storage().nbytes() // 4 for a in opt.node.stepper.state]
     assert sorted(sizes) == [0] * (5 - arrays) + [1, 1, 10_000, 10_000] + [1_000_000] * arrays
-    assert all(a.is_meta for a in opt.snapshot.state)
+    assert all(a.is_meta for a in opt.node.loaded.state)
 
 
 def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1146,7 +1146,7 @@ def test_a_mean_that_cannot_be_computed_leaves_the_parameters() -> None:
             raise RunError("lost")
         return 0 * a.mean(-2)
 
-    opt.network = replace(opt.network, mean=failing)
+    opt.node.network = replace(opt.network, mean=failing)
     with pytest.raises(RunError), opt.averaged():
         pass
     torch.testing.assert_close(flat(net), before, rtol=0, atol=0)

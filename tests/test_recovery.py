@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from torch.distributed import PrefixStore, TCPStore
 
 import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
+from dnasa.engine.recovery import reconnect, surviving
 from dnasa.networks import elastic
 from dnasa.networks.elastic import Connection, leave
 from dnasa.networks.members import Member, Members
@@ -53,7 +55,7 @@ class Process:
 
     def end(self) -> None:
         if self.opt is not None:
-            self.opt._halt()
+            self.opt.node.halt()
         self.members.listener.close()
         if self.members.epoch:
             self.members.monitor.close()
@@ -88,7 +90,7 @@ def train(
         opt.zero_grad()
         backward(net, network.rank, opt.t)
         opt.step()
-    opt.snapshot_at_end = opt.stepper.snapshots[0].state
+    opt.snapshot_at_end = opt.node.stepper.snapshots[0].state
     return opt
 
 
@@ -177,6 +179,37 @@ def test_solve_continues_without_a_lost_process(port: int) -> None:
         process.end()
 
 
+def test_work_is_repeated_after_a_loss_that_the_network_survives_and_after_no_other() -> None:
+    losses, recovered = iter([True, True, False]), []
+
+    def work() -> str:
+        if next(losses):
+            raise ProcessLost("lost")
+        return "done"
+
+    member = SimpleNamespace(network=Scripted(0).network())
+    assert surviving(member, work, lambda: recovered.append(1)) == "done"
+    assert recovered == [1, 1]
+    losses, fragile = iter([True]), SimpleNamespace(network=Network(1, lambda m, t: m, lambda a: a))
+    with pytest.raises(ProcessLost, match="lost"):
+        surviving(fragile, work, lambda: recovered.append(2))
+    assert recovered == [1, 1]
+
+
+def test_processes_that_reconnect_begin_again_when_another_is_lost_meanwhile() -> None:
+    first, second = Scripted(0).network(), Scripted(0).network()
+    networks = iter([replace(first, membership=Membership(survivors=lambda: second))])
+
+    def agree(network: Network) -> int:
+        if network is not second:
+            raise ProcessLost("lost")
+        return 7
+
+    network, agreed = reconnect(lambda: next(networks), agree)
+    assert network is second
+    assert agreed == 7
+
+
 # ---------------------------------------------------------------- which calls are done again
 
 
@@ -205,10 +238,10 @@ class Scripted:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_again(ahead: int) -> None:
     other = Scripted(ahead)
-    opt: Any = SimpleNamespace(network=other.network(), t=0, stopped=lambda: None, resume=lambda *args: None)
-    recovery: Any = Recovery(opt, 0)
-    recovery._continue = lambda snapshot, connect, new=False: setattr(
-        recovery, "resume_at", max(p.calls for p in recovery._positions(connect(), new))
+    node: Any = SimpleNamespace(network=other.network(), t=0)
+    recovery: Any = Recovery(node, 0)
+    recovery._continue = lambda: setattr(
+        recovery, "resume_at", max(p.calls for p in recovery._positions(other.network(), False))
     )
     losses = iter([False, True, *[False] * 10])  # in the second call
 
@@ -217,7 +250,7 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
             raise ProcessLost("lost")
         return "done"
 
-    results = [recovery.together(lambda: "step", work, lambda: "missed") for _ in range(6)]
+    results = [recovery.step(work, lambda: "missed") for _ in range(6)]
     assert results == ["done", *["missed"] * ahead, *["done"] * (5 - ahead)]
 
 

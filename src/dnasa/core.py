@@ -433,6 +433,10 @@ class Snapshot(NamedTuple):
     memory: ChannelMemory
     sent: Sent
 
+    def restarted(self, rule: Rule) -> "Snapshot":
+        """After nodes left or joined: the rule restarts as it says, and the channel forgets what was sent."""
+        return Snapshot(rule.restarted(self.state), {}, self.sent)
+
 
 # ---------------------------------------------------------------- checks of what users give
 

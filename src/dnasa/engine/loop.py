@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, nodes_text
+from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, nodes_text
 from dnasa.engine.options import Options
 from dnasa.engine.plan import Plan, make_plan, run_settings
+from dnasa.engine.recovery import reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state
 from dnasa.problems.problem import completed
@@ -23,7 +24,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation, Metric, Recorder
 from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.result import Result
-from dnasa.runs.session import Session, restarted
+from dnasa.runs.session import Session
 from dnasa.runs.timing import Timeline, now, write_trace
 
 if TYPE_CHECKING:
@@ -137,14 +138,13 @@ class Run:
         settings = run_settings(self.problem, plan, list(options.metrics))
         progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options.progress)
         with (
-            Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as session,
-            progress as bar,
+            Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
+            progress as self.bar,
             np.errstate(all="ignore"),
             self._telling_others(),
         ):
-            answers = self._train(session, bar)
-            result = self._result(answers, session)
-        session.end("diverged" if self.recorder.all_diverged else "done", self.t)
+            result = self._result(self._train())
+        self.session.end("diverged" if self.recorder.all_diverged else "done", self.t)
         return result
 
     @contextmanager
@@ -164,65 +164,60 @@ class Run:
             return folder
         return RunFolder(folder, resume=self.options.resume)
 
-    def _train(self, session: Session, bar: Any) -> Array:
+    def _train(self) -> Array:
         """From the start, or from where the run was left, to the end; returns all nodes' answers."""
-        groups = self.plan.groups
-        self.t, snapshots = session.restore(groups, self._snapshots(), self.recorder)
+        self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
         self.first = self.t
-        lost = False
-        while True:
-            try:
-                if lost:
-                    snapshots, lost = self._continue_without_lost(snapshots, session), False
-                start = [s._replace(sent=replace(s.sent)) for s in snapshots]  # a stepper counts on in its own
-                with closing(self._stepper(snapshots)) as stepper:
-                    self._loop(stepper, start, session, bar)
-                    self._warn_if_nothing_was_sent(stepper.snapshots)
-                    return self.network.gather(self.recorder.answers(stepper.snapshots))
-            except ProcessLost:
-                if self.network.membership.survivors is None:
-                    raise
-                if not lost:
-                    snapshots, lost = stepper.snapshots, True
 
-    def _snapshots(self) -> list[Snapshot]:
+        def work() -> Array:
+            start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # a stepper counts on in its own
+            with closing(self._stepper()) as self.stepper:
+                self._loop(start)
+                self.snapshots = self.stepper.snapshots
+                return self.network.gather(self.recorder.answers(self.snapshots))
+
+        answers = surviving(self, work, self._continue_without_lost)
+        self._warn_if_nothing_was_sent()
+        return answers
+
+    def _initial(self) -> list[Snapshot]:
         return [
             Snapshot(check_state(group.rule.init(x), x), {}, Sent())
             for group, x in zip(self.plan.groups, self.plan.x, strict=True)
         ]
 
-    def _stepper(self, snapshots: list[Snapshot]) -> Stepper:
+    def _stepper(self) -> Stepper:
         rules, sizes = [group.rule for group in self.plan.groups], [group.size for group in self.plan.groups]
-        return make_stepper(rules, sizes, self.network, snapshots, self.timeline, self.options.overlap, self.t)
+        return make_stepper(rules, sizes, self.network, self.snapshots, self.timeline, self.options.overlap, self.t)
 
-    def _loop(self, stepper: Stepper, start: list[Snapshot], session: Session, bar: Any) -> None:
+    def _loop(self, start: list[Snapshot]) -> None:
         """The starting point is evaluated after the first step, so that errors show before a long evaluation."""
-        recorder, eval_steps = self.recorder, self.plan.eval_steps
+        recorder, session, stepper = self.recorder, self.session, self.stepper
         stopped = False
         while True:
             t = self.t
-            due = t in eval_steps or recorder.all_diverged
-            evaluated = due and not stopped and t != session.resumed_at
+            evaluates = t in self.plan.eval_steps or recorder.all_diverged
+            evaluated = evaluates and not stopped and t != session.resumed_at
             if evaluated and t > 0:
-                stopped = self._evaluate(stepper.snapshots, t, session, bar)
+                stopped = self._evaluate(stepper.snapshots, t)
             if t == self.plan.steps or recorder.all_diverged or stopped:
                 return
             if t > 0:
                 session.maybe_checkpoint(t, lambda: _restorable(stepper.snapshots), recorder, evaluated)
-            self._step(stepper, t)
+            self._step(t)
             self.t += 1
-            bar.advance(self.t)
+            self.bar.advance(self.t)
             if evaluated and t == 0:
                 stepper.finish()
-                stopped = self._evaluate(start, 0, session, bar)
+                stopped = self._evaluate(start, 0)
 
-    def _step(self, stepper: Stepper, t: int) -> None:
+    def _step(self, t: int) -> None:
         began = now()
-        gradients = tuple([self._gradient(point, t) for point in stepper.points(t)])
+        gradients = tuple([self._gradient(point, t) for point in self.stepper.points(t)])
         self.recorder.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
         with naming_step(t):
-            stepper.step(gradients, t)
+            self.stepper.step(gradients, t)
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:
@@ -244,17 +239,17 @@ class Run:
             return None
         return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
-    def _evaluate(self, snapshots: list[Snapshot], t: int, session: Session, bar: Any) -> bool:
+    def _evaluate(self, snapshots: list[Snapshot], t: int) -> bool:
         """Measure and record; whether the run is to stop here."""
         began = now()
         with naming_step(t):
             evaluation = self.recorder.evaluate(snapshots, t)
-        bar.show(t, evaluation.rows)
-        session.record(self.recorder)
+        self.bar.show(t, evaluation.rows)
+        self.session.record(self.recorder)
         self.timeline.add("evaluation", began, t)
-        return self._stops(evaluation, session)
+        return self._stops(evaluation)
 
-    def _stops(self, evaluation: Evaluation, session: Session) -> bool:
+    def _stops(self, evaluation: Evaluation) -> bool:
         """The first process decides for all."""
         callback, stop = self.options.callback, self.options.stop
         if callback is None and not stop:
@@ -266,39 +261,40 @@ class Run:
         if not self.network.simulated:
             decided = self.network.allgather_text("stop" if decided else "")[0] == "stop"
         if decided:
-            session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
+            self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
         return decided
 
-    def _continue_without_lost(self, snapshots: list[Snapshot], session: Session) -> list[Snapshot]:
-        """The remaining processes agree on who they are and on the latest step any has reached, and restart from there."""
-        before = self.recorder.network.node_ids  # another process may have been lost before all had continued
-        self.network = self.network.membership.survivors()  # type: ignore[misc]
-        lost = sorted(set(before) - set(self.network.node_ids))
-        self.t = max(int(text) for text in self.network.allgather_text(str(self.t)))
+    def _continue_without_lost(self) -> None:
+        """The remaining processes continue at the latest step that any of them has reached, and restart the rules."""
+        survivors: Any = self.network.membership.survivors
+        before, own = self.network.node_ids, str(self.t)
+        self.network, steps = reconnect(survivors, lambda network: network.allgather_text(own))
+        self.t, lost = max(map(int, steps)), sorted(set(before) - set(self.network.node_ids))
         self.recorder.continue_without(self.network, lost, self.t)
-        session.continue_without(self.network, self.recorder, lost, self.t)
+        self.session.continue_without(self.network, self.recorder, lost, self.t)
         self.problem.continue_without(lost)
         self.scale = self._gradient_scale()
-        return restarted(self.plan.groups, snapshots)
+        snapshots = zip(self.plan.groups, self.stepper.snapshots, strict=True)
+        self.snapshots = [snapshot.restarted(group.rule) for group, snapshot in snapshots]
 
-    def _warn_if_nothing_was_sent(self, snapshots: list[Snapshot]) -> None:
-        for group, snapshot in zip(self.plan.groups, snapshots, strict=True):
+    def _warn_if_nothing_was_sent(self) -> None:
+        for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
             if self.network.nodes > 1 and snapshot.sent.messages == 0 and self.t > 0:
                 name = group.variants[0].rule
                 warnings.warn(
                     f"Rule '{name}' sent no message in {self.t} steps: the nodes trained alone.", stacklevel=5
                 )
 
-    def _result(self, answers: Array, session: Session) -> Result:
+    def _result(self, answers: Array) -> Result:
+        folder = self.session.folder
         if self.options.trace is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
             if self.network.rank == 0:
-                own = session.folder.own if session.folder is not None else None
-                write_trace(Path(self.options.trace), parts, own)
+                write_trace(Path(self.options.trace), parts, None if folder is None else folder.own)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
-        if session.folder is not None and self.network.rank == 0:
-            result.save(session.folder.path)
+        if folder is not None and self.network.rank == 0:
+            result.save(folder.path)
         return result
 
 

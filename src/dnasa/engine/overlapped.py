@@ -93,9 +93,9 @@ class Overlapped:
         state, memory, early, after = self._finished("rule")
         self.x = early[0]
         self.last = Snapshot(with_x(state, self.x), {}, self.sent)
-        messages, meanwhile = sending(self.rule.send, state, tuple(map(copied, gradients)), t)
+        messages, sent_state = sending(self.rule.send, state, tuple(map(copied, gradients)), t)
         check_messages(messages, state.x)
-        self.pending = self.submit(self._rest, meanwhile, memory, early, after, messages, t)
+        self.pending = self.submit(self._rest, sent_state, memory, early, after, messages, t)
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         return self.thread.submit(self.stream.run, self.stream.mark(), work, *args)

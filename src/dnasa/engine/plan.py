@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import like, stack, to_numpy
+from dnasa.arrays import concatenate, like, stack, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
 from dnasa.engine.options import Options
 from dnasa.prox import checked
@@ -69,7 +69,7 @@ def make_plan(
         check_weights(group.rule, topology, network.rounds, f"Rule '{name}'" if name in RULES else "This rule")
     _check_storage(options, network)
     _check_watching(options)
-    x = [_repeated(first, group.size) for group in groups]
+    x = [concatenate([first] * group.size) for group in groups]
     checksum, rows = _node_data(problem, network, seeds)
     weights = _node_weights(options.node_weights, topology.nodes, rows)
     epoch = None if rows is None else float(rows.mean())
@@ -104,13 +104,9 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
             runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
         else:
             runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
-    _distinct_variants([run for run in runs if isinstance(run, Variant)])
+    variants = [run for run in runs if isinstance(run, Variant)]  # "dsgd" and "dsgd:diminishing" are the same
+    distinct("rule", [f"{v.rule}:{v.schedule}" + f" with eta {v.eta}" * (v.eta is not None) for v in variants])
     return runs
-
-
-def _distinct_variants(runs: list[Variant]) -> None:
-    """ "dsgd" and "dsgd:diminishing" are the same."""
-    distinct("rule", [f"{run.rule}:{run.schedule}" + f" with eta {run.eta}" * (run.eta is not None) for run in runs])
 
 
 def as_list(value: Any) -> list[Any]:
@@ -314,15 +310,5 @@ def _as_start(start: Any, own: Array) -> Array:
 
 def _local_rows(points: Sequence[Array], network: Network) -> Array:
     """Of the local nodes: (1, seeds, k, d)."""
-    local, dim = slice(network.local_nodes.start, network.local_nodes.stop), points[0].shape[-1]
-    return stack([p[local] if p.ndim == 2 else _broadcast(p, (len(network.local_nodes), dim)) for p in points])[None]
-
-
-def _broadcast(a: Array, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(a, shape) if isinstance(a, np.ndarray) else a.expand(shape)
-
-
-def _repeated(first: Array, variants: int) -> Array:
-    if isinstance(first, np.ndarray):
-        return np.repeat(first, variants, axis=0)
-    return first.repeat(variants, 1, 1, 1)
+    local = slice(network.local_nodes.start, network.local_nodes.stop)
+    return stack([p[local] if p.ndim == 2 else stack([p] * len(network.local_nodes)) for p in points])[None]

@@ -1,6 +1,6 @@
 """Buffers of a model, such as the statistics of batch norm, mixed with the neighbours' after every step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -19,31 +19,31 @@ def statistics(model: nn.Module) -> list[Tensor]:
 
 
 class MixedBuffers:
-    """`find` gives the buffers, since moving a model to another device replaces them."""
+    """Those given, or else the statistics of the model, found again each time: moving a model replaces its buffers."""
 
-    def __init__(self, find: Callable[[], list[Tensor]], network: Network):
-        self.find, self.network = find, network
-        self.in_flight: tuple[Tensor, Future[Any]] | None = (
-            None  # the buffers as they were sent, and the future of their mixture
-        )
+    def __init__(self, model: nn.Module | None, given: Iterable[Tensor] | None):
+        self.model, self.given = model, None if given is None else list(given)
+        self.in_flight: tuple[Tensor, Future[Any]] | None = None  # as they were sent, and the future of their mixture
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [b for b in self.find() if b.is_floating_point()]
+        """The buffers that are mixed."""
+        found = self.given
+        if found is None:
+            found = [] if self.model is None else statistics(self.model)
+        return [b for b in found if b.is_floating_point()]
 
-    def send(self, submit: Callable[..., Future[Any]], dtype: torch.dtype, t: int) -> None:
-        tensors = self.tensors if self.network.nodes > 1 else []
+    @property
+    def all_tensors(self) -> list[Tensor]:
+        """With the model's other buffers, which are equal at the start."""
+        return self.tensors if self.model is None else list(self.model.buffers())
+
+    def send(self, network: Network, submit: Callable[..., Future[Any]], dtype: torch.dtype, t: int) -> None:
+        tensors = self.tensors if network.nodes > 1 else []
         if tensors:
             self.receive()
             sent = torch.cat([b.reshape(-1).to(dtype) for b in tensors])[None]
-            self.in_flight = sent, submit(self._mixed, sent, t)
-
-    def _mixed(self, sent: Tensor, t: int) -> Tensor:
-        """On a directed graph the weights with which a node receives may not sum to 1: they are divided by their sum."""
-        if not getattr(self.network.topology, "directed", False):
-            return self.network.multiply((sent,), t)[0]
-        mixed, total = self.network.multiply((sent, torch.ones_like(sent[:, :1])), t)
-        return mixed / total
+            self.in_flight = sent, submit(_mixed, network, sent, t)
 
     def receive(self) -> None:
         """Each buffer moves by (W - I) times what was sent, so that what the model has added since then stays."""
@@ -60,3 +60,11 @@ class MixedBuffers:
             with suppress(RunError):
                 self.in_flight[1].result()
         self.in_flight = None
+
+
+def _mixed(network: Network, sent: Tensor, t: int) -> Tensor:
+    """On a directed graph the weights with which a node receives may not sum to 1: they are divided by their sum."""
+    if not getattr(network.topology, "directed", False):
+        return network.multiply((sent,), t)[0]
+    mixed, total = network.multiply((sent, torch.ones_like(sent[:, :1])), t)
+    return mixed / total

@@ -1,6 +1,5 @@
 """What the first training pass shows of the model: what the optimizer was not given, and how a framework has wrapped it."""
 
-import sys
 import warnings
 import weakref
 from collections.abc import Iterable
@@ -14,9 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from dnasa.core import InputError, Network
+from dnasa.optim.agreement import checksum
 from dnasa.optim.buffers import statistics
-from dnasa.optim.frameworks import keeps_gradients
-from dnasa.optim.parameters import SHARDED, checksum
+from dnasa.optim.frameworks import SHARDED, is_sharded, keeps_gradients
 
 
 class FirstPass:
@@ -83,8 +82,3 @@ class FirstPass:
                 "Decentralized(model, network) mixes them, too.",
                 stacklevel=4,
             )
-
-
-def is_sharded(module: nn.Module) -> bool:
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # where it was never imported, nothing is sharded
-    return fsdp is not None and isinstance(module, (fsdp.FullyShardedDataParallel, fsdp.FSDPModule))

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dnasa.core import InputError
-from dnasa.optim.parameters import check_parameters, parameter_names, views
+from dnasa.optim.frameworks import SHARDED
+from dnasa.optim.groups import parameter_names
 
 
 class Flat:
@@ -101,3 +102,24 @@ class Flat:
             if decay and parts[some]:
                 torch._foreach_add_(parts[some], values[some], alpha=decay)
         return g
+
+
+def check_parameters(trained: Sequence[Tensor]) -> None:
+    if not trained:
+        raise InputError("There is no parameter to train: all are frozen.")
+    if any(hasattr(p, "device_mesh") for p in trained):
+        raise InputError(SHARDED)
+    if len({p.data_ptr() for p in trained if p.numel()}) < sum(p.numel() > 0 for p in trained):
+        raise InputError("Two parameters share their memory: tie weights by using one parameter in both places.")
+    kinds = sorted({f"{p.dtype} on {p.device}" for p in trained})
+    if len(kinds) > 1:
+        raise InputError(f"All parameters must have one dtype and one device; here are {' and '.join(kinds)}.")
+    if trained[0].dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"Parameters of {trained[0].dtype} are too coarse for small steps: store them in float32 and use torch.autocast."
+        )
+
+
+def views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of a flat vector in the shapes of these tensors."""
+    return list(torch._utils._unflatten_dense_tensors(flat.view(-1), list(like)))

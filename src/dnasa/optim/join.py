@@ -33,7 +33,7 @@ class Join:
 
     def __enter__(self) -> None:
         for opt in self.optimizers:
-            opt.joined = True
+            opt.skipping.joined = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -44,4 +44,4 @@ class Join:
                     opt.shadow_step()
         finally:
             for opt in self.optimizers:
-                opt.joined = False
+                opt.skipping.joined = False

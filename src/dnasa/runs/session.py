@@ -69,7 +69,7 @@ class Session:
         if len(found.notes["members"]) < self.network.nodes:
             self.log("The lost nodes were added again, with the mean of the others.")
             recorder.periods.append((found.step, self.network.nodes))
-            restored = restarted(groups, restored)
+            restored = [s.restarted(group.rule) for group, s in zip(groups, restored, strict=True)]
         self.resumed_at = found.step
         return found.step, restored
 
@@ -170,11 +170,6 @@ class Session:
 
 
 # ---------------------------------------------------------------- snapshots as named arrays
-
-
-def restarted(groups: Sequence[VariantGroup], snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """After nodes left or joined: each rule restarts as it says, channels forget what was sent."""
-    return [Snapshot(group.rule.restarted(s.state), {}, s.sent) for group, s in zip(groups, snapshots, strict=True)]
 
 
 def _arrays(snapshot: Snapshot) -> dict[str, Array]:

@@ -1,0 +1,35 @@
+"""Recovery from a change of the network: the processes that are left continue together, with those that joined."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from dnasa.core import Network, ProcessLost
+
+T = TypeVar("T")
+
+
+class Member(Protocol):
+    """This process' part of the training; recovery replaces its network."""
+
+    network: Network
+
+
+def surviving(member: Member, work: Callable[[], T], recover: Callable[[], None]) -> T:
+    """What `work()` returns; each time processes are lost from a network that survives it, `recover()` and try again."""
+    while True:
+        try:
+            return work()
+        except ProcessLost:
+            if member.network.membership.survivors is None:
+                raise
+        recover()
+
+
+def reconnect(connect: Callable[[], Network], agree: Callable[[Network], T]) -> tuple[Network, T]:
+    """The network of the processes that are there, and what they agree on; again, if another is lost meanwhile."""
+    while True:
+        with suppress(ProcessLost):
+            network = connect()
+            connect = network.membership.survivors  # type: ignore[assignment]
+            return network, agree(network)

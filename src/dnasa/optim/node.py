@@ -1,0 +1,252 @@
+"""A node: its parameters and buffers, its rule, and the state that its steps have led to."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from dnasa.core import InputError, Network, Rule, RunError, Sent, Snapshot, leaves, rebuilt
+from dnasa.engine.overlapped import with_x
+from dnasa.engine.side_by_side import make_stepper
+from dnasa.engine.steppers import check_state
+from dnasa.optim.buffers import MixedBuffers
+from dnasa.optim.flat import Flat
+from dnasa.optim.groups import show_stepsize
+from dnasa.optim.recipe import make_rule
+from dnasa.optim.torch_compile import MIN_PARAMETERS, InPlace, fuses_alone, with_compiled_messages
+from dnasa.runs.metrics import squared_distances
+from dnasa.runs.timing import Timeline
+from dnasa.topology import check_weights
+
+
+class Node:
+    """The node of this process.
+
+    The model's parameters are where the rule takes its next gradient. The stepper is made at the first step, so that model and
+    optimizer may be loaded in any order before it.
+    """
+
+    def __init__(
+        self,
+        parameters: Flat,
+        buffers: MixedBuffers,
+        network: Network,
+        rule: str | Rule,
+        eta: Any,
+        schedule: str | None,
+        steps: int | None,
+        overlap: bool | None,
+    ):
+        self.parameters, self.buffers, self.network = parameters, buffers, network
+        layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(parameters.trained))
+        self.recipe = make_rule(rule, eta, schedule, steps, network.nodes, layout)
+        self.rule, self.t = self.recipe.rule, 0
+        if network.topology is not None:
+            check_weights(self.rule, network.topology, network.rounds)
+        self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
+        self.fuse = self._fuses()
+        self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
+        self.stepper: Any = None
+        self.loaded = _without_memory(self._initial())  # what `t` steps gave, until the stepper has it
+
+    @property
+    def t(self) -> int:
+        """The number of steps taken."""
+        return self._t
+
+    @t.setter
+    def t(self, t: int) -> None:
+        """The groups show the stepsize of the last step: the rule's first schedule, where it has any."""
+        self._t = t
+        eta = next(iter(self.recipe.schedules), lambda t: float("nan"))
+        show_stepsize(self.parameters.groups, float(eta(max(t - 1, 0))))
+
+    @property
+    def untrained(self) -> list[Tensor]:
+        """Frozen parameters and buffers, which are equal at the start."""
+        return [*self.parameters.frozen, *self.buffers.all_tensors]
+
+    # ------------------------------------------------------------ start and end
+
+    def follow_parameters(self) -> None:
+        """A model may be moved to its device after the optimizer was made, as `accelerator.prepare` does, but not later."""
+        buffers_stay = self.buffers.given is not None and self.buffers.tensors
+        if self.stepper is None and self.t == 0 and self.parameters.moved() and not buffers_stay:
+            self.parameters.place_gradients()
+            self.fuse = self._fuses()
+
+    def _fuses(self) -> bool:
+        g = self.parameters.gradient
+        return bool(g.is_cuda and g.numel() >= MIN_PARAMETERS and self.recipe.compiles)
+
+    def begin(self, has_closure: bool) -> None:
+        """Before the first step."""
+        snapshot = _cloned(self._unstarted())
+        self._check_first_point(self.rule.gradient_points(snapshot.state, self.t)[0], has_closure)
+        alone = self.network.nodes == 1
+        if self.fuse and alone and fuses_alone(self.rule):
+            self.stepper = InPlace(self.recipe, snapshot)
+        else:
+            compiles = self.fuse and not alone
+            rule = with_compiled_messages(self.recipe, self.parameters.gradient) if compiles else self.rule
+            self.stepper = make_stepper([rule], [1], self.network, [snapshot], Timeline(), self.overlap, self.t)
+        self.loaded = _without_memory(snapshot)
+        self.versions = self.parameters.versions()
+        if self.rule.points is not None:
+            self.parameters.show(self.stepper.points(self.t)[0])
+
+    def _check_first_point(self, point: Tensor, has_closure: bool) -> None:
+        """A gradient computed before the first step must be of the point where the rule wants it."""
+        if self.rule.points is None or torch.allclose(point, self.parameters.row(), equal_nan=True):
+            return
+        if self.t > 0:
+            raise InputError(
+                "The model's parameters are not those of the optimizer's state, and this rule cannot begin elsewhere: load "
+                "the model and the optimizer as they were saved together."
+            )
+        if not has_closure:
+            raise InputError(
+                "This rule takes its first gradient at another point than the start: call step(closure) with a function that "
+                "clears the gradients, computes the loss and calls backward."
+            )
+
+    def halt(self) -> None:
+        """Wait for what is in flight, and discard it."""
+        if self.stepper is not None:
+            with suppress(RunError):
+                self.stepper.finish()
+            self.buffers.discard()
+            self.stepper.close()
+        self.stepper = None
+
+    def stopped(self) -> Snapshot:
+        """The state after the last complete step; nothing is in flight any more."""
+        snapshot = _cloned(self._unstarted() if self.stepper is None else self.stepper.complete)
+        self.halt()
+        return snapshot
+
+    def restore(self, snapshot: Snapshot, t: int, move: bool = True) -> None:
+        """Continue with the state after `t` steps; `move` the parameters to it, unless they are loaded on their own."""
+        self.loaded, self.t = snapshot, t
+        if not move:
+            return
+        point = self.rule.gradient_points(snapshot.state, t)[0]
+        if self.own_values is None:
+            self.parameters.show(point)
+        else:
+            self.own_values.copy_(point)
+
+    # ------------------------------------------------------------ the state
+
+    def snapshot(self) -> Snapshot:
+        """The state with nothing in flight."""
+        snapshot = self._unstarted() if self.stepper is None else self.stepper.snapshots[0]
+        self.buffers.receive()
+        return snapshot
+
+    def _unstarted(self) -> Snapshot:
+        """The state before the first step; x is what the parameters are until then, where they are x."""
+        self.follow_parameters()
+        if self.t == 0:
+            return self._initial()
+        if self.rule.points is not None:
+            return self.loaded
+        return self.loaded._replace(state=with_x(self.loaded.state, self._own_row()))
+
+    def _initial(self) -> Snapshot:
+        x = self._own_row()
+        return Snapshot(check_state(self.rule.init(x), x), {}, Sent())
+
+    def _own_row(self) -> Tensor:
+        return self.parameters.row() if self.own_values is None else self.own_values
+
+    def means(self) -> list[Tensor]:
+        """Over all nodes: of the answers, then of the buffers."""
+        sources = [self.rule.result(self.snapshot().state), *self.buffers.tensors]
+        return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
+
+    def distance(self) -> float:
+        """(1/n) sum |x_i - xbar|^2 of the answers."""
+        answer = self.rule.result(self.snapshot().state)
+        return float(self.network.mean(squared_distances(answer, self.network.mean(answer.clone()))))
+
+    @contextmanager
+    def showing(self, means: list[Tensor]) -> Iterator[None]:
+        """Inside, the parameters and buffers hold these."""
+        buffers = self.buffers.tensors
+        own, own_buffers = self.parameters.row(), [b.clone() for b in buffers]
+        self.own_values = own
+        self._show(means[0], buffers, means[1:])
+        try:
+            yield
+        finally:
+            self._show(own, buffers, own_buffers)
+            self.own_values = None
+
+    def _show(self, row: Tensor, buffers: list[Tensor], values: list[Tensor]) -> None:
+        self.parameters.show(row)
+        for b, value in zip(buffers, values, strict=True):
+            b.copy_(value)
+
+    # ------------------------------------------------------------ a step
+
+    def check_unchanged(self) -> None:
+        """The next iterate may have been sent already: a change by hand would be lost silently."""
+        if self.parameters.versions() != self.versions or self._edited():
+            raise InputError(
+                "The parameters were changed by hand between two steps: every node must instead save and load, "
+                "opt.load_state_dict(opt.state_dict()), after such a change."
+            )
+
+    def _edited(self) -> bool:
+        """Changes through `p.data` leave no version."""
+        return not self.alone_on_gpu and self.parameters.differ(self.stepper.points(self.t)[0])
+
+    @property
+    def alone_on_gpu(self) -> bool:
+        """Then nothing is mixed, and checks would only wait for the GPU."""
+        return self.parameters.gradient.is_cuda and self.network.nodes == 1
+
+    def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
+        """At every point of the rule; the parameters are at the first of them already, with their gradients collected."""
+        gradients = [self.parameters.decayed_gradient()]
+        for point in self.stepper.points(self.t)[1:]:
+            if closure is None:
+                raise InputError(
+                    "This rule takes gradients at several points: call step(closure) with a function that clears the "
+                    "gradients, computes the loss and calls backward, as for torch.optim.LBFGS."
+                )
+            gradients[-1], first = gradients[-1].clone(), self.parameters.row()
+            self.parameters.show(point)
+            try:
+                with torch.enable_grad():
+                    closure()
+                self.parameters.collect_gradients()
+                gradients.append(self.parameters.decayed_gradient())
+            finally:
+                self.parameters.show(first)
+        return tuple(gradients)
+
+    def step(self, gradients: tuple[Tensor, ...]) -> None:
+        """Of the rule and the buffers; the parameters become the point of the next gradient."""
+        self.stepper.step(gradients, self.t)
+        self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
+        self.t += 1
+        self.parameters.show(self.stepper.points(self.t)[0])
+        increment_version(self.parameters.trained)  # so that a backward pass through an older graph is noticed
+        self.versions = self.parameters.versions()
+
+
+def _cloned(snapshot: Snapshot) -> Snapshot:
+    """With memory of its own for each array."""
+    arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
+    return snapshot._replace(state=rebuilt(snapshot.state, arrays))
+
+
+def _without_memory(snapshot: Snapshot) -> Snapshot:
+    """The names and shapes of the state's arrays."""
+    arrays = {name: a.to("meta") for name, a in leaves(snapshot.state).items()}
+    return Snapshot(rebuilt(snapshot.state, arrays), {}, Sent())

@@ -1,0 +1,66 @@
+"""Gradients that no node uses: those that overflowed in mixed precision, and those that are not finite."""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dnasa.core import RunError, choose
+from dnasa.optim.flat import views
+from dnasa.optim.recovery import Recovery
+
+
+class Skipping:
+    """All nodes decide together whether to skip a step, since the step of one needs the messages of the others.
+
+    `joined` says whether processes have different numbers of batches, inside `Join`.
+    """
+
+    def __init__(self, recovery: Recovery, nonfinite: str):
+        self.recovery, self.node, self.nonfinite, self.joined = recovery, recovery.node, nonfinite, False
+        choose("reaction to a gradient that is not finite", nonfinite, dict.fromkeys(("raise", "skip")))
+
+    def all_skip(self, gradients: tuple[Tensor, ...], found_inf: Tensor | None) -> bool:
+        """A GradScaler gives `found_inf`, whether this node's gradient has overflowed."""
+        unusable = not self._usable(gradients) if found_inf is None else bool(found_inf)
+        if found_inf is None and self.nonfinite == "raise" and not self.joined:
+            return False
+        return self.vote(True, unusable)[1]
+
+    def vote(self, has_batch: bool, unusable: bool) -> tuple[bool, bool]:
+        """Whether any node has a batch, and whether any node cannot use its gradient."""
+        with self.recovery.exchange():
+            self.node.snapshot()
+            votes = self.node.network.mean(torch.tensor([[float(has_batch), float(unusable)]])).view(-1).tolist()
+        return votes[0] > 0, votes[1] > 0
+
+    def _usable(self, gradients: tuple[Tensor, ...]) -> bool:
+        node = self.node
+        worst = None if node.alone_on_gpu else next((g for g in gradients if not finite(g)), None)
+        if worst is None:
+            return True
+        parameters = node.parameters
+        reason = describe(views(worst, parameters.trained), parameters.values, parameters.names)
+        reason = f"Rank {node.network.rank}, step {node.t + 1}: {reason}."
+        if self.nonfinite == "skip":
+            warnings.warn(f"{reason} All skip this step.", stacklevel=4)
+            return False
+        reason += " Check this process' batch and loss, or let all skip such steps: nonfinite='skip'."
+        node.network.membership.fail(reason)
+        raise RunError(reason)
+
+
+def finite(a: Tensor) -> bool:
+    """A sum is the quick check; large finite numbers may overflow it."""
+    return bool(a.sum().isfinite()) or bool(a.isfinite().all())
+
+
+def describe(gradients: Sequence[Tensor], weights: Sequence[Tensor], names: Sequence[str]) -> str:
+    """Which parameter is not finite: its weights, or else its gradient."""
+    for what, tensors in (("weights", weights), ("gradient", gradients)):
+        for name, a in zip(names, tensors, strict=True):
+            bad = int((~a.isfinite()).sum())
+            if bad:
+                return f"the {what} of {name} {'are' if what == 'weights' else 'is'} not finite ({bad} of {a.numel()} numbers)"
+    return "the weight decay is not finite"
