@@ -2,8 +2,9 @@
 
     python -m benchmarks.optimizer_gpu [PARAMETERS ...]
 
-Models of 10 and 100 million float32 parameters, unless other sizes are given. "Fused" and "plain" are steps of a node alone, so
-that nothing is exchanged. "Send" is what a node with neighbours compiles: all of a step except the exchange. "Copy" is
+Models of 10 and 100 million float32 parameters, unless other sizes are given. "Step" is that of a node alone, so that nothing
+is exchanged; "kernel" is the same with the kernel of the simulator, which is what D-NASA's step uses. "Plain" is the rule as it
+is written. "Send" is what a node with neighbours compiles: all of a step except the exchange. "Copy" is
 `b.copy_(a)` of one array (two arrays of traffic), interleaved with the rest. The arrays that cannot be avoided:
 
 - D-NASA reads x, u, v, z and g, and z once more for its norm before anything can be written, and writes x, u, v and z: ten.
@@ -23,7 +24,7 @@ from torch import nn
 import dnasa
 from benchmarks.update import times
 from dnasa.optim import Decentralized
-from dnasa.optim.compiled import InPlace, fused
+from dnasa.optim.torch_compile import with_compiled_messages
 
 
 class Case(NamedTuple):
@@ -39,10 +40,12 @@ CASES = {
 }
 
 
-def optimizer(fuse: bool, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
+def optimizer(kind: str, parameters: int, device: str, options: dict[str, Any]) -> Decentralized:
     parts = [nn.Parameter(torch.randn(parameters // 10, device=device)) for _ in range(10)]
     opt = Decentralized(parts, dnasa.connect("ring", device=device), **options)
-    opt.fuse = fuse
+    opt.fuse = kind == "step"
+    if kind == "plain":
+        opt.rule = opt.rule._replace(form=None)
     opt.parameters.gradient.normal_()
     for _ in range(3):
         opt.step()
@@ -52,16 +55,15 @@ def optimizer(fuse: bool, parameters: int, device: str, options: dict[str, Any])
 @torch.no_grad()
 def measure(case: Case, parameters: int, device: str, calls: int = 20) -> dict[str, float]:
     """Seconds of each."""
-    fast, plain = (optimizer(fuse, parameters, device, case.options) for fuse in (True, False))
-    assert isinstance(fast.stepper, InPlace)
-    rule, state = fused(fast.made, fast.flat), plain.stepper.state
+    made = {kind: optimizer(kind, parameters, device, case.options) for kind in ("step", "kernel", "plain")}
+    plain = made["plain"]
+    rule, state = with_compiled_messages(plain.made, plain.flat), plain.stepper.state
     a, b = torch.randn(parameters, device=device), torch.empty(parameters, device=device)
     works: dict[str, Callable[[], object]] = {
         "copy": lambda: b.copy_(a),
-        "fused": fast.step,
-        "plain": plain.step,
+        **{kind: each.step for kind, each in made.items()},
         "send": lambda: rule.send(state, (plain.parameters.gradient,), 5),
-        "zero_grad": fast.zero_grad,
+        "zero_grad": plain.zero_grad,
     }
     return times(works, device, calls)
 
@@ -71,7 +73,9 @@ def main(sizes: list[int]) -> None:
     for parameters in sizes:
         for name, case in CASES.items():
             taken = measure(case, parameters, "cuda")
-            arrays = {"copy": 2, "fused": case.step, "plain": case.step, "send": case.send, "zero_grad": 1}
+            arrays = {"copy": 2, "send": case.send, "zero_grad": 1} | dict.fromkeys(
+                ("step", "kernel", "plain"), case.step
+            )
             rates = {kind: arrays[kind] * 4 * parameters / seconds for kind, seconds in taken.items()}
             print(f"{name}, {parameters:,} parameters")
             for kind, rate in rates.items():

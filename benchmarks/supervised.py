@@ -19,7 +19,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
-from dnasa.cuda_graphs import CudaGraphs
+from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.problems import Supervised
 from dnasa.problems.models import gpt, resnet

@@ -29,7 +29,7 @@ from launching import ENVIRONMENT, MPIRUN, PATIENCE
 
 from dnasa import rules, topology
 from dnasa.channels import exchange, faulty
-from dnasa.channels.faulty import Identity, Losses
+from dnasa.channels.faulty import lossy
 from dnasa.core import Array, Interrupted, Memory, Messages, Network, RunError
 from dnasa.engine.loop import solve
 from dnasa.networks import simulated
@@ -224,9 +224,9 @@ def full_disk(seed: int, folder: Path, faults: Counter[str]) -> int:
 def lost_messages(seed: int, folder: Path, faults: Counter[str]) -> int:
     """W stays symmetric and doubly stochastic, the tracker's mean stays the gradients', and a run repeats exactly."""
     setting = Setting(seed, steps=60, unreliable=True)
-    losses = Losses(setting.faults["drop"], setting.faults["away"], seed)
     for t in range(60):
-        weights = losses(t, Identity(setting.graph.sparse))[0].toarray()
+        sparse, _ = lossy(setting.graph.sparse, t, setting.faults["drop"], setting.faults["away"], seed)
+        weights = sparse.toarray()
         np.testing.assert_allclose(weights, weights.T, atol=1e-15)
         np.testing.assert_allclose(weights.sum(0), 1, atol=1e-12)
         assert weights.min() >= 0

@@ -28,7 +28,7 @@ for case in optimizer_gpu.CASES.values():
 SMALL = {  # what runs, and what it prints
     "custom": ("print(*(custom.compare(name, 5, 1) for name in custom.CASES), 'ms')", "ms"),
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
-    "optimizer_gpu": (OPTIMIZER, "copy fused plain send zero_grad"),
+    "optimizer_gpu": (OPTIMIZER, "copy step kernel plain send zero_grad"),
     "parameters": ("parameters.WIDTH = 3\nparameters.main('cpu')", "memory of their own costs"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
     "networks": (NETWORKS, "2 medians"),

@@ -14,6 +14,7 @@ from test_resume import TRAIN, fail_at, history, run, small
 from dnasa.core import Array, InputError
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
+from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import Result
 
 NOTES = {
@@ -97,9 +98,9 @@ def test_a_file_that_is_no_checkpoint_is_damaged(data: bytes, tmp_path: Path) ->
 
 
 def test_other_formats_are_refused_with_a_clear_line(tmp_path: Path) -> None:
-    path = write(tmp_path / "c", ARRAYS, {"notes": json.dumps(NOTES)})
+    write(tmp_path / "checkpoints", ARRAYS, {"notes": json.dumps(NOTES)})
     with pytest.raises(InputError, match="written by another version of dnasa \\(format 1, this one reads 2\\)"):
-        checkpoints.newest(path.parent, lambda line: None)
+        RunFolder(tmp_path).newest()
     assert run(*TRAIN, "--out", tmp_path / "a").returncode == 0
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     del config["format"]

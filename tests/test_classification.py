@@ -13,7 +13,7 @@ from dnasa import topology
 from dnasa.core import InputError
 from dnasa.problems import Classification
 from dnasa.problems.models import lenet, perceptron
-from dnasa.problems.stacked.batched import Models, cross_entropy
+from dnasa.problems.stacked.batched import Models, cross_entropies
 from dnasa.problems.stacked.layers import MaxPool2d
 
 
@@ -186,7 +186,7 @@ def test_a_network_instead_of_a_maker_starts_from_its_parameters() -> None:
 def test_cross_entropy_is_torchs() -> None:
     logits, labels = torch.randn(3, 7, 4), torch.randint(0, 4, (3, 7))
     expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(3, 7)
-    torch.testing.assert_close(cross_entropy(logits, labels), expected)
+    torch.testing.assert_close(cross_entropies(logits, labels), expected)
 
 
 @pytest.mark.parametrize(

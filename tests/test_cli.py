@@ -19,6 +19,7 @@ from launching import PATIENCE
 from safetensors.numpy import load_file
 
 from dnasa import cli
+from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -167,6 +168,19 @@ def test_every_option_has_help() -> None:
             assert param.help, f"{name} {param.name}"
 
 
+def test_an_option_that_commands_share_is_the_same_in_each() -> None:
+    from typer.main import get_command
+
+    root: Any = get_command(cli.app)
+    train, compare = ({p.name: p for p in root.commands[name].params} for name in ("train", "compare"))
+    assert train.keys() - compare.keys() == {*OF_TRAIN}
+    assert compare.keys() - train.keys() == {*OF_COMPARE}
+    assert train.keys() | compare.keys() == {*FIELDS}
+    for name in train.keys() & compare.keys():
+        pair = train[name], compare[name]
+        assert len({(*param.opts, param.help, str(param.default)) for param in pair}) == 1
+
+
 def test_messages_in_16_bits_have_a_new_and_an_old_option() -> None:
     for option in ("--message-dtype", "--wire"):
         done = run(*"train --problem spike --nodes 4 --steps 3".split(), option, "bfloat16")
@@ -256,7 +270,7 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --problem spike --steps 2 --trace .", "Cannot write the trace"),
         ("reproduce fig1 --device cuda", "runs on the CPU"),
         ("reproduce fig1 --only a9a", "fig1 has no parts"),
-        ("reproduce networks --only a9a/rng", "There is no part 'a9a/rng'"),
+        ("reproduce networks --only a9a/rng", "Unknown part 'a9a/rng'"),
         ("reproduce robustness --only a9a", "Unknown part 'a9a'"),
         ("train --batch 0", "batch must be at least 1"),
         ("train --nodes 5000", "cannot be shared"),

@@ -3,8 +3,8 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from dnasa import Result
 from dnasa.comparing import comparison
 from dnasa.comparing.run_table import experiment
 from dnasa.core import Interrupted
-from dnasa.tasks.sources import make_source
+from dnasa.tasks.sources import SourceOptions, make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 
@@ -191,10 +191,10 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
 
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
 def test_a_comparison_on_a_synthetic_problem_has_50_points(problem: str) -> None:
-    options = {"problem": problem, "nodes": 4, "steps": 1000, "batch": None, "dtype": None, "evaluate": None}
-    assert make_source(SimpleNamespace(**options), range(4), validate=True).evaluate == [*range(0, 1001, 20)]
-    assert make_source(SimpleNamespace(**options | {"evaluate": 7}), range(4), validate=True).evaluate == 7
-    assert make_source(SimpleNamespace(**options), range(4), validate=False).evaluate is None
+    options = SourceOptions(problem=problem, nodes=4)
+    assert make_source(options, range(4), validate=True).evaluate == [*range(0, 1001, 20)]
+    assert make_source(replace(options, evaluate=7), range(4), validate=True).evaluate == 7
+    assert make_source(options, range(4), validate=False).evaluate is None
 
 
 @pytest.mark.xdist_group("processes")

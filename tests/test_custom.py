@@ -306,7 +306,7 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pyt
         monkeypatch.setattr(randomness, "compiled", None)
     rngs = Generators("custom", [0, 9], range(3, 6))
     if way == "unknown memory":
-        for one in (one for row in rngs._made for one in row):
+        for one in (one for row in rngs._restartables for one in row):
             one.memory = None
     for t in (0, 63, 64, 65, 2):
         rngs.at(t)

@@ -18,7 +18,7 @@ from PIL import Image
 
 from dnasa import data
 from dnasa.core import InputError
-from dnasa.data import Dataset, datasets, files, partitions
+from dnasa.data import Dataset, datasets, formats, partitions
 from dnasa.data.reading import read_text_frame
 
 REAL = Path(os.environ.get("DNASA_DATA", "/nowhere"))
@@ -93,7 +93,7 @@ def test_miniboone_has_its_signal_first(home: Path) -> None:
     rows = data.load("miniboone")
     assert rows.labels.sum() + rows.test_labels.sum() == 30
     assert (len(rows.labels), len(rows.test_labels)) == (100, 30)
-    inputs, labels = files.read_miniboone(home / "miniboone" / "MiniBooNE_PID.txt")
+    inputs, labels = formats.read_miniboone(home / "miniboone" / "MiniBooNE_PID.txt")
     assert labels[:30].all()
     assert not labels[30:].any()
     assert inputs.shape == (130, 50)
@@ -246,10 +246,10 @@ def test_parsed_data_is_cached_and_parsed_again_when_the_file_changes(
     write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n", False)
     write(home / "a9a" / "a9a.t", "-1 5:1\n+1 1:1\n", False)
     first = data.load("a9a")
-    reader = files.read_libsvm
-    monkeypatch.setattr(files, "read_libsvm", lambda *a: pytest.fail("parsed twice"))
+    reader = formats.read_libsvm
+    monkeypatch.setattr(formats, "read_libsvm", lambda *a: pytest.fail("parsed twice"))
     np.testing.assert_array_equal(data.load("a9a").inputs, first.inputs)
-    monkeypatch.setattr(files, "read_libsvm", reader)
+    monkeypatch.setattr(formats, "read_libsvm", reader)
     write(home / "a9a" / "a9a", "+1 1:1\n-1 2:1\n-1 3:1\n", False)
     assert len(data.load("a9a").inputs) == 3
 
@@ -351,18 +351,18 @@ def test_a_users_damaged_file_is_refused(tmp_path: Path, name: str, content: byt
 @pytest.mark.parametrize(
     ("reader", "content", "words"),
     [
-        (files.read_idx, b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "declares 5 bytes but has 3"),
-        (files.read_idx, b"text", "not an IDX file"),
-        (files.read_idx, b"\x00\x00\x08\x00x", "has no axes"),
-        (files.read_idx, gzip.compress(b"\x00\x00\x08\x01", mtime=0)[:-4], "Cannot read"),
-        (lambda p: files.read_libsvm(p, 3), b"+1 9:1\n", "not LIBSVM"),
-        (lambda p: files.read_libsvm(p, 3), b"hello world\n", "not LIBSVM"),
-        (files.read_cifar10, b"", "0 bytes are not rows of 3,073"),
-        (files.read_cifar10, bytes(3072), "3,072 bytes are not rows of 3,073"),
-        (files.read_cifar10, b"\x0a" + bytes(3072), "whole numbers from 0 to 9"),
-        (files.read_miniboone, b"2 2\n1 2\n3 4\n", r"declares 2 \+ 2 rows but has 2"),
-        (files.read_miniboone, b"a b\n", "not MiniBooNE"),
-        (lambda p: files.read_libsvm(p, 3), gzip.compress(b"+1 1:1\n", mtime=0)[:-4], "^Cannot read"),
+        (formats.read_idx, b"\x00\x00\x08\x01\x00\x00\x00\x05abc", "declares 5 bytes but has 3"),
+        (formats.read_idx, b"text", "not an IDX file"),
+        (formats.read_idx, b"\x00\x00\x08\x00x", "has no axes"),
+        (formats.read_idx, gzip.compress(b"\x00\x00\x08\x01", mtime=0)[:-4], "Cannot read"),
+        (lambda p: formats.read_libsvm(p, 3), b"+1 9:1\n", "not LIBSVM"),
+        (lambda p: formats.read_libsvm(p, 3), b"hello world\n", "not LIBSVM"),
+        (formats.read_cifar10, b"", "0 bytes are not rows of 3,073"),
+        (formats.read_cifar10, bytes(3072), "3,072 bytes are not rows of 3,073"),
+        (formats.read_cifar10, b"\x0a" + bytes(3072), "whole numbers from 0 to 9"),
+        (formats.read_miniboone, b"2 2\n1 2\n3 4\n", r"declares 2 \+ 2 rows but has 2"),
+        (formats.read_miniboone, b"a b\n", "not MiniBooNE"),
+        (lambda p: formats.read_libsvm(p, 3), gzip.compress(b"+1 1:1\n", mtime=0)[:-4], "^Cannot read"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, reader: Callable[..., Any], content: bytes, words: str) -> None:
@@ -388,13 +388,13 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(home: Path, p
 
 def test_a_byte_order_mark_is_no_part_of_the_table(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbf1,2,0\n" + b"3,4,1\n5,6,0\n")
-    assert read_text_frame(tmp_path / "x.csv").frame.shape == (3, 3)
+    assert read_text_frame(tmp_path / "x.csv").rows.shape == (3, 3)
     (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbfa,b\n" + b"3,4\n5,6\n")
-    assert list(read_text_frame(tmp_path / "x.csv").frame) == ["a", "b"]
+    assert list(read_text_frame(tmp_path / "x.csv").rows) == ["a", "b"]
 
 
 def test_labels_may_mix_numbers_and_words() -> None:
-    assert files.numbered(np.array([2, "b", 2, "a"], dtype=object)).tolist() == [0, 2, 0, 1]
+    assert formats.as_classes(np.array([2, "b", 2, "a"], dtype=object)).tolist() == [0, 2, 0, 1]
 
 
 def test_arrays_that_are_not_needed_are_not_read(tmp_path: Path) -> None:

@@ -111,9 +111,23 @@ def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
     code, out, err = run("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind")
     assert code == 0, err
     assert "51 for training, 12 for testing, of all nodes" in out
-    assert "node k0 k1 k2 total" in out
+    assert "site k0 k1 k2 total" in out
     assert "age (-1.82)" in out
     assert run("data", "digits", "--shard-dir", folder)[0] == 2
+
+
+def test_tables_and_the_plot_name_the_sites(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = sites(tmp_path / "d", dict(zip(("bonn", "oslo", "rome"), frames(), strict=True)))
+    drawn = []
+    monkeypatch.setattr(datasets, "finish", lambda axis, *labels: drawn.append((axis, *labels)))
+    words = ("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind", "--plot", tmp_path / "a.png")
+    code, out, err = run(*words)
+    assert code == 0, err
+    for name in ("bonn", "oslo", "rome"):
+        assert out.count(f" {name} ") == 2, "in the division and in the differences"
+    [(axis, which, _)] = drawn
+    assert which == "site"
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["bonn", "oslo", "rome"]
 
 
 def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_path: Path, run: Run) -> None:

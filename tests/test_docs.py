@@ -43,7 +43,7 @@ def blocks(page: str | Path, language: str) -> list[str]:
         *(
             f"docs/{name}.md"
             for name in (
-                "comparing distributed extending how-it-works methods own-model reports your-data your-gradients"
+                "comparing distributed extending how-it-works interfaces methods own-model reports your-data your-gradients"
             ).split()
         ),
     ],
@@ -370,3 +370,6 @@ def test_the_table_of_methods_says_what_the_rules_do(name: str) -> None:
     section = after.split("\n### ")[0]
     assert f"`{name}`" in section
     assert "\n$$\n" in section or "adanasa.md#equations" in section
+    assert row["source"] in ("paper", "notes", "published", "ours")
+    ours = name == "adanasa" and row["source"] == "ours"
+    assert ours or re.search(r"\[arXiv ([\d.]+)\]\(https://arxiv\.org/abs/\1\)|\(#d-nasa\)", section), "a reference"

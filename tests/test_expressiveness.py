@@ -273,7 +273,11 @@ def sending(messages: Callable[..., Messages]) -> core.Rule:
         (sending(lambda s, g: (1.0,)), "Message 0 of this rule is float"),
         (sending(lambda s, g: s.x), "must return two things: a tuple of messages"),
         (core.Rule(Bare, lambda s, g, t: s, lambda s, m: s), "must return two things: a tuple of messages"),
-        (core.Rule(Bare, lambda s, g, t: ((s.x, s.x), s), lambda s, m: one(m)), "number of messages than the 2"),
+        (
+            core.Rule(Bare, lambda s, g, t: ((s.x, s.x), s), lambda s, m: one(m)),
+            "receive fails on the 2 messages that early and send gave",
+        ),
+        (core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, m: Bare(m[1])), "receive fails on the 1 messages"),
         (
             core.Rule(Bare, lambda s, g, t: ((s.x,), s), lambda s, mixed: Bare(mixed[0][..., :1])),
             "After a step x of this rule is",

@@ -27,6 +27,8 @@ from dnasa.topology import Topology
 
 needs_compiler = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+INTERPRETED = not torch.cuda.is_available() and bool(os.environ.get("TRITON_INTERPRET"))  # by Triton, without a GPU
+needs_triton = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a GPU")
 # backend, dtype, library or device
 BACKENDS = {
     "compiled, numpy": (CompiledBackend, "float64", "numpy"),
@@ -34,16 +36,16 @@ BACKENDS = {
     "compiled, torch": (CompiledBackend, "float32", "cpu"),
     "compiled, torch, float64": (CompiledBackend, "float64", "cpu"),
     "torch": (TorchBackend, "float32", "cpu"),
-    "triton": (TritonBackend, "float32", "cuda"),
+    "triton": (TritonBackend, "float32", "cpu" if INTERPRETED else "cuda"),
 }
-MARKS: Any = {CompiledBackend: needs_compiler, TritonBackend: needs_gpu, TorchBackend: ()}
+MARKS: Any = {CompiledBackend: needs_compiler, TritonBackend: needs_triton, TorchBackend: ()}
 RULES = {
     "dnasa": lambda n: rules.dnasa(*schedules.diminishing(n)),
     "dasagt": lambda n: rules.dasagt(schedules.root_decay(0.1, n), schedules.averaging(n)),
 }
 backends = pytest.mark.parametrize("backend", [pytest.param(b, marks=MARKS[BACKENDS[b][0]]) for b in BACKENDS])
-compiled_backends = pytest.mark.parametrize(
-    "backend", [pytest.param(b, marks=needs_compiler) for b in BACKENDS if BACKENDS[b][0] is CompiledBackend]
+backends_of_adanasa = pytest.mark.parametrize(
+    "backend", [pytest.param(b, marks=MARKS[BACKENDS[b][0]]) for b in BACKENDS if b != "torch"]
 )
 compiled_numpy = pytest.mark.parametrize("backend", [pytest.param("compiled, numpy", marks=needs_compiler)])
 
@@ -54,6 +56,9 @@ def arrays(backend: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Array
     kind, dtype, device = BACKENDS[backend]
     if kind is TorchBackend:
         monkeypatch.setattr(fused, "compiled", None)
+    if kind is TritonBackend and INTERPRETED:
+        monkeypatch.setattr(fused, "_backend", lambda form, network, x: TritonBackend)
+        monkeypatch.setattr(fused, "SMALL", 0)  # no CUDA graphs
     generator = np.random.default_rng(0)
 
     def make(shape: tuple[int, ...], scale: float = 1.0) -> Array:
@@ -158,7 +163,7 @@ def adanasa(shape: tuple[int, ...], averaged: bool = False, steps: int = 30) -> 
     return rules.adanasa(*made, layout=(("x", shape[-1:]),))
 
 
-@compiled_backends
+@backends_of_adanasa
 @pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
 def test_fused_steps_of_adanasa_are_the_rules_steps(
@@ -168,7 +173,7 @@ def test_fused_steps_of_adanasa_are_the_rules_steps(
     assert_steps_agree(backend, rule, ring(shape[-2]), arrays(shape), gradients)
 
 
-@compiled_backends
+@backends_of_adanasa
 @pytest.mark.parametrize(
     "graph", [topology.star(9), topology.paper_random(), topology.grid(8), topology.exponential(300)]
 )
@@ -178,7 +183,7 @@ def test_steps_of_adanasa_agree_on_any_graph(graph: Topology, backend: str, arra
     assert_steps_agree(backend, adanasa(shape), network_of(graph), arrays(shape), gradients)
 
 
-@compiled_backends
+@backends_of_adanasa
 def test_every_run_of_adanasa_uses_its_own_schedules(backend: str, arrays: Callable[..., Array]) -> None:
     several = zip(*(schedules.adanasa(4, steps) for steps in (10, 30, 100)), strict=True)
     made = [schedules.side_by_side(each, arrays((1,))) for each in several]
@@ -199,7 +204,7 @@ def test_runs_of_adanasa_beside_other_rules_are_the_runs_of_the_plain_rule(monke
     np.testing.assert_allclose(fast, run(), rtol=1e-9, atol=1e-11)
 
 
-@compiled_backends
+@backends_of_adanasa
 def test_a_coordinate_without_gradients_stays_where_it_is(backend: str, arrays: Callable[..., Array]) -> None:
     start, g = arrays((4, 5)), arrays((4, 5))
     g[..., 2] = 0
@@ -211,9 +216,9 @@ def test_a_coordinate_without_gradients_stays_where_it_is(backend: str, arrays: 
 
 
 @backends
-def test_adanasa_has_a_fast_path_in_c_alone(backend: str, arrays: Callable[..., Array]) -> None:
+def test_adanasa_has_a_fast_path_in_c_and_on_a_gpu(backend: str, arrays: Callable[..., Array]) -> None:
     x = arrays((4, 5))
-    assert supports(adanasa((4, 5)), ring(4), adanasa((4, 5)).init(x)) == (BACKENDS[backend][0] is CompiledBackend)
+    assert supports(adanasa((4, 5)), ring(4), adanasa((4, 5)).init(x)) == (BACKENDS[backend][0] is not TorchBackend)
 
 
 # ---------------------------------------------------------------- gradients as problems return them
@@ -475,9 +480,10 @@ def test_a_forked_process_continues_with_one_thread() -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, "adanasa"])
 def test_steps_of_a_cuda_graph_are_the_launched_steps(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, network, start = RULES[rule](8), ring(8), torch.randn(2, 8, 300, device="cuda")
+    network, start = ring(8), torch.randn(2, 8, 300, device="cuda")
+    made = RULES[rule](8) if rule in RULES else adanasa((8, 300))
     captured: Any = started(made, network, start)
     monkeypatch.setattr(fused, "SMALL", 0)
     launched: Any = started(made, network, start)

@@ -20,8 +20,8 @@ from test_resume import fail_at, small
 
 from dnasa import cli
 from dnasa.core import InputError
-from dnasa.data import files, from_text
-from dnasa.data.own import from_file
+from dnasa.data import datasets, formats, from_text
+from dnasa.data.loading import load
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint, Damaged
 from dnasa.runs.folder import RunFolder
@@ -44,14 +44,14 @@ GOOD = {
     "text": "Now is the winter, déjà vu. ".encode() * 10,
 }
 READERS: dict[str, Callable[[Path], Any]] = {
-    "csv": lambda path: from_file(path, "label")[1:3],
-    "libsvm": lambda path: files.read_libsvm(path, 3),
-    "idx": lambda path: (files.read_idx(path), None),
-    "npz": lambda path: from_file(path)[1:3],
-    "miniboone": files.read_miniboone,
-    "cifar10": files.read_cifar10,
-    "cifar10 as JPEG": lambda path: next(files.read_cifar10_jpeg(path)),
-    "JPEG": lambda path: (files.decode_jpeg(path.read_bytes(), path), None),
+    "csv": lambda path: load(path, "label")[1:3],
+    "libsvm": lambda path: list(datasets._parse_a9a([path]).values()),
+    "idx": lambda path: (formats.read_idx(path), None),
+    "npz": lambda path: load(path)[1:3],
+    "miniboone": formats.read_miniboone,
+    "cifar10": formats.read_cifar10,
+    "cifar10 as JPEG": lambda path: next(formats.read_cifar10_jpeg(path)),
+    "JPEG": lambda path: (formats.decode_jpeg(path.read_bytes(), path), None),
     "text": lambda path: from_text(path, context=4)[1:3],
 }
 
@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_never_taken_for_a_good_one(data: st.DataObject,
     else:
         with pytest.raises(Damaged):
             checkpoints.load(path)
-        assert checkpoints.newest(folder, lambda line: None) is None
+        assert RunFolder(tmp_path).newest() is None
 
 
 @quick
@@ -223,7 +223,7 @@ def test_a_damaged_result_is_refused_or_read(data: st.DataObject, name: str, tmp
 def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", inputs=np.array([{}], dtype=object), labels=np.array([0]))
     with pytest.raises(InputError, match="not an archive of plain arrays"):
-        from_file(tmp_path / "a.npz")
+        load(tmp_path / "a.npz")
     folder = RunFolder(tmp_path / "run")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_bytes(b"\x80\x04.")

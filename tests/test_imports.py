@@ -1,6 +1,7 @@
 """Imports go one way, and `import dnasa` stays light."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -10,12 +11,13 @@ from types import ModuleType
 import pytest
 
 import dnasa
+from dnasa.rules import registry
 
 PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
     ["core", "compiled"],
-    ["arrays", "cuda_graphs", "extras", "files"],
+    ["arrays", "cuda", "extras", "files"],
     ["prox", "randomness", "rules", "statistics", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
@@ -78,6 +80,23 @@ def test_imports_lead_to_lower_levels(path: Path) -> None:
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     allowed = {name for name, level in LEVEL.items() if level < LEVEL[own]} | {own}
     assert set(imports(path.read_text())) <= allowed
+
+
+def rule_names(source: str) -> set[str]:
+    """The texts of a program that are names of rules, alone, with a schedule or in a list; defaults of arguments may be."""
+    tree = ast.parse(source)
+    functions = [node.args for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    defaults = {default for args in functions for default in (*args.defaults, *args.kw_defaults)}
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in defaults]
+    words = {word for text in texts if isinstance(text, str) and " " not in text for word in re.split("[,:]", text)}
+    return words & set(registry.BUILT_IN - {"dnasa"})  # which is also the program's name
+
+
+def test_only_rules_and_experiments_know_the_names_of_rules() -> None:
+    program = 'def f(rule="d2"):\n    return "help for kgt" if rule == "dsgt" else ("sgp", "dsgd,mt:cosine")'
+    assert rule_names(program) == {"dsgt", "sgp", "dsgd", "mt"}
+    others = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in ("rules", "reproduce")]
+    assert {path.name: rule_names(path.read_text()) for path in others if rule_names(path.read_text())} == {}
 
 
 def test_import_loads_nothing_heavy() -> None:

@@ -1,5 +1,6 @@
 """The studies on networks: stepsizes are chosen on validation rows, saved parts are not run again, findings are true."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.reproduce import compression, finetuning, network_tasks, networks, robustness
+from dnasa.reproduce import choosing, compression, experiment, finetuning, network_tasks, networks, robustness
 from dnasa.reproduce.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.saved import Saved
 from dnasa.topology import complete
@@ -90,7 +91,7 @@ def table(**rules: Any) -> pd.DataFrame:
 
 
 def best_of(measure: Measure = ACCURACY, **rules: Any) -> pd.DataFrame:
-    return networks.chosen(networks.averages(table(**rules), measure), measure)
+    return choosing.chosen(choosing.averages(table(**rules), measure), measure)
 
 
 UNTUNED: dict[str, Any] = {"adanasa": [(np.nan, 0.8, 0.80)], "dnasa": [(np.nan, 0.7, 0.70)]}
@@ -163,14 +164,14 @@ def test_the_central_reference_is_the_adamw_of_torch() -> None:
 def test_without_any_data_the_study_runs_on_digits_and_generated_text(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    report = networks.run(quick=True, progress=False, folder=tmp_path)
+    report = networks.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     assert [line for line in report.findings if MISSING in line] == [
         f"{name} is left out: {MISSING}" for name in network_tasks.QUICK
     ]
     assert set(report.tables) == {"networks-digits", "networks-generated-text"}
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
-    monkeypatch.setattr(networks, "solve", None)  # a second call needs no run
-    again = networks.run(quick=True, progress=False, folder=tmp_path)
+    monkeypatch.setattr(experiment, "solve", None)  # a second call needs no run
+    again = networks.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     assert again.findings == report.findings
     for name, rows in report.tables.items():
         pd.testing.assert_frame_equal(rows, again.tables[name])
@@ -180,53 +181,52 @@ def test_a_stopped_part_continues_with_the_rules_that_are_missing(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
-    networks.run(**options)
+    networks.EXPERIMENT.run(**options)
     path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
     complete_rows = pd.read_csv(path)
     complete_rows[complete_rows.rule != "dsgt"].to_csv(path, index=False)
-    asked = []
+    asked: list[str] = []
 
     def recorded(problem: Any, graph: Any, rule: Any, **settings: Any) -> Result:
-        asked.append(rule)
+        asked.extend(variant.rule for variant in rule)
         return solve(problem, graph, rule, **settings)
 
-    monkeypatch.setattr(networks, "solve", recorded)
-    report = networks.run(**options)
-    assert asked == ["dsgt"]
+    monkeypatch.setattr(experiment, "solve", recorded)
+    report = networks.EXPERIMENT.run(**options)
+    assert set(asked) == {"dsgt"}
     assert report.tables["networks-digits"].rule.tolist()[-1] == "D-SGT"
 
 
 def test_a_part_is_reported_with_the_seeds_that_are_complete(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    study = networks.make_study(True, tmp_path, "cpu", False)._replace(seeds=2)
-    (part,) = networks.select(study, "digits/ring/iid")
-    assert not networks.run_parts(study, [part])
-    both: Any = study.table(part)
-    assert sorted(both.seed.unique()) == [0, 1]
+    digits = WITHOUT_DATA["digits"]
+    parts = list(networks.parts_of("digits", digits, ("ring",), seeds=2))
+    both = replace(networks.EXPERIMENT, parts=lambda quick: parts)
+    options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
+    assert both.run(**options).tables["networks-digits"].seeds.tolist() == [2] * 6
     path = tmp_path / "networks-quick" / "digits-ring-iid.csv"
-    both[(both.seed == 0) | (both.rule != "dsgt")].to_csv(path, index=False)
-    first: Any = study.table(part)
-    assert first.seed.unique().tolist() == [0]
-    report = networks.make_report(study, [], quick=True)
-    assert report.tables["networks-digits"].seeds.tolist() == [1] * 6
+    rows = pd.read_csv(path)
+    rows[(rows.seed == 0) | (rows.rule != "dsgt")].to_csv(path, index=False)
+    monkeypatch.setattr(experiment, "run_part", lambda *_: None)
+    assert both.run(**options).tables["networks-digits"].seeds.tolist() == [1] * 6
 
 
 def test_results_of_another_number_of_steps_are_not_used(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
-    first = networks.run(**options).tables["networks-digits"]
+    first = networks.EXPERIMENT.run(**options).tables["networks-digits"]
     monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=40))
-    second = networks.run(**options).tables["networks-digits"]
+    second = networks.EXPERIMENT.run(**options).tables["networks-digits"]
     assert (second["test accuracy"] != first["test accuracy"]).any()
     assert second.shape == first.shape
 
 
 @pytest.mark.parametrize("only", ["digit", "digits/rng", "digits/ring/idd", "digits/ring/iid/x"])
 def test_a_wrong_part_is_refused_with_the_choices(only: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"There is no part '{only}'. Write a task .*digits.*such as cifar10/ring/iid"):
-        networks.run(quick=True, folder=tmp_path, only=only)
+    with pytest.raises(InputError, match=f"Unknown part '{only}'. Choose from: .*digits.*such as cifar10/ring/iid"):
+        networks.EXPERIMENT.run(quick=True, folder=tmp_path, only=only)
     assert not list(tmp_path.iterdir())
 
 
@@ -238,11 +238,37 @@ def test_a_file_that_is_not_a_saved_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_saved_rows_are_found_again_to_the_bit(tmp_path: Path) -> None:
-    Saved(tmp_path / "x.csv", ("rule", "eta")).add(pd.DataFrame({"rule": ["a", "b"], "eta": [0.1 + 0.2, np.nan]}))
-    saved = Saved(tmp_path / "x.csv", ("rule", "eta"))
-    assert len(saved.find(rule="a", eta=0.1 + 0.2)) == 1
-    assert len(saved.find(rule="b", eta=np.nan)) == 1
-    assert saved.find(rule="a", eta=np.nan).empty
+    columns = ("rule", "eta", "steps")
+    runs = pd.DataFrame({"rule": ["a", "b"], "eta": [0.1 + 0.2, np.nan], "steps": [5, 5]})
+    Saved(tmp_path / "x.csv", columns).add(runs)
+    saved = Saved(tmp_path / "x.csv", columns)
+    assert saved.missing(runs).empty
+    pd.testing.assert_frame_equal(saved.of(runs[::-1]), runs[::-1].reset_index(drop=True))
+    assert len(saved.missing(runs.assign(eta=np.nan))) == 1
+    assert len(saved.missing(runs.assign(steps=6))) == 2
+
+
+def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
+    asked = []
+
+    class Recorder:
+        side_by_side = True
+
+        def run(self, runs: experiment.Runs, todo: pd.DataFrame) -> list[pd.DataFrame]:
+            asked.append(todo)
+            return []
+
+    saved = Saved(tmp_path / "saved" / "digits.csv", networks.COLUMNS)
+    runs = experiment.Runs(5, ["dsgd", "dnasa"], {"dsgd": (0.1, 1.0)}, seeds=[0, 1])
+    saved.add(runs.table()[lambda table: table.seed == 0].assign(validation=0.5, test=0.5)[list(networks.COLUMNS)])
+    part: Any = experiment.Part("digits", [runs], Task("digits"))
+    experiment.run_part(part, Recorder(), saved, "test")  # type: ignore[arg-type]
+    assert [table[["rule", "seed"]].to_numpy().tolist() for table in asked] == [
+        [["dsgd", 1], ["dsgd", 1], ["dnasa", 1]]
+    ]
+    found = experiment.complete(part, saved)
+    assert found is not None
+    assert found.seed.unique().tolist() == [0]
 
 
 # ---------------------------------------------------------------- robustness
@@ -251,7 +277,7 @@ def test_saved_rows_are_found_again_to_the_bit(tmp_path: Path) -> None:
 def test_robustness_runs_without_data_and_is_not_run_twice(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    report = robustness.run(quick=True, progress=False, folder=tmp_path)
+    report = robustness.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     rows = report.data["robustness-digits-iid"]
     assert len(rows) == 16
     assert rows.kind.value_counts().to_dict() == {
@@ -265,8 +291,8 @@ def test_robustness_runs_without_data_and_is_not_run_twice(
     )
     assert dnasa["20 steps"] != dnasa["1 steps"]
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
-    monkeypatch.setattr(robustness, "solve", None)
-    assert robustness.run(quick=True, folder=tmp_path).findings == report.findings
+    monkeypatch.setattr(experiment, "solve", None)
+    assert robustness.EXPERIMENT.run(quick=True, folder=tmp_path).findings == report.findings
 
 
 def changes(measure: Measure, **gains: float) -> pd.DataFrame:
@@ -300,15 +326,15 @@ def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
     no_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finetuning, "EARLY", 10)
-    report = finetuning.run(quick=True, progress=False, folder=tmp_path)
+    report = finetuning.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     rows = report.tables["finetuning-digits"]
     assert len(rows) == 2 * 2 * 4
     assert rows["accuracy at the start"].nunique() == 1
     assert rows["accuracy at the start"].iloc[0] > 0.8
     assert len(report.findings) == 1 + 4
     assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
-    monkeypatch.setattr(finetuning, "solve", None)
-    assert finetuning.run(quick=True, folder=tmp_path).findings == report.findings
+    monkeypatch.setattr(experiment, "solve", None)
+    assert finetuning.EXPERIMENT.run(quick=True, folder=tmp_path).findings == report.findings
 
 
 def test_partial_training_is_of_the_last_layer_and_the_biases() -> None:
@@ -317,7 +343,7 @@ def test_partial_training_is_of_the_last_layer_and_the_biases() -> None:
     import torch
 
     shards = data.iid(rows.labels, 8)
-    problem = finetuning.of_last_layer(Task("digits"), rows, shards, torch.as_tensor(weights).float(), "cpu")
+    problem = experiment.of_last_layer(Task("digits"), rows, shards, torch.as_tensor(weights).float(), "cpu")
     assert [(name, tuple(shape)) for name, shape in problem.layout] == [
         ("0.bias", (32,)), ("2.weight", (10, 32)), ("2.bias", (10,))
     ]  # fmt: skip
@@ -342,7 +368,7 @@ def test_the_finding_on_finetuning_says_whether_the_target_is_reached(values: li
 @pytest.mark.parametrize("module", [robustness, finetuning])
 def test_a_wrong_column_or_task_is_refused(module: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Unknown part 'mist'"):
-        module.run(quick=True, folder=tmp_path, only="mist")
+        module.EXPERIMENT.run(quick=True, folder=tmp_path, only="mist")
 
 
 # ---------------------------------------------------------------- compression
@@ -360,7 +386,7 @@ def small_compression(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     no_data: None, small_compression: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    report = compression.run(folder=tmp_path, progress=False)
+    report = compression.EXPERIMENT.run(folder=tmp_path, progress=False)
     assert report.findings[0] == f"mnist is left out: {MISSING}"
     (picture,) = report.save(tmp_path)
     assert picture.stat().st_size > 20_000
@@ -368,12 +394,12 @@ def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     assert shown.bytes.tolist() == ["1/1.0", "1/7.9", "1/10.0"]
     assert shown.gamma.tolist() == ["", "0.75", ""]
     assert report.tables["compression-digits-gamma"].gamma.tolist() == ["0.375"]
-    monkeypatch.setattr(compression, "solve", None)  # nothing is run again
-    again = compression.run(folder=tmp_path, progress=False)
+    monkeypatch.setattr(experiment, "solve", None)  # nothing is run again
+    again = compression.EXPERIMENT.run(folder=tmp_path, progress=False)
     pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
     monkeypatch.setattr(compression, "SEEDS", 2)  # a second seed is missing
-    monkeypatch.setattr(compression.Study, "run_task", lambda *_: None)
-    again = compression.run(folder=tmp_path, progress=False)
+    monkeypatch.setattr(experiment, "run_part", lambda *_: None)
+    again = compression.EXPERIMENT.run(folder=tmp_path, progress=False)
     pd.testing.assert_frame_equal(again.tables["compression-digits"], report.tables["compression-digits"])
 
 

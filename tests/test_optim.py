@@ -23,10 +23,12 @@ import dnasa
 from dnasa import rules, solve, topology
 from dnasa.channels import cast, choco, exchange, top_k
 from dnasa.core import Array, InputError, Messages, Network, Rule, RunError, Sent, Snapshot
+from dnasa.engine.fused import Fused
 from dnasa.engine.overlapped import Overlapped
 from dnasa.networks import simulated
 from dnasa.optim import Decentralized
-from dnasa.optim.compiled import InPlace, fused, make_rule
+from dnasa.optim.recipe import make_rule
+from dnasa.optim.torch_compile import InPlace, with_compiled_messages
 from dnasa.problems import Classification, LeastSquares
 from dnasa.rules import schedules
 from dnasa.runs.timing import Timeline
@@ -833,10 +835,10 @@ def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
 
 @pytest.mark.parametrize("options", FUSED)
 def test_the_fused_update_is_the_rule(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place and with the schedules in memory; compiled on a GPU, as it is here."""
+    """On a GPU, AdaNASA in place with the schedules in memory and compiled (here as it is), D-NASA's family by its kernel."""
     monkeypatch.setattr(torch, "compile", lambda function, **settings: function)
     fast, plain = (trained(alone(), fuse, **options) for fuse in (True, False))
-    assert isinstance(fast.stepper, InPlace)
+    assert isinstance(fast.stepper, InPlace if options["rule"] == "adanasa" else Fused)
     torch.testing.assert_close(fast.flat, plain.flat)
     torch.testing.assert_close(fast.stepper.state, plain.stepper.state)
 
@@ -880,7 +882,7 @@ def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -
     made = make_rule("dnasa", None, None, None, 4, ())
     state = made.rule.init(torch.randn(1, 9))._replace(z=torch.randn(1, 9), u=torch.randn(1, 9))
     g = torch.randn(1, 9)
-    quick = fused(made, g)
+    quick = with_compiled_messages(made, g)
     torch.testing.assert_close(quick.early_messages(state, 7), made.rule.early_messages(state, 7))
     torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
 
@@ -903,7 +905,7 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Mon
         return call
 
     monkeypatch.setattr(torch, "compile", broken)
-    quick = fused(make_rule("dnasa", None, None, None, 4, ()), torch.zeros(1, 2))
+    quick = with_compiled_messages(make_rule("dnasa", None, None, None, 4, ()), torch.zeros(1, 2))
     state = make_rule("dnasa", None, None, None, 4, ()).rule.init(torch.ones(1, 2))
     with pytest.warns(UserWarning, match="could not be compiled"):
         quick.send(state, (torch.ones(1, 2),), 3)

@@ -125,7 +125,7 @@ def test_files_arrays_and_shards_are_learned_within_three_tenths_of_a_point(tmp_
     assert wanted > 0.9
     read = data.load(written(tmp_path, "x.csv", text(",")), "kind")
     assert abs(accuracy(read, parts) - wanted) <= 0.003
-    train, test = data.own.hold_out_rows(ROWS)
+    train, test = data.loading.hold_out_rows(ROWS)
     FRAME.iloc[test].to_csv(tmp_path / "test.csv", index=False)
     folder = tmp_path / "shards"
     folder.mkdir()
@@ -166,7 +166,7 @@ def test_text_becomes_categories_and_missing_values_a_mean_and_a_flag() -> None:
     rows = data.from_frame(mixed(), "price", standardise=False)
     assert encoding_of(rows).inputs == ("age", "age missing", "colour missing", "colour=green", "colour=red")
     encoded = encoding_of(rows).encode(mixed())
-    train, _ = data.own.hold_out_rows(60)
+    train, _ = data.loading.hold_out_rows(60)
     assert encoded[3].tolist()[:2] == [pytest.approx(mixed().age[train].mean()), 1]
     assert encoded[5, 2:].tolist() == [1, 0, 0]
     assert (encoded[:, 2:].sum(1) == 1).all()
@@ -179,7 +179,7 @@ def test_transform_is_encode_and_scale() -> None:
     rows = data.from_frame(mixed(), "price")
     together = encoding_of(rows).transform(mixed())
     np.testing.assert_allclose(encoding_of(rows).scaled(encoding_of(rows).encode(mixed())), together, atol=1e-5)
-    train, _ = data.own.hold_out_rows(60)
+    train, _ = data.loading.hold_out_rows(60)
     np.testing.assert_array_equal(together[train], rows.inputs)
     np.testing.assert_allclose(rows.inputs.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(rows.inputs.std(0), 1, atol=1e-6)
@@ -411,7 +411,7 @@ def test_labels_in_an_npy_are_looked_for_at_the_path_and_then_beside_the_inputs(
     np.save("other.npy", Y[::-1])
     for target, labels in {"inputs/b.npy": Y, "b.npy": Y, "other.npy": Y[::-1]}.items():
         rows = data.load("inputs/a.npy", target)
-        train, _ = data.own.hold_out_rows(ROWS)
+        train, _ = data.loading.hold_out_rows(ROWS)
         np.testing.assert_array_equal(rows.labels, labels[train])
     with pytest.raises(InputError, match=r"There is no file c\.npy, neither here nor in inputs"):
         data.load("inputs/a.npy", "c.npy")

@@ -21,7 +21,7 @@ import dnasa
 from dnasa import pages
 from dnasa.core import Array, InputError
 from dnasa.pages.history import History
-from dnasa.runs.graph import describe
+from dnasa.runs.graph import graph_json
 from dnasa.topology import Changing, Topology
 
 pytestmark = pytest.mark.xdist_group("pages")  # one process trains the runs
@@ -361,13 +361,13 @@ def test_the_stored_graph_has_the_weights_of_w(home: Path) -> None:
     ids=lambda topology: topology.name,
 )
 def test_messages_of_the_nodes_add_up_to_those_of_an_exchange(topology: Changing | Topology) -> None:
-    graph = describe(topology)
+    graph = graph_json(topology)
     assert sum(graph["messages"]) == topology.messages
     assert all(graph["directed"] or i != j for i, j, _ in graph["edges"])
 
 
 def test_a_large_graph_is_stored_without_its_edges() -> None:
-    graph = describe(dnasa.topology.ring(6000))
+    graph = graph_json(dnasa.topology.ring(6000))
     assert graph == {"name": "ring", "nodes": 6000, "directed": False}
 
 

@@ -27,11 +27,11 @@ def lines(done: SimpleNamespace) -> list[dict[str, Any]]:
 def test_speed_and_remaining_time_count_from_the_first_step_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([100.0, 102.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    speed = progress.Speed(steps=1000, batch=32)
+    speed = progress.Display(steps=1000, batch=32)
     speed.advance(500)  # a run that was resumed
     assert speed.remaining(500) is None
     speed.advance(520)
-    speed.evaluated([{"nodes": 8}, {"nodes": 8}])
+    speed.show(520, [{"nodes": 8, "consensus": 0.0}] * 2)
     assert speed.steps_per_second == 10
     assert speed.samples_per_second == 10 * 32 * 16
     assert speed.remaining(520) == 48
@@ -96,7 +96,7 @@ def test_redirected_output_has_a_line_each_minute_unless_quiet(
     options: Any = {"rule": ["dsgd", "dnasa"], "eta": 0.001, "steps": 40, "evaluate": 10}
     dnasa.solve(PROBLEM, dnasa.topology.ring(4), **options)
     assert capsys.readouterr().err == "", "It took less than a minute."
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress.Lines, "EVERY", 0.0)
     result = dnasa.solve(PROBLEM, dnasa.topology.ring(4), **options)
     out, err = capsys.readouterr()
     first, *_, last = err.splitlines()

@@ -20,7 +20,7 @@ from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
 from dnasa.rules import registry, schedules
 from dnasa.rules.demuon import direction
-from dnasa.rules.registry import Group, Variant, groups, variants
+from dnasa.rules.registry import Variant, VariantGroup, groups, variants
 from dnasa.runs.timing import Timeline
 from dnasa.topology import Topology
 
@@ -62,7 +62,7 @@ def trace(rule: Rule, gradient: Callable[..., Array], network: Network, x: Array
 
 
 def trace_groups(
-    groups: Sequence[Group], gradient: Callable[..., Array], network: Network, x: Array, steps: int = STEPS
+    groups: Sequence[VariantGroup], gradient: Callable[..., Array], network: Network, x: Array, steps: int = STEPS
 ) -> Array:
     """The last iterates of several rules side by side."""
     sizes = [group.size for group in groups]
@@ -73,7 +73,7 @@ def trace_groups(
     return stepper.x
 
 
-def build(variants: Sequence[Variant], x: Array) -> list[Group]:
+def build(variants: Sequence[Variant], x: Array) -> list[VariantGroup]:
     return groups(variants, 8, STEPS, x, layout(x.shape[-1]))
 
 
@@ -279,7 +279,7 @@ def test_adanasa_learns_its_radius_from_a_sample_of_many_coordinates(bumpy: type
     expected = twins.adanasa(one, W.sparse.toarray(), start, 3, *steps)[-1]
     last = trace(rule, lambda x, t: np.stack([one(i, x[i], t) for i in range(3)]), network, everyone(start, 3), 3)[-1]
     np.testing.assert_allclose(last.x, expected, rtol=0, atol=1e-12)
-    assert last.way.shape == (3, 10_000)
+    assert last.S.shape == (3, 10_000)
 
 
 def test_adanasa_leaves_a_minimum_only_by_small_steps() -> None:

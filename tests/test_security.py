@@ -1,6 +1,7 @@
 """Each sentence of SECURITY.md has a test; those about code that files name are here."""
 
 import ast
+import hashlib
 import json
 import pickle
 import py_compile
@@ -351,7 +352,7 @@ def test_a_model_whose_code_has_changed_is_loaded_with_the_new_code(home: Path) 
     before = dnasa.load(home / "trained", trust=True)
     about, code = home / "trained" / "model.json", home / "trained" / "model.py"
     code.write_text(code.read_text().replace("nn.Linear(*inputs, outputs)", "nn.LazyLinear(outputs)"))
-    changed = json.loads(about.read_text()) | {"sha256": dnasa.trained.files.checksum(code.read_bytes())}
+    changed = json.loads(about.read_text()) | {"sha256": hashlib.sha256(code.read_bytes()).hexdigest()}
     about.write_text(json.dumps(changed))
     with pytest.raises(InputError, match="does not hold the parameters"):
         dnasa.load(home / "trained", trust=True)

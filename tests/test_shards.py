@@ -16,7 +16,7 @@ from test_own_data import encoding_of
 from dnasa import data
 from dnasa.core import InputError
 from dnasa.data import agreement
-from dnasa.data.own import Split
+from dnasa.data.loading import Split
 from dnasa.data.rows import of_frame
 from dnasa.tasks import tasks
 

@@ -13,9 +13,9 @@ from dnasa.comparing import tuning
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
-from dnasa.plots import save_figure
 from dnasa.problems import LeastSquares
-from dnasa.reproduce import faults, fidelity, fig1, fig2, guidance, heterogeneity, theory
+from dnasa.reproduce import experiment, faults, fidelity, fig1, fig2, guidance, heterogeneity, theory
+from dnasa.reproduce.report import Report
 from dnasa.rules import dnasa, schedules
 
 
@@ -45,8 +45,9 @@ def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() 
 def test_partitions_are_drawn_when_every_run_diverged(tmp_path: Path) -> None:
     cells = [(data, how) for data in heterogeneity.DATA for how in heterogeneity.PARTITIONS]
     rows = [{"data": data, "partition": how, "rule": "dsgd", "accuracy": -np.inf} for data, how in cells]
-    figure = heterogeneity.draw(pd.DataFrame(rows), quick=True)
-    assert save_figure(figure, tmp_path / "partitions.png").stat().st_size > 10_000
+    report = Report("partitions", "")
+    heterogeneity.draw(report, pd.DataFrame(rows))
+    assert [picture.stat().st_size > 10_000 for picture in report.save(tmp_path)] == [True]
 
 
 def test_slope_of_a_power_law_is_its_exponent() -> None:
@@ -81,11 +82,10 @@ def test_figures_are_drawn_with_numbers_and_words(
 ) -> None:
     for name, value in smaller.items():
         monkeypatch.setattr(module, name, value)
-    original = module.solve
     monkeypatch.setattr(
-        module, "solve", lambda *a, **k: original(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10}))
+        experiment, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10}))
     )
-    report = module.run(quick=module is not theory, progress=False)
+    report = module.EXPERIMENT.run(quick=module is not theory, progress=False)
     pictures = report.save(tmp_path)
     assert all(picture.stat().st_size > 20_000 for picture in pictures)
     assert report.findings
@@ -98,7 +98,7 @@ def test_guidance_compares_untuned_with_tuned_methods_on_every_problem(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(guidance, "TUNED", ("dsgt:constant",))
-    report = guidance.run(quick=True, progress=False)
+    report = guidance.EXPERIMENT.run(quick=True, progress=False)
     assert report.tables["guidance"].columns.tolist() == ["method", *guidance.CASES]
     assert report.tables["guidance"].method.tolist() == ["D-SGT (constant)", "AdaNASA", "D-NASA"]
     assert all("D-NASA is" in line for line in report.findings)
@@ -123,41 +123,37 @@ def test_gradients_of_the_guidance_problems_vanish_at_their_solutions() -> None:
 def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On small data of the same shapes, with the network and the grid cut down."""
     from dnasa import data, reproduce
-    from dnasa.reproduce import curves, fig3, fig4
-    from dnasa.tasks import tasks
+    from dnasa.reproduce import fig3, fig4, network_tasks
 
     generator = np.random.default_rng(0)
 
-    def load(which: str, target: Any = None) -> Dataset:
+    def load(which: str, context: int) -> Dataset:
         if which == "miniboone":
             raise InputError("missing")
         shape = (1, 28, 28) if which == "mnist" else (5,)
         x = generator.standard_normal((90, *shape)).astype(np.float32)
         return data.from_arrays(x, (x.reshape(90, -1)[:, 0] > 0).astype(int))
 
-    monkeypatch.setattr(tasks, "load", load)
-    monkeypatch.setattr(curves, "load", load)
-    monkeypatch.setattr(fig3, "solve", lambda *a, **k: solve(*a, **(k | {"steps": 4, "evaluate": [4]})))
+    monkeypatch.setattr(network_tasks, "load", load)
     monkeypatch.setattr(fig3, "ETAS", (0.5, 1e30))
     monkeypatch.setattr(fig3, "QUICK", dict.fromkeys(fig3.QUICK, 4))
     monkeypatch.setattr(fidelity, "QUICK_STEPS", 10)
     monkeypatch.setattr(fidelity, "SEEDS", {"a9a": 2})
     monkeypatch.setattr(fig4, "GRAPHS", {"ring": fig4.GRAPHS["ring"], "ladder": fig4.GRAPHS["ladder"]})
     report = reproduce.figure(name).run(quick=True, progress=False)
-    (picture,) = report.save(tmp_path)
-    assert picture.stat().st_size > 20_000
+    assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
+    assert report.figures
     assert any("D-NASA" in line for line in report.findings)
     assert report.tables
 
 
-def test_a_figure_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnasa.reproduce import fig3
-    from dnasa.tasks import tasks
+@pytest.mark.parametrize("name", ["fig3", "fig4", "fig6"])
+def test_a_figure_without_its_data_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dnasa.reproduce import figure, network_tasks
 
-    def load(which: str, target: Any = None) -> NoReturn:
+    def load(which: str, context: int) -> NoReturn:
         raise InputError("put the file there")
 
-    monkeypatch.setattr(tasks, "load", load)
-    report = fig3.run(quick=True, progress=False)
-    assert report.findings == [f"{name}: put the file there" for name in fig3.STEPS]
-    assert "put the file there" in report.figures["fig3"].axes[0].texts[0].get_text()
+    monkeypatch.setattr(network_tasks, "load", load)
+    with pytest.raises(InputError, match="is left out: put the file there"):
+        figure(name).run(quick=True, progress=False)

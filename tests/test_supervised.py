@@ -18,9 +18,9 @@ import dnasa
 from dnasa import Result, topology
 from dnasa.core import Array, InputError, Network
 from dnasa.data import Dataset
-from dnasa.problems import Supervised, augment
+from dnasa.problems import Supervised, augment, sharded
 from dnasa.problems.models import gpt, resnet
-from dnasa.problems.sharded import BUDGET, seeded
+from dnasa.problems.sharded import seeded
 from dnasa.problems.supervised import STATISTICS, cross_entropy
 from dnasa.runs.history import Evaluation
 
@@ -165,7 +165,7 @@ def _cannot_capture(*inputs: object) -> NoReturn:
 def test_models_in_parts_are_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     task = problem("tied")
     task.mapped, points = True, torch.randn(2, 2, NODES, len(task.start(0)), dtype=torch.double)
-    monkeypatch.setitem(BUDGET, "cuda", 5 * task.footprint * task.batch)
+    monkeypatch.setitem(sharded.BUDGET, "cpu", 5 * task.footprint * task.batch)
     monkeypatch.setattr(task.replayed, "prepare", _cannot_capture)
     expected = task.gradient(points, range(NODES), [0, 1], 3)
     monkeypatch.setattr(task, "_one_by_one", task._on_gpu)
@@ -240,7 +240,7 @@ def test_evaluation_is_that_of_the_plain_model(name: str, monkeypatch: pytest.Mo
     _, loss, data = MODELS[name]
     rows = data()
     task = problem(name, metrics={"largest": lambda outputs, targets: outputs.amax(-1).mean()})
-    monkeypatch.setattr(Supervised, "_most_rows", 3)
+    monkeypatch.setattr(sharded, "MAX_ROWS", 3)
     mean = torch.stack([task.start(0), task.start(1)])[:, None]
     weights = [0.5, 1.0, 1.5]
     found = task.evaluate(mean, range(NODES), weights)

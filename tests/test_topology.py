@@ -1,9 +1,11 @@
 """Graphs have the weights and the rho that theory gives them, and a bad W is refused by name."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -439,3 +441,27 @@ def test_a_graph_labelled_0_to_n_keeps_its_labels_whatever_their_order() -> None
     graph = topology.from_networkx(nx.Graph([(2, 0), (0, 1)]))
     assert graph.neighbours(0) == [1, 2]
     assert topology.from_networkx(nx.Graph([("b", "a"), ("a", "c")])).neighbours(1) == [0, 2]
+
+
+@pytest.mark.parametrize("graph", [topology.ring(4), topology.directed_ring(4), topology.star(300)])
+def test_a_fixed_graph_is_one_that_repeats_after_every_step(graph: topology.Topology) -> None:
+    assert graph.period == 1
+    assert graph.each == (graph,)
+    assert graph.at(7) is graph
+
+
+def test_a_changing_graph_is_a_topology_with_the_average_weights_and_all_edges_of_a_period() -> None:
+    ring, path = topology.ring(4), topology.path(4)
+    graph: topology.Topology = topology.changing([ring, path, path])
+    assert isinstance(graph, topology.Topology)
+    assert [graph.at(t) for t in range(4)] == [ring, path, path, ring]
+    np.testing.assert_allclose(graph.weights, (ring.weights + 2 * path.weights) / 3)
+    assert set(graph.graph.edges) == set(ring.graph.edges)
+    assert graph.neighbours(0) == [1, 3]
+    assert not graph.directed
+
+
+def test_nothing_but_topology_asks_whether_a_graph_changes() -> None:
+    package = Path(dnasa.__file__).parent
+    asking = [path for path in package.rglob("*.py") if re.search(r"isinstance\(.*\bChanging\b", path.read_text())]
+    assert [path.relative_to(package).as_posix() for path in asking] == ["topology/matrices.py"]

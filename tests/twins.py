@@ -1,4 +1,6 @@
-"""The methods once more, node by node, as the papers print them: what the rules are held against.
+"""The methods once more, node by node: what the rules are compared with.
+
+They are written from the equations in docs/methods.md, which says where each comes from, and not from the rules.
 
 Every twin takes a gradient oracle `gradient(i, x_i, t)`, W, the start and the schedules, and returns all iterates.
 """
@@ -73,7 +75,7 @@ def adanasa(
     sample = range(0, d, every)
     x = [start.copy() for _ in W]
     y, z, m = np.zeros((n, d)), np.zeros((n, d)), np.zeros((n, d))
-    way, back, r = np.zeros((n, d)), np.zeros(n), np.full(n, 1e-4 * (1 + np.linalg.norm(start)))
+    S, A, r = np.zeros((n, d)), np.zeros(n), np.full(n, 1e-4 * (1 + np.linalg.norm(start)))
     trace = []
     for t in range(steps):
         half = [start.copy() for _ in W]
@@ -94,9 +96,9 @@ def adanasa(
                     h[k] = g[k] / max(np.sqrt(m[i, k]), abs(g[k]))
             length = np.sqrt(sum(h[k] ** 2 for k in sample))
             for k in sample:
-                way[i, k] += step * h[k] / length
-                back[i] += step * h[k] / length * (start[k] - x[i][k])
-            r[i] = max(r[i], np.sqrt(every) * back[i] / np.linalg.norm(way[i]))
+                S[i, k] += step * h[k] / length
+                A[i] += step * h[k] / length * (start[k] - x[i][k])
+            r[i] = max(r[i], np.sqrt(every) * A[i] / np.linalg.norm(S[i]))
         x = [average(W, half, i) for i in range(n)]
         y, m = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m))
         trace.append(np.array(x))

@@ -60,31 +60,16 @@ __all__ = [
     "unit",
 ]
 
-LAZY = (
-    "channels",
-    "comparing",
-    "data",
-    "logging",
-    "networks",
-    "optim",
-    "plots",
-    "problems",
-    "reproduce",
-    "sklearn",
-    "studies",  # deprecated
-    "topology",
-    "trained",
-)
 FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": "dnasa.tasks.tasks"}
 
 
 def __getattr__(name: str) -> Any:
     """Modules that need SciPy, networkx, torch or matplotlib are imported on first use."""
     with needed_by(f"dnasa.{name}"):
-        if name in LAZY:
-            return import_module(f"dnasa.{name}")
         if name in FUNCTIONS:
             return getattr(import_module(FUNCTIONS[name]), name)
+        if name in (*__all__, "studies"):  # which is deprecated
+            return import_module(f"dnasa.{name}")
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")
 
 

@@ -1,6 +1,7 @@
 """What NumPy and torch arrays share: norms, conversions, stacking; and the compiled kernels where they were built."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def norm(z: Array) -> Array:
 
 
 def unit(z: Array) -> Array:
-    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalised.
+    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalized.
 
     Args:
         z: A NumPy array or a torch tensor `(..., d)`.
@@ -36,7 +37,7 @@ def unit(z: Array) -> Array:
     low, high = _trusted(length)
     extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
     if getattr(z, "is_cuda", False) or extreme.any():  # on a GPU, waiting for `any` would cost more
-        z = z / _where(extreme, nonzero(_largest(z)), length**0)
+        z = z / _library(z).where(extreme, nonzero(_largest(z)), length**0)
         length = norm(z)
     return z / nonzero(length)
 
@@ -78,28 +79,21 @@ def like(a: Array, other: Array) -> Array:
 
 def stack(arrays: Sequence[Array]) -> Array:
     """One array of several with the same shape."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.stack(arrays)
-    import torch
-
-    return torch.stack(list(arrays))
+    return _library(arrays[0]).stack(list(arrays))
 
 
 def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
     """One array of several, along this axis."""
-    if isinstance(arrays[0], np.ndarray):
-        return np.concatenate(arrays, axis)
-    import torch
-
-    return torch.cat(list(arrays), axis)
+    return _library(arrays[0]).concatenate(list(arrays), axis)
 
 
-def _where(condition: Array, a: Array, b: Array) -> Array:
+def _library(a: Array) -> Any:
+    """NumPy or torch, whichever the array belongs to."""
     if isinstance(a, np.ndarray):
-        return np.where(condition, a, b)
+        return np
     import torch
 
-    return torch.where(condition, a, b)
+    return torch
 
 
 def _largest(z: Array) -> Array:
@@ -123,3 +117,31 @@ def copied(a: Array) -> Array:
     if isinstance(a, np.ndarray):
         return a.copy()
     return a.detach().clone() if hasattr(a, "detach") else np.array(a)
+
+
+def contiguous(a: Array) -> Array:
+    """In the order of C, detached from autograd; what is no array becomes one of NumPy's."""
+    return a.detach().contiguous() if hasattr(a, "detach") else np.ascontiguousarray(a)
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether writing to b, which is contiguous and of the same library, may change a."""
+    if isinstance(a, np.ndarray):
+        return bool(np.may_share_memory(a, b))
+    return bool(0 <= a.data_ptr() - b.data_ptr() < b.nbytes)
+
+
+def on_gpu(a: Array) -> bool:
+    return bool(getattr(a, "is_cuda", False))
+
+
+def dtype_name(a: Array) -> str:
+    """Such as "float32", in both libraries."""
+    return str(a.dtype).removeprefix("torch.")
+
+
+def as_floats(a: Array) -> Array:
+    """Whole numbers as float64, others as they are; detached from autograd."""
+    if isinstance(a, np.ndarray):
+        return a if a.dtype.kind == "f" else a.astype(np.float64)
+    return a.detach() if a.is_floating_point() else a.double()

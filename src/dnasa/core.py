@@ -30,6 +30,7 @@ __all__ = [
     "RunError",
     "Schedule",
     "State",
+    "assign",
     "leaves",
     "size",
     "slices",
@@ -80,7 +81,7 @@ class Interrupted(RunError):
 
 
 @contextmanager
-def naming(what: Callable[[], str]) -> Iterator[None]:
+def user_code(what: Callable[[], str]) -> Iterator[None]:
     """Around the user's functions: what they raise becomes one line that names them, with the exception as its cause."""
     try:
         yield
@@ -91,7 +92,7 @@ def naming(what: Callable[[], str]) -> Iterator[None]:
         raise InputError(f"{what()} raised {text}.") from error
 
 
-def named(nodes: Sequence[int]) -> str:
+def nodes_text(nodes: Sequence[int]) -> str:
     """These consecutive nodes, in words."""
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {nodes[0]} to {nodes[-1]}"
 
@@ -167,7 +168,8 @@ class Rule(NamedTuple):
             the next gradient can be computed while the other messages travel.
         points: `points(state, t)` says where gradients are wanted, all on the same sample; by default at x.
         answer: `answer(state)` is what the user gets: x (the default), or an average of iterates.
-        restart: `restart(state)` is applied when nodes left or joined; by default the rule restarts at x.
+        restart: `restart(state)` is applied when nodes left or joined, which changes means over the nodes: a tracker is set
+            to what it tracks. By default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
         form: A known form that the engine has a fast path for; set by `rules.forms.declare`.
@@ -236,6 +238,15 @@ class Rule(NamedTuple):
             state: The rule's state before.
         """
         return self.init(state.x) if self.restart is None else self.restart(state)
+
+
+def assign(*fields: str) -> Callable[[State, Messages], State]:
+    """A `receive` that puts the mixed messages into these fields of the state.
+
+    Args:
+        *fields: Their names, in the order in which the messages are sent.
+    """
+    return lambda state, mixed: state._replace(**dict(zip(fields, mixed, strict=True)))
 
 
 # ---------------------------------------------------------------- states as flat lists of named arrays
@@ -407,7 +418,7 @@ class Sent:
         graph = network.topology
         if graph is None:
             return
-        count = network.rounds * (graph.at(t) if hasattr(graph, "at") else graph).messages
+        count = network.rounds * graph.at(t).messages
         self.messages += count
         self.bytes += count * row
 

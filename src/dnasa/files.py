@@ -8,6 +8,8 @@ import stat
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -103,6 +105,32 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     if not isinstance(thing, dict):
         raise InputError(f"{path} must hold one JSON object.")
     return thing
+
+
+def fits(value: Any, form: Any) -> bool:
+    """Whether a part of a JSON file is as expected.
+
+    A form is a type or a check; `[form]` stands for a list, `(form, form)` for a list of two, `{name: form}` for an object
+    with these entries and perhaps others.
+    """
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(fits(value.get(name), part) for name, part in form.items())
+    if isinstance(form, list):
+        return isinstance(value, list) and all(fits(entry, form[0]) for entry in value)
+    if isinstance(form, tuple):
+        return isinstance(value, list) and len(value) == len(form) and all(map(fits, value, form))
+    return type(value) is form if isinstance(form, type) else bool(form(value))
+
+
+@contextmanager
+def refusing_damage(what: object) -> Iterator[None]:
+    """Around code that takes the contents of a trained model's files as they should be."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(f"{what} is damaged ({error}): train the model again.") from error
 
 
 class _Source(SourceFileLoader):

@@ -61,11 +61,7 @@ STYLE: Any = {
     "axes.spines.right": False,
     "font.size": 10,
 }
-FONTS: Any = {
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-    "svg.fonttype": "path",
-}  # embedded: a file looks the same everywhere
+FONTS: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path"}  # embedded: they look the same everywhere
 
 
 def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
@@ -181,25 +177,6 @@ def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
         axis.plot(x.dropna().iloc[:1], [0.03], transform=axis.get_xaxis_transform(), **style)
 
 
-def curve(axis: "Axes", x: Any, table: "pd.DataFrame", label: str, **style: Any) -> None:
-    """The same from a table with one column per run and one row per evaluation at `x`."""
-    import pandas as pd
-
-    table = drawable(table)
-    lost = table.isna()
-    numbers = {"mean": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)}
-    rows = pd.DataFrame({name: values.mask(lost.any(axis=1)) for name, values in numbers.items()})
-    rows = rows.assign(x=np.asarray(x, dtype=float), runs=table.shape[1], diverged=lost.sum(axis=1))
-    marker = "o" if rows["mean"].count() == 1 else None  # a line needs two points
-    draw_curve(axis, rows, label, **({"marker": marker} | style))
-
-
-def by_seed(history: "pd.DataFrame", metric: str) -> "pd.DataFrame":
-    """One row per evaluation, one column per seed."""
-    last = history.drop_duplicates(["step", "seed"], keep="last")
-    return last.pivot(index="step", columns="seed", values=metric).astype(float)
-
-
 def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
     """Labels and scales; a logarithmic scale needs something positive."""
     from matplotlib.ticker import MaxNLocator
@@ -251,7 +228,7 @@ def draw_history(history: "pd.DataFrame") -> "Figure":
         name = metrics[0]
         finish(axis, "step", LABELS.get(name, name) if len(metrics) == 1 else "loss", log=_logarithmic(rows, name))
     if 0 < len(data_lines(axes[0, 0])) <= MAX_LEGEND:
-        axes[0, 0].legend(fontsize=8)
+        axes[0, 0].legend(fontsize=9)
     return figure
 
 
@@ -302,7 +279,7 @@ def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
     graph, n, places = topology.graph, topology.nodes, positions(topology.name, topology.nodes)
     size = max(4, 2400 / max(n, 12))
     weights = np.array([graph.edges[edge]["weight"] for edge in graph.edges])
-    style: Any = {"edge_color": "#555555", "width": _widths(weights), "alpha": 0.8}
+    style: Any = {"edge_color": "#555555", "width": 0.5 + 2 * weights / weights.max(initial=1e-9), "alpha": 0.8}
     if graph.is_directed():
         style["arrows"] = graph.number_of_edges() <= MAX_ARROWS
         if style["arrows"]:
@@ -313,10 +290,6 @@ def draw_topology(axis: "Axes", topology: "Topology | Changing") -> None:
     axis.set_title(", ".join(filter(None, shown)), fontsize=10)
     axis.set_aspect("equal")
     axis.axis("off")
-
-
-def _widths(weights: np.ndarray) -> Any:
-    return 0.5 + 2 * weights / weights.max() if len(weights) else 1.0
 
 
 def positions(name: str, n: int) -> dict[int, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import like, maximum, minimum, moderate, nonzero, norm, to_numpy
-from dnasa.core import Array, InputError, Prox, named, naming, positive
+from dnasa.core import Array, InputError, Prox, nodes_text, positive, user_code
 
 __all__ = ["ball", "box", "l1"]
 
@@ -73,10 +73,10 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
     The rows of x belong to these nodes; without them, x is a mean iterate.
     """
 
-    where = "the mean iterate" if nodes is None else named(nodes)
+    where = "the mean iterate" if nodes is None else nodes_text(nodes)
 
     def applied(x: Array, step: Any) -> Array:
-        with naming(lambda: f"prox at {where}"):
+        with user_code(lambda: f"prox at {where}"):
             y = prox(x, step)
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__

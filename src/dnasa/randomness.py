@@ -99,7 +99,7 @@ class Generators:
         return self.generators[seed]
 
     @cached_property
-    def _made(self) -> list[list["Restartable"]]:
+    def _restartables(self) -> list[list["Restartable"]]:
         return [[Restartable() for _ in self.nodes] for _ in self.seeds]
 
     @property
@@ -107,11 +107,11 @@ class Generators:
         """NumPy's generators, set to the states of this step when they are first wanted in it."""
         if self.pending:
             states = self.states.reshape(len(self.seeds), len(self.nodes), 4)
-            for row, words in zip(self._made, states, strict=True):
+            for row, words in zip(self._restartables, states, strict=True):
                 for one, word in zip(row, words, strict=True):
                     one.restart(word)
             self.pending = False
-        return [[one.generator for one in row] for row in self._made]
+        return [[one.generator for one in row] for row in self._restartables]
 
     def standard_normal(self, size: int | tuple[int, ...] | None = None, **options: Any) -> np.ndarray:
         """All streams at once in compiled code where it is there: the same numbers in a tenth of the time."""

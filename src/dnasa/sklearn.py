@@ -12,9 +12,10 @@ from dnasa import topology
 from dnasa.data import Dataset, Encoding, Feature
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
+from dnasa.rules.registry import DEFAULT_RULE
 
 with needed_by("dnasa.sklearn"):
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -26,7 +27,7 @@ __all__ = ["DecentralizedClassifier", "DecentralizedRegressor"]
 
 
 class _Decentralized(BaseEstimator):  # type: ignore[misc]
-    """Inputs are standardised; `random_state` is the seed. `model_` is the trained model, `nodes_` the number of nodes."""
+    """What the estimators share; their `_labels(X, y)` returns what is trained on, and how it was made from y."""
 
     def __init__(
         self,
@@ -48,7 +49,16 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.batch = batch
         self.random_state = random_state
 
-    def _fit(self, X: np.ndarray, labels: np.ndarray, encoding: Encoding, groups: Any) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on these rows.
+
+        Args:
+            X: The inputs, `(rows, features)`.
+            y: The class or the target of each row.
+            groups: Rows of the same group belong to the same node. By default rows are divided among `nodes` nodes at random.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=is_regressor(self))
+        labels, encoding = self._labels(X, y)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         inputs = encoding.scaled(X)
         rows = Dataset("X", inputs, labels, inputs[:1], labels[:1], encoding=encoding)
@@ -57,12 +67,11 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         weight = getattr(self, "class_weight", None)
         problem = on_shards(rows, shards, self.batch, model=self.model, class_weight=weight)
         graph = topology.make(self.topology, self.nodes_, None)
-        result = solve(
-            problem, graph, self.rule, eta=self.eta, steps=self.steps, seed=seed, evaluate=self.steps, progress=False
-        )
+        options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
+        result = solve(problem, graph, self.rule, progress=False, **options)
         if result.runs.diverged.notna().any():
-            step = result.runs.diverged.iloc[0]
-            raise ValueError(f"The run diverged at step {step}: try a smaller eta, or rule='dnasa', which needs none.")
+            step, remedy = result.runs.diverged.iloc[0], f"a smaller eta, or rule='{DEFAULT_RULE}', which needs none"
+            raise ValueError(f"The run diverged at step {step}: try {remedy}.")
         network = problem.network(result.mean, result.statistics)
         self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
         return self
@@ -73,7 +82,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"nodes must be at least 1, not {self.nodes}.")
             if self.nodes > len(X):
                 warnings.warn(
-                    f"{len(X)} rows cannot be shared among {self.nodes} nodes: one node per row.", stacklevel=4
+                    f"{len(X)} rows cannot be shared among {self.nodes} nodes: one node per row.", stacklevel=3
                 )
             order = np.random.default_rng(seed).permutation(len(X))
             return np.array_split(order, min(self.nodes, len(X)))
@@ -133,21 +142,12 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state)
         self.class_weight = class_weight
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train on these rows.
-
-        Args:
-            X: The inputs, `(rows, features)`.
-            y: The class of each row.
-            groups: Rows of the same group belong to the same node. By default rows are divided among `nodes` nodes at random.
-        """
-        X, y = validate_data(self, X, y, dtype=np.float64)
+    def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("All rows are of one class: a classifier needs at least two.")
-        encoding = self._encoding(X, "classification", classes=tuple(self.classes_.tolist()))
-        return self._fit(X, labels, encoding, groups)
+        return labels, self._encoding(X, "classification", classes=tuple(self.classes_.tolist()))
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row.
@@ -184,19 +184,10 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         random_state: The seed, as in scikit-learn.
     """
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Train on these rows.
-
-        Args:
-            X: The inputs, `(rows, features)`.
-            y: The target of each row.
-            groups: Rows of the same group belong to the same node. By default rows are divided among `nodes` nodes at random.
-        """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        scale = np.array([y.std() or 1.0])
-        encoding = self._encoding(X, "regression", target_mean=np.array([y.mean()]), target_scale=scale)
-        labels = (y[:, None] - encoding.target_mean) / encoding.target_scale
-        return self._fit(X, labels.astype(np.float32), encoding, groups)
+    def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
+        mean, scale = np.array([y.mean()]), np.array([y.std() or 1.0])
+        labels = ((y[:, None] - mean) / scale).astype(np.float32)
+        return labels, self._encoding(X, "regression", target_mean=mean, target_scale=scale)
 
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each row.

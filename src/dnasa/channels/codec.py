@@ -1,9 +1,9 @@
 """What compresses a message."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dnasa.core import Array
+from dnasa.core import Array, Messages, Multiply
 
 
 class Codec(NamedTuple):
@@ -25,3 +25,14 @@ class Codec(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
+
+
+def transmit(codec: Codec, arrays: Sequence[Array], multiply: Multiply, t: int) -> tuple[Messages, Messages]:
+    """Send the arrays encoded. Returns them as their receivers decode them, Q(a), and mixed, W Q(a)."""
+
+    def decoder(a: Array) -> Callable[[Array], Array]:
+        return lambda payload: codec.decode(payload, a, t)
+
+    payloads, decoders = tuple(codec.encode(a, t) for a in arrays), [decoder(a) for a in arrays]
+    mixed = multiply(payloads, decoders)
+    return tuple(decode(payload) for decode, payload in zip(decoders, payloads, strict=True)), mixed

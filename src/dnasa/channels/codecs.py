@@ -17,6 +17,8 @@ from dnasa.channels.codec import Codec
 from dnasa.core import Array, InputError, whole
 from dnasa.randomness import Streams
 
+HALF = (torch.bfloat16, torch.float16)  # NumPy does not know the first and MPI neither: they are carried as int16
+
 
 def top_k(share: float) -> Codec:
     """The largest numbers of each row by absolute value, with their positions.
@@ -104,6 +106,21 @@ def sign() -> Codec:
     )
 
 
+def rounded(dtype: str) -> Codec:
+    """Numbers of 16 bits, bfloat16 or float16, for `cast`."""
+    kind = getattr(torch, dtype)
+
+    def encode(a: Tensor, t: int) -> Tensor:
+        if kind == torch.float16:  # its range ends at 65504: the rest of a larger number stays with its owner too
+            a = a.clamp(-65504, 65504)
+        return a.to(kind)
+
+    def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
+        return payload.view(kind).to(dtype)
+
+    return _codec(encode, decode, lambda m, itemsize: 2 * m, dtype, None)
+
+
 CODECS: dict[str, Callable[..., Codec]] = {
     "topk": top_k,
     "randk": random_k,
@@ -137,7 +154,8 @@ def _codec(
 
     def encode_any(a: Array, t: int) -> Array:
         if isinstance(a, np.ndarray):
-            return encode(torch.from_numpy(np.ascontiguousarray(a)), t).numpy()
+            payload = encode(torch.from_numpy(np.ascontiguousarray(a)), t)
+            return (payload.view(torch.int16) if payload.dtype in HALF else payload).numpy()
         return encode(a, t)
 
     def decode_any(payload: Array, like: Array, t: int) -> Array:

@@ -6,7 +6,7 @@ from inspect import signature
 import numpy as np
 
 from dnasa.arrays import like, norm
-from dnasa.channels.codec import Codec
+from dnasa.channels.codec import Codec, transmit
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, check_new_name, choose
 from dnasa.extras import needed_by
@@ -39,7 +39,7 @@ def compression(how: str | Codec) -> Channel:
             gamma.
     """
     name, _, setting = how.partition(",") if isinstance(how, str) else (how, "", "")
-    codec = _named(name) if isinstance(name, str) else name
+    codec = _by_name(name) if isinstance(name, str) else name
     if setting:
         key, _, gamma = setting.partition("=")
         if key.strip() != "gamma":
@@ -48,7 +48,7 @@ def compression(how: str | Codec) -> Channel:
     return without_memory(codec) if isinstance(codec, Codec) and codec.gamma is None else choco(codec)
 
 
-def _named(text: str) -> Codec:
+def _by_name(text: str) -> Codec:
     name, _, number = text.strip().partition(":")
     make = REGISTERED.get(name) or _built_in(name)
     parameters = list(signature(make).parameters.values())
@@ -131,22 +131,12 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
     if not 0 < gamma <= 1:
         raise InputError(f"CHOCO's gamma must be a number above 0 and at most 1, not {gamma}.")
 
-    def decoder(like: Array, t: int) -> Callable[[Array], Array]:
-        return lambda payload: codec.decode(payload, like, t)
-
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
         check_memory(memory, messages, counts=range(2, 3))
-        payloads = tuple(codec.encode(y - xhat, t) for y, (xhat, _) in zip(messages, memory, strict=True))
-        decoders = [decoder(y, t) for y in messages]
-        arrived = multiply(payloads, decoders)
-        mixed, after = [], []
-        for y, (xhat, total), payload, decode, weighted in zip(
-            messages, memory, payloads, decoders, arrived, strict=True
-        ):
-            xhat, total = xhat + decode(payload), total + weighted
-            mixed.append(y + gamma * (total - xhat))
-            after.append((xhat, total))
-        return tuple(mixed), tuple(after)
+        changes = [y - xhat for y, (xhat, _) in zip(messages, memory, strict=True)]
+        sent = zip(memory, *transmit(codec, changes, multiply, t), strict=True)
+        after = tuple((xhat + q, total + mixed) for (xhat, total), q, mixed in sent)
+        return tuple(y + gamma * (total - xhat) for y, (xhat, total) in zip(messages, after, strict=True)), after
 
     def init(message: Array) -> tuple[Array, ...]:
         _check(codec, message)

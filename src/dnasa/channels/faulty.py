@@ -3,7 +3,7 @@
 All of it is a function of the seed and the step, so a run repeats exactly.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,12 +41,13 @@ def faulty(
             raise InputError(f"{name} must be a probability from 0 to less than 1, not {share}.")
     stale, seed = whole("stale", stale, low=0), whole("A seed", seed, low=0)
     inner = cast(message_dtype) if message_dtype else None
-    lossy = lru_cache(maxsize=2)(Losses(drop, away, seed))  # early messages and the others share the losses of a step
+    # Early messages and the others share the losses of a step; the product with a graph's W is the same object in all steps.
+    weights_at: Any = lru_cache(maxsize=2)(lambda t, multiply: lossy(multiply.W, t, drop, away, seed))
 
     def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
         lossless = not (drop or away)
-        weights, symmetric = lossy(0 if lossless else t, Identity(multiply.W))
-        product = multiply if lossless else Weighted(multiply, weights)
+        weights, symmetric = weights_at(0 if lossless else t, multiply)
+        product: Any = multiply if lossless else partial(multiply, weights=weights)
         arrived = inner.exchange(memory, messages, product, t)[0] if inner else product(messages)
         if not stale:
             return arrived, memory
@@ -84,29 +85,22 @@ def delayed(
     return mixed, tuple(left[:stale])
 
 
-class Losses:
-    """W of a step without the links that fail in it."""
+def lossy(W: "sp.csr_array", t: int, drop: float, away: float, seed: int) -> "tuple[sp.csr_array, bool]":
+    """W of step t without the links that fail in it, and whether it is symmetric."""
+    import scipy.sparse as sp
 
-    def __init__(self, drop: float, away: float, seed: int):
-        self.drop, self.away, self.seed = drop, away, seed
-
-    def __call__(self, t: int, base: "Identity") -> "tuple[sp.csr_array, bool]":
-        """The weights, and whether they are symmetric."""
-        import scipy.sparse as sp
-
-        W = base.matrix
-        symmetric = bool(abs(W - W.T).max() <= TOLERANCE)
-        if symmetric:
-            W = sp.csr_array((W + W.T) / 2)  # exactly, so that both directions of a link have the same weight
-        links = sp.triu(W, k=1).tocoo() if symmetric else (W - sp.diags_array(W.diagonal())).tocoo()
-        lost = Streams("dropped").at(self.seed, 0, t).random(links.nnz) < self.drop
-        absent = Streams("absent").at(self.seed, 0, t // OUTAGE).random(W.shape[0]) < self.away
-        lost |= absent[links.row] | absent[links.col]
-        weight, i, j = links.data[lost], links.row[lost], links.col[lost]
-        left = W + _moved(weight, i, j, W.shape) + (_moved(weight, j, i, W.shape) if symmetric else 0 * W)
-        left = sp.csr_array(left)
-        left.eliminate_zeros()
-        return left, symmetric
+    symmetric = bool(abs(W - W.T).max() <= TOLERANCE)
+    if symmetric:
+        W = sp.csr_array((W + W.T) / 2)  # exactly, so that both directions of a link have the same weight
+    links = sp.triu(W, k=1).tocoo() if symmetric else (W - sp.diags_array(W.diagonal())).tocoo()
+    lost = Streams("dropped").at(seed, 0, t).random(links.nnz) < drop
+    absent = Streams("absent").at(seed, 0, t // OUTAGE).random(W.shape[0]) < away
+    lost |= absent[links.row] | absent[links.col]
+    weight, i, j = links.data[lost], links.row[lost], links.col[lost]
+    left = W + _moved(weight, i, j, W.shape) + (_moved(weight, j, i, W.shape) if symmetric else 0 * W)
+    left = sp.csr_array(left)
+    left.eliminate_zeros()
+    return left, symmetric
 
 
 def _moved(weight: np.ndarray, receiver: np.ndarray, sender: np.ndarray, shape: tuple[int, int]) -> "sp.coo_array":
@@ -115,29 +109,6 @@ def _moved(weight: np.ndarray, receiver: np.ndarray, sender: np.ndarray, shape: 
 
     entries = np.concatenate([-weight, weight])
     return sp.coo_array((entries, (np.concatenate([receiver, sender]), np.concatenate([sender, sender]))), shape=shape)
-
-
-class Identity:
-    """A matrix as a key of a cache: equal only to itself."""
-
-    def __init__(self, matrix: "sp.csr_array"):
-        self.matrix = matrix
-
-    def __hash__(self) -> int:
-        return id(self.matrix)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and other.matrix is self.matrix
-
-
-class Weighted:
-    """A product with other weights in place of W."""
-
-    def __init__(self, multiply: Multiply, weights: Any):
-        self.multiply, self.W, self.rows = multiply, weights, multiply.rows
-
-    def __call__(self, payloads: Messages, decode: Any = None, weights: Any = None) -> Messages:
-        return self.multiply(payloads, decode, self.W if weights is None else weights)
 
 
 def _times(a: Array, factors: np.ndarray) -> Array:

@@ -8,12 +8,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import typer
 
 from dnasa import networks
 from dnasa.cli import plugins
+from dnasa.cli.options import FIELDS, Options, flag
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
 from dnasa.data.datasets import DATASETS
@@ -39,37 +40,29 @@ TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
 # ---------------------------------------------------------------- write
 
 
-def make_run_folder(context: typer.Context, out: Path | None, force: bool) -> "RunFolder | None":
+def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None":
     """The run's folder with all options in its config; checked before the work begins."""
     from dnasa.runs.folder import RunFolder
 
+    out, first = given.out, networks.launched_rank() == 0
     if out is None:
         return None
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" and (out / "config.json").exists()
-    if restarted or (context.obj or {}).get(RESUMED):
+    begun = (out / "config.json").exists()
+    if (begun and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0") or (context.obj or {}).get(RESUMED):
         return RunFolder(out, resume=True)
     options = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
     config = {"command": context.info_name, "options": without_unused(options)}
-    before = finished(out, "compare") if context.info_name == "compare" and not force else None
-    if before is not None:
-        check_same_options(out, before, config)
-        if networks.launched_rank() == 0:
-            print_line(f"The runs are read from {out}: they were made with the same options.")
-        return RunFolder(out, resume=True)
-    folder = RunFolder(out, config, force=force)
-    if networks.launched_rank() == 0:
+    if begun and context.info_name == "compare" and not given.force:
+        folder = RunFolder(out, resume=True)
+        if folder.state == "done" and folder.config.get("command") == "compare":
+            check_same_options(out, folder.config, config)
+            if first:
+                print_line(f"The runs are read from {out}: they were made with the same options.")
+            return folder
+    folder = RunFolder(out, config, force=given.force)
+    if first:
         folder.check()
     return folder
-
-
-def finished(folder: Path, command: str) -> Mapping[str, Any] | None:
-    """The config of finished runs of this command, if the folder holds such."""
-    from dnasa.runs.folder import RunFolder
-
-    if not (folder / "config.json").exists():
-        return None
-    run = RunFolder(folder, resume=True)
-    return run.config if run.state == "done" and run.config.get("command") == command else None
 
 
 def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
@@ -77,10 +70,9 @@ def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[
     before, now = _undrawn(stored), _undrawn(config)
     for name in now | before:
         if before.get(name) != now.get(name):
-            option = f"--{name.replace('_', '-')}"
             raise InputError(
-                f"{folder} holds a run already, with {option} {before.get(name)!s:.60} instead of {now.get(name)!s:.60}: "
-                "choose another --out, or replace it with --force."
+                f"{folder} holds a run already, with {flag(name)} {before.get(name)!s:.60} instead of "
+                f"{now.get(name)!s:.60}: choose another --out, or replace it with --force."
             )
 
 
@@ -128,36 +120,34 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
         raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
     options = {OLD_NAMES.get(name, name): value for name, value in as_stored(options).items() if value is not None}
     root: Any = context.find_root().command
-    hints = get_type_hints(root.commands[command].callback)
     known = {param.name for param in root.commands[command].params} - set(NOT_STORED)
     for name, value in options.items():
         if name not in known:
             raise InputError(f"{path}: '{name:.40}' is not an option that a config of `dnasa {command}` can have.")
-        _check_type(name, value, hints[name], path)
+        _check_type(name, value, path)
     return command, without_unused(options)
 
 
-def _check_type(name: str, value: Any, hint: Any, path: Path) -> None:
-    """`hint` is the type of the command's parameter: one type, a list of texts or paths, or either of them or None."""
+def _check_type(name: str, value: Any, path: Path) -> None:
+    """Refuse what is not of the option's type: one type, a list of texts or paths, or either of them or None."""
+    hint: Any = FIELDS[name].type
     kind = get_args(hint)[0] if get_origin(hint) is UnionType else hint
-    if get_origin(kind) is list:
-        wanted, fits = "a list of texts", isinstance(value, list) and all(isinstance(part, str) for part in value)
-    else:
-        wanted, types = TYPES.get(kind, ("a text", (str,)))
-        fits = type(value) in types
-    if not fits or "\0" in "".join(map(str, value) if isinstance(value, list) else str(value)):
+    several = get_origin(kind) is list
+    wanted, types = ("a list of texts", (list,)) if several else TYPES.get(kind, ("a text", (str,)))
+    parts = value if several and isinstance(value, list) else [value]
+    fits = type(value) in types and (not several or all(isinstance(part, str) for part in parts))
+    if not fits or "\0" in "".join(map(str, parts)):
         raise InputError(f"{path}: {name} must be {wanted}, not {value!r:.40}.")
 
 
-def resume(context: typer.Context, folder: Path, config: Mapping[str, Any]) -> None:
-    """Run the command in a folder's config again, in that folder, with the output that `dnasa resume` was asked for."""
-    path = folder / "config.json"
-    command, options = read_options(context, config, path)
+def resume(context: typer.Context, folder: Path, command: str, options: dict[str, Any]) -> None:
+    """Run a command with the options of the folder's config, in that folder, with the output that `resume` was asked for."""
     named = {name: stored(name, value) for name, value in explicit(context).items() if name in CODE}
     if "model" in named and not (code_files({"model": named["model"]}) and code_files({"model": options.get("model")})):
         raise InputError("--model says where the file of a run's own model is now: leave it out for other models.")
     options |= named
-    plugins.check_trusted(code_files(options) - code_files(named), path, context.params["trust"])
+    foreign = code_files(options) - code_files(named)
+    plugins.check_trusted(foreign, folder / "config.json", context.params["trust"])
     survive = options.get("survive") and networks.can_survive()
     options |= {"out": str(folder), "engine": None, "survive": survive}
     options |= {name: context.params[name] for name in ("quiet", "log_json")}
@@ -200,10 +190,9 @@ def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj
     """Through the command line's own checks."""
     words = [command]
     for name, value in options.items():
-        option = f"--{name.replace('_', '-')}"
         if value is True:
-            words.append(option)
+            words.append(flag(name))
         elif value is not None and value is not False:
-            words += [f"{option}={part}" for part in (value if isinstance(value, list) else [value])]
+            words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
     root = context.find_root()
     root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)

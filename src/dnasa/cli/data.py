@@ -1,39 +1,70 @@
-"""What `dnasa data` prints."""
+"""`dnasa data`: the datasets, and how data is read and divided among nodes."""
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import console, print_fitting, print_line, settings_table
+from dnasa.core import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.data import Dataset
+    from dnasa.tasks.sources import SourceOptions
+
+READING = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task", "no_standardise")
 
 
-def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
+@takes(*READING, "partition", "nodes", "shard_dir")
+def show_data(
+    name: Annotated[
+        str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
+    ] = None,
+    *,
+    given: Options,
+    plot: Annotated[Path | None, typer.Option(help="Draw the class table of the nodes to this file.")] = None,
+) -> None:
+    """List the datasets, or show how one of them or your own file is read and divided among nodes."""
+    from dnasa.tasks import datasets
+    from dnasa.tasks.sources import SourceOptions
+
+    if name is None and given.shard_dir is None:
+        return print_fitting(datasets.datasets(), "Datasets")
+    if name is not None and given.shard_dir is not None:
+        raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
+    rows, table = print_data(SourceOptions.of(vars(given) | {"data": name}))
+    if plot:
+        if rows.vocabulary or rows.task != "classification":
+            raise InputError("These rows have no classes to draw: leave --plot out.")
+        from dnasa.plots import save_figure
+
+        how = "as its files are" if given.shard_dir else given.partition
+        print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")
+
+
+def print_data(options: "SourceOptions") -> tuple["Dataset", "pd.DataFrame"]:
     """Print how rows are read and divided; return them and the table of the division."""
     from dnasa.data import partition
     from dnasa.tasks import datasets, sources
 
-    given = SimpleNamespace(**context.params, data=context.params["name"], model=None)
-    if given.shard_dir is not None:
-        rows, shards = sources.shards_of(given, range(given.nodes))
-        title = f"{given.nodes} nodes, as their files are"
+    if options.shard_dir is not None:
+        rows, shards = sources.load_shards(options, range(options.nodes))
+        how = "as their files are"
     else:
-        rows = sources.loaded(given)
-        shards = partition(given.partition, rows.labels, given.nodes)
-        title = f"{given.nodes} nodes, {given.partition}"
+        rows, how = sources.load_data(options), options.partition or "iid"
+        shards = partition(how, rows.labels, options.nodes)
     if rows.encoding is None:
-        print_fitting(datasets.describe(rows), f"{rows.name}, from {rows.source}")
+        print_fitting(datasets.sizes(rows), f"{rows.name}, from {rows.source}")
     else:
-        print_own(given, rows)
+        print_own(options, rows)
     kinds = {"classification": "Rows of each class", "regression": "Targets", "multilabel": "Rows with each label"}
     table = datasets.division(rows, shards)
-    print_fitting(table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {title}")
+    print_fitting(
+        table, f"{'Windows' if rows.vocabulary else kinds[rows.task]} at each of {options.nodes} nodes, {how}"
+    )
     differences = datasets.differences(rows, shards)
     if differences is not None:
         print_fitting(differences, "How the inputs of the nodes differ, in standard deviations")
@@ -42,22 +73,19 @@ def print_data(context: typer.Context) -> tuple["Dataset", "pd.DataFrame"]:
     return rows, table
 
 
-def print_own(given: SimpleNamespace, rows: "Dataset") -> None:
+def print_own(options: "SourceOptions", rows: "Dataset") -> None:
     """A file is read once more for its columns as they were before they were encoded."""
-    from dnasa.data import own, shards
+    from dnasa.data import loading, shards
     from dnasa.data.rows import Chosen
-    from dnasa.tasks import datasets, sources
+    from dnasa.tasks import datasets
 
-    options = sources.reading_options(given)
-    path = (
-        Path(given.data)
-        if given.shard_dir is None
-        else shards.node_paths(Path(given.shard_dir), range(1), given.nodes)[0]
-    )
-    read, _ = own.read(path, given.target, options["separator"], options["header"])
-    chosen = Chosen(given.columns, given.drop_columns, given.id_column)
-    read = chosen.of(read, path.name, partly=given.shard_dir is not None)
-    console.print(settings_table(datasets.understood(rows, read.understood), f"{rows.name}, from {rows.source}"))
+    folder, path = options.shard_dir, Path(options.data or "")
+    if folder is not None:
+        path = shards.node_paths(folder, range(1), options.nodes)[0]
+    read, _ = loading.read(path, options.target, options.separator, options.reading["header"])
+    chosen = Chosen(options.columns, options.drop_columns, options.id_column)
+    read = chosen.of(read, path.name, partly=folder is not None)
+    console.print(settings_table(datasets.reading(rows, read.understood), f"{rows.name}, from {rows.source}"))
     if read.features:
-        where = "" if given.shard_dir is None else f" of {path.name}"
+        where = "" if folder is None else f" of {path.name}"
         print_fitting(datasets.columns(read), f"Columns{where}")

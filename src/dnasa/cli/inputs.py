@@ -1,15 +1,15 @@
 """From options to the objects that `solve` takes."""
 
 import math
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dnasa import networks
-from dnasa.cli import configs, plugins
+from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
+from dnasa.cli.options import Options, flag, split
 from dnasa.cli.rendering import console, print_line
 from dnasa.core import InputError, choose, whole
 
@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from dnasa.tasks.sources import Source
     from dnasa.topology import Topology
 
+PARTITION = ("partition", "partition_seed")
 
-def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "Topology", dict[str, Any]]:
+
+def prepare(
+    context: typer.Context, given: Options, validate: bool = False
+) -> tuple["Source", "Topology", dict[str, Any]]:
     """For `train` and `compare`: the problem and its data, the graph, and the options that both pass to `solve`.
 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
     from dnasa import topology
-    from dnasa.tasks.sources import make_source
+    from dnasa.tasks.sources import SourceOptions, make_source
 
-    given = SimpleNamespace(**context.params)
     plugins.load(given.plugin or ())
-    check_source(context)
-    folder = configs.make_run_folder(context, given.out, given.force)
+    check_source(given, configs.explicit(context))
+    folder = configs.make_run_folder(context, given)
     graph = topology.make(given.topology, given.nodes, given.weights)
     network = make_network(graph, given)
     shared = {
@@ -42,9 +45,9 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
         "network": network,
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
-        "progress": set_output(context, network.rank),
+        "progress": set_output(given, network.rank),
     }
-    source = make_source(given, network.local_nodes, validate, network.allgather_text)
+    source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
     if folder is not None and source.sites:
         folder.config["sites"] = source.sites
     if source.description:
@@ -54,41 +57,31 @@ def prepare(context: typer.Context, validate: bool = False) -> tuple["Source", "
     return source, graph, shared | {"evaluate": source.evaluate}
 
 
-def set_output(context: typer.Context, rank: int | None = None) -> "Progress":
+def set_output(given: Options, rank: int | None = None) -> "Progress":
     """What is printed: tables by the first process, JSON lines instead, or nothing. The progress that `solve` shows."""
-    quiet, log_json = context.params["quiet"], context.params["log_json"]
-    if quiet and log_json:
+    if given.quiet and given.log_json:
         raise InputError("--quiet and --log-json cannot be combined: leave one of them out.")
-    console.quiet = (networks.launched_rank() if rank is None else rank) != 0 or quiet or log_json
-    return "json" if log_json else False if quiet else None
+    console.quiet = (networks.launched_rank() if rank is None else rank) != 0 or given.quiet or given.log_json
+    return "json" if given.log_json else False if given.quiet else None
 
 
-def check_source(context: typer.Context) -> None:
-    """Refuse options that would have no effect."""
+def check_source(given: Options, explicit: Collection[str]) -> None:
+    """Refuse options that would have no effect; `explicit` are those of the command line."""
     from dnasa.tasks.sources import OF_FILES
 
-    given = SimpleNamespace(**context.params)
-    data = "data" in configs.explicit(context)
-    if given.shard_dir is not None and data:
-        raise InputError("--data and --shard-dir cannot be combined: leave one of them out.")
-    for name in ("partition", "partition_seed"):
-        if given.shard_dir is not None and name in configs.explicit(context):
-            raise InputError(
-                f"--{name.replace('_', '-')} cannot be used with --shard-dir: the files are the partition."
-            )
-    if given.problem is None:
-        return
-    unused = {name: context.params[name] for name in (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight")}
-    unused |= {"partition": given.partition != "iid", "partition_seed": given.partition_seed is not None}
-    unused |= {"loss_scale": given.loss_scale != "1", "device": given.device != "cpu"}
-    for name, value in unused.items():
-        if value:
-            raise InputError(f"--{name.replace('_', '-')} belongs to --data: it does nothing with --problem.")
-    if data:
-        raise InputError("--data and --problem cannot be combined: leave one of them out.")
+    for other in ("shard_dir", "problem"):
+        if getattr(given, other) is not None and "data" in explicit:
+            raise InputError(f"--data and {flag(other)} cannot be combined: leave one of them out.")
+    for name in PARTITION:
+        if given.shard_dir is not None and name in explicit:
+            raise InputError(f"{flag(name)} cannot be used with --shard-dir: the files are the partition.")
+    of_data = (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight", *PARTITION, "loss_scale", "device")
+    for name in of_data if given.problem is not None else ():
+        if getattr(given, name) != getattr(Options, name):
+            raise InputError(f"{flag(name)} belongs to --data: it does nothing with --problem.")
 
 
-def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
+def make_network(graph: "Topology", given: Options) -> "Network":
     engine = given.engine or networks.detect()
     channel = make_channel(given)
     network = networks.connect(
@@ -106,7 +99,7 @@ def make_network(graph: "Topology", given: SimpleNamespace) -> "Network":
     return network
 
 
-def make_channel(given: SimpleNamespace) -> "Channel | None":
+def make_channel(given: Options) -> "Channel | None":
     """Simulated faults, if there are any."""
     if not (given.drop or given.away or given.stale):
         return None
@@ -119,18 +112,16 @@ def make_channel(given: SimpleNamespace) -> "Channel | None":
     return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
 
 
-def check_comparison(context: typer.Context) -> None:
-    """Refuse what would fail or have no effect at the end."""
-    from dnasa.cli import pictures
+def check_comparison(given: Options) -> list[str]:
+    """Refuse what would fail or have no effect at the end; return the formats of the figures."""
     from dnasa.comparing.comparison import X
 
-    given = SimpleNamespace(**context.params)
-    pictures.formats(given.format)
     choose("x", given.x, X)
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     if given.survive and (given.extend or given.x == "seconds"):
         raise InputError("--extend and --x seconds begin further runs, which need all processes: leave out --survive.")
+    return pictures.formats(given.format)
 
 
 def best_device() -> str:
@@ -142,10 +133,6 @@ def best_device() -> str:
 def seed_range(seed: int, seeds: int) -> range:
     first, count = whole("A seed", seed, low=0), whole("--seeds", seeds, high=100_000)
     return range(first, first + count)
-
-
-def split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def numbers(text: str) -> list[float]:

@@ -1,16 +1,19 @@
 """The pictures, their numbers and the table of a run, in its folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnasa.cli.options import split
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError, choose
 from dnasa.extras import can_draw
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
-    from dnasa.comparing.comparison import Comparison
+    import pandas as pd
+    from matplotlib.figure import Figure
+
     from dnasa.runs.result import Result
 
 FORMATS = ("png", "pdf", "svg")
@@ -18,7 +21,7 @@ FORMATS = ("png", "pdf", "svg")
 
 def formats(text: str) -> list[str]:
     """From the value of --format."""
-    kinds = [part.strip() for part in text.split(",") if part.strip()]
+    kinds = split(text)
     if not kinds:
         raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")
     for kind in kinds:
@@ -33,11 +36,6 @@ def names(command: str, options: Mapping[str, Any]) -> list[str]:
     kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
     return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
-
-
-def missing(folder: Path, command: str, options: Mapping[str, Any]) -> list[str]:
-    """Those that a run killed before its very end did not write."""
-    return [name for name in names(command, options) if not (folder / name).exists()]
 
 
 def drawn(kinds: Sequence[str]) -> Sequence[str]:
@@ -56,16 +54,22 @@ def save_history(folder: Path, result: "Result") -> None:
     print_line(f"Saved {folder}/history.csv, x.safetensors, config.json{figure}.")
 
 
-def save_comparison(folder: Path, comparison: "Comparison", kinds: Sequence[str], latex: bool, title: str) -> None:
-    """Each figure has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
+def save_results(
+    folder: Path,
+    figures: Mapping[str, tuple[Callable[[], "Figure"], "pd.DataFrame"]],
+    table: "pd.DataFrame",
+    latex: str | None,
+    kinds: Sequence[str],
+) -> None:
+    """Each figure, by its name, has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
-    files = {}
-    for kind in drawn(kinds):
-        files[f"curves.{kind}"] = rendered(comparison.draw_curves(), kind)
-        files[f"stepsizes.{kind}"] = rendered(comparison.draw_stepsizes(), kind)
-    files["curves.csv"] = comparison.curves().to_csv(index=False).encode()
-    files["stepsizes.csv"] = comparison.stepsizes().to_csv(index=False).encode()
-    if latex:
-        files["table.tex"] = comparison.latex(title, folder.resolve().name).encode()
-    OwnFiles(folder).save(files | {"table.csv": comparison.summary().to_csv(index=False).encode()})
+    files, kinds = {}, drawn(kinds)
+    for name, (draw, numbers) in figures.items():
+        files[f"{name}.csv"] = numbers.to_csv(index=False).encode()
+        files |= {f"{name}.{kind}": rendered(draw(), kind) for kind in kinds}
+    if latex is not None:
+        files["table.tex"] = latex.encode()
+    files["table.csv"] = table.to_csv(index=False).encode()
+    OwnFiles(folder).save(files)
+    print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dnasa.runs.result import Result
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 console = Console()
 LONGEST = 40  # characters of a column that is not broken into several lines to make room
@@ -93,11 +93,11 @@ def _cell(name: Any, value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
 
 
-def describe(graph: "Topology") -> str:
+def graph_title(graph: "Topology") -> str:
     return f"{graph.name} ({', '.join(filter(None, (graph.parameters, f'rho = {graph.rho:.3f}')))})"
 
 
-def graph_rows(graph: "Topology | Changing") -> dict[str, str]:
+def graph_rows(graph: "Topology") -> dict[str, str]:
     """What `dnasa topology` prints. The eigenvalues of a directed graph are complex numbers; rho is a modulus."""
     import numpy as np
 
@@ -106,8 +106,8 @@ def graph_rows(graph: "Topology | Changing") -> dict[str, str]:
     rows = {"nodes": f"{graph.nodes:,}"}
     if graph.parameters:
         rows["parameters"] = graph.parameters
-    if hasattr(graph, "each"):
-        rows["graphs in turn"] = f"{len(graph.each)}; edges and degrees are averages, rho is per step"
+    if graph.period > 1:
+        rows["graphs in turn"] = f"{graph.period}; edges and degrees are averages, rho is per step"
     if graph.directed:
         rows |= {
             "directed edges": f"{graph.messages:,}",

@@ -1,26 +1,27 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dnasa import networks
-from dnasa.cli import configs, inputs, options, plugins
+from dnasa.cli import configs, inputs, plugins
 from dnasa.cli.exits import fail
-from dnasa.cli.pictures import drawn, formats
+from dnasa.cli.options import Options, split, takes
+from dnasa.cli.pictures import formats, save_results
 from dnasa.cli.rendering import frame_table, print_line, print_wide
 from dnasa.core import InputError
 from dnasa.files import make_folder
+from dnasa.rules.registry import DEFAULT_RULE
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from dnasa.comparing.study_report import StudyReport
 
 
+@takes("plugin", "trust", "format", "latex", "quiet", "log_json")
 def study(
-    context: typer.Context,
     file: Annotated[
         str | None,
         typer.Argument(help="A .toml file (see docs/studies.md), or a study that comes with dnasa by its name."),
@@ -30,14 +31,10 @@ def study(
     quick: Annotated[
         bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
     ] = False,
-    plugin: options.Plugin = None,
-    trust: options.Trust = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: as in the file, else cpu.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
-    format: options.PictureFormat = "png",
-    latex: options.Latex = False,
-    quiet: options.Quiet = False,
-    log_json: options.LogJson = False,
+    *,
+    given: Options,
 ) -> None:
     """Run a study: several problems, graphs and partitions, in each of which rules are compared as `dnasa compare` does.
 
@@ -51,13 +48,15 @@ def study(
         return print_list(file)
     if networks.detect() != "simulated":
         raise InputError("A study runs in one process: start it without mpirun or torchrun.")
-    progress = inputs.set_output(context)
-    kinds = formats(format)
-    plugins.load(plugin or ())
+    progress = inputs.set_output(given)
+    kinds = formats(given.format)
+    plugins.load(given.plugin or ())
     path = study_file.find(file)
-    chosen = study_file.read(path, inputs.split(only or ""), quick)
+    chosen = study_file.read(path, split(only or ""), quick)
     chosen = chosen._replace(device=device or chosen.device)
-    plugins.check_trusted({file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, trust)
+    plugins.check_trusted(
+        {file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, given.trust
+    )
     runner.check(chosen)
     folder = make_folder(out or Path("studies") / chosen.name)
     own = OwnFiles(folder)
@@ -67,9 +66,10 @@ def study(
     own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
-    save(report, folder, kinds, latex)
+    figures = {chosen.figure: (report.draw, report.drawn())}
+    save_results(folder, figures, report.numbers(), report.latex() if given.latex else None, kinds)
     if report.numbers()["mean"].isna().all():
-        fail(1, "Every run diverged: try smaller etas, or add dnasa, which needs none.")
+        fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
 
 
 def print_list(file: str | None) -> None:
@@ -88,17 +88,3 @@ def print_report(report: "StudyReport") -> None:
         print_wide(frame_table(table, titles[problem]))
     for line in (*report.notes(), *report.left_out):
         print_line(line)
-
-
-def save(report: "StudyReport", folder: Path, kinds: Sequence[str], latex: bool) -> None:
-    """Each file is complete or absent."""
-    from dnasa.plots import rendered
-
-    figure, kinds = report.study.figure, drawn(kinds)
-    files = {f"{figure}.{kind}": rendered(report.draw(), kind) for kind in kinds}
-    files[f"{figure}.csv"] = report.drawn().to_csv(index=False).encode()
-    files["table.csv"] = report.numbers().to_csv(index=False).encode()
-    if latex:
-        files["table.tex"] = report.latex().encode()
-    OwnFiles(folder).save(files)
-    print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

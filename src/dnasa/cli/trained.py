@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from dnasa.cli import configs, options
+from dnasa.cli import configs
+from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import (
     console,
     frame_table,
@@ -76,7 +77,7 @@ def report(
         return _write_page(folder, out)
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
-    from dnasa.comparing.run_table import source
+    from dnasa.comparing.run_table import data_name
     from dnasa.pages.parts import settings
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
@@ -86,7 +87,9 @@ def report(
     result, run = Result.load(folder), RunFolder(folder, resume=True)
     measured = evaluation.read(folder)
     options = _options(run)
-    console.print(settings_table(settings(folder, run.config, options), f"{source(options)}, {run.state}, in {folder}"))
+    console.print(
+        settings_table(settings(folder, run.config, options), f"{data_name(options)}, {run.state}, in {folder}")
+    )
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
         console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
@@ -142,11 +145,10 @@ def _variant(values: dict[str, Any], looks: "Looks") -> str:
     return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])
 
 
+@takes("separator", "no_header", "trust")
 def predict(
     folder: Folder,
     file: Annotated[Path, typer.Argument(help="Rows like those the model was trained on.")],
-    separator: options.Separator = None,
-    no_header: options.NoHeader = False,
     id_column: Annotated[
         str | None,
         typer.Option(
@@ -154,18 +156,19 @@ def predict(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions. Default: they are printed.")] = None,
-    trust: options.Trust = False,
+    *,
+    given: Options,
 ) -> None:
     """Predict with the trained model of a run: classes and probabilities, the values of a regression, or labels."""
     from dnasa.trained import load, predictions
 
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
-    model = load(folder, trust)
+    model = load(folder, given.trust)
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: print(f"Warning: {message}", file=sys.stderr)
-        table = predictions.of_file(model, file, separator, False if no_header else None, id_column)
+        table = predictions.of_file(model, file, given.separator, False if given.no_header else None, id_column)
     text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)
@@ -174,15 +177,16 @@ def predict(
         print_line(f"Saved {len(table):,} predictions in {out}.")
 
 
+@takes("trust")
 def export(
     folder: Folder,
     onnx: Annotated[Path, typer.Option("--onnx", help="The ONNX file to write.")],
-    trust: options.Trust = False,
+    given: Options,
 ) -> None:
     """Export the trained model of a run to ONNX; the file is checked with onnxruntime."""
     from dnasa.trained import load
     from dnasa.trained.onnx import export as write_onnx
 
-    model = load(folder, trust)
+    model = load(folder, given.trust)
     difference = write_onnx(model, onnx)
     print_line(f"Saved {onnx}. Its outputs differ from ours by at most {difference:.2g} (onnxruntime, 64 rows).")

@@ -19,7 +19,7 @@ from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.plots import label
-from dnasa.rules.registry import RULES, Variant, variants
+from dnasa.rules.registry import COMPARED, RULES, Variant, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
@@ -41,7 +41,6 @@ METRICS = (  # the first that is there is compared; never the consensus: where n
     *("test_loss", "train_loss", "grad_norm"),
 )
 SCHEDULE = "diminishing"  # of every rule with a stepsize that names none: the stepsizes of all rules mean the same
-RULES_COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ class Comparison:
         ]
         if self.choice.eta.isna().all():
             lines[0] = f"Nothing was tuned; results are those on {where}, {spread}."
-        edges = [self._edge_note(row) for row in self._edges().itertuples()]
+        edges = [self._edge_note(row) for row in self.choice[self.choice.edge != ""].itertuples()]
         return (lines if count > 1 else lines[:1]) + edges + self._still_notes()
 
     def _still_notes(self) -> list[str]:
@@ -187,9 +186,6 @@ class Comparison:
             f"than at the start, {tables.number(self.metric, row.start)}."
             for row in table[table.still].rename(columns={"mean": "end"}).itertuples()
         ]
-
-    def _edges(self) -> pd.DataFrame:
-        return self.choice[self.choice.edge != ""]
 
     def _edge_note(self, row: Any) -> str:
         where = f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid"
@@ -216,7 +212,7 @@ def with_eta(history: pd.DataFrame) -> pd.DataFrame:
 def compare(
     problem: "Problem",
     topology: "Topology | Changing",
-    rules: Sequence[str] = RULES_COMPARED,
+    rules: Sequence[str] = COMPARED,
     etas: Sequence[float] | Mapping[str, Sequence[float]] = (),
     *,
     steps: int,
@@ -256,7 +252,7 @@ def compare(
     column = choose("x", x, X)
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
-    others = _other_seeds(seeds) if _needs_other_seeds(problem, wanted, metric) else []
+    others = _other_seeds(problem, wanted, metric, seeds)
     runs = Runs(problem, topology, folder, {"steps": steps, **options})
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
     compared = metric or _default_metric(first.history)
@@ -291,15 +287,12 @@ def _grid(etas: Sequence[float] | Mapping[str, Sequence[float]], rule: str, exte
     return grid
 
 
-def _needs_other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | None) -> bool:
-    """Where stepsizes are to be chosen and there are no validation rows to do it on."""
+def _other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | None, seeds: Sequence[int]) -> list[int]:
+    """Where stepsizes are to be chosen and there are no validation rows to do it on, as many seeds that are not reported."""
     tuned = len({variant[:2] for variant in wanted}) < len(wanted)
     validated = bool(getattr(problem, "validation", ())) and (metric or "test_").startswith("test_")
-    return tuned and not validated
-
-
-def _other_seeds(seeds: Sequence[int]) -> list[int]:
-    return list(range(max(seeds) + 1, max(seeds) + 1 + len(seeds)))
+    after = max(seeds) + 1
+    return list(range(after, after + len(seeds))) if tuned and not validated else []
 
 
 def _default_metric(known: Container[str]) -> str:
@@ -353,15 +346,13 @@ class Runs:
         part = self._part(name)
         if part is not None and part.resume and part.state == "done":
             return replace(Result.load(part.path), rank=self.network.rank if self.network else 0)
+        own: Any = {"seed": list(seeds), "folder": part} | self.options | more
         try:
-            return solve(
-                self.problem, self.topology, list(wanted), seed=list(seeds), folder=part, **self.options, **more
-            )
+            return solve(self.problem, self.topology, list(wanted), **own)
         except Interrupted as error:
             assert self.folder is not None
-            raise Interrupted(
-                f"{str(error).partition(';')[0]}; continue with: dnasa resume {self.folder.path}"
-            ) from error
+            what = str(error).partition(";")[0]
+            raise Interrupted(f"{what}; continue with: dnasa resume {self.folder.path}") from error
 
     def _part(self, name: str) -> RunFolder | None:
         if self.folder is None or not name:

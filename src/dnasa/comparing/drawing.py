@@ -1,5 +1,6 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
+from collections.abc import Callable
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ AXES = {
     "seconds": "seconds of training, each method by itself",
 }
 NUMBERS = ["mean", "low", "high"]
+LINE = ("rule", "schedule")
+MOST_BARS = 8  # lines of a panel, beyond which bars over the seeds would hide them
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
@@ -31,12 +34,14 @@ def name_of(metric: str) -> str:
     return LABELS.get(metric, metric.replace("_", " "))
 
 
-LineStyles = dict[tuple[str, str], dict[str, Any]]  # colour, dash and marker by rule and schedule
+LineStyles = dict[
+    tuple[str, ...], dict[str, Any]
+]  # colour, dash and marker by rule and, where tables have it, schedule
 
 
 def line_styles(table: pd.DataFrame) -> LineStyles:
     """For several panels that show the same rules."""
-    lines = table[["rule", "schedule"]].drop_duplicates()
+    lines = table[[key for key in LINE if key in table]].drop_duplicates()
     return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
 
 
@@ -70,8 +75,7 @@ def draw_stepsizes(
     best of every rule and what is near to it.
     """
     table = shown(table)
-    keys = [key for key in ("rule", "schedule") if key in table]
-    lines = list(table.groupby(keys, sort=False, dropna=False))
+    lines = list(table.groupby([key for key in LINE if key in table], sort=False, dropna=False))
     best = []
     for place, (style, (names, rows)) in enumerate(zip(_styles_of(lines, given), lines, strict=True)):
         best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
@@ -79,7 +83,8 @@ def draw_stepsizes(
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
         else:
-            _draw_grid(axis, rows, label(*names), style, height=edge if larger_is_better(metric) else 1 - edge)
+            height = edge if larger_is_better(metric) else 1 - edge
+            _draw_grid(axis, rows, label(*names), style, height, bars=len(lines) <= MOST_BARS)
     if (drawable(table.eta.astype(float)) > 0).any():
         axis.set_xscale("log")
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
@@ -88,11 +93,12 @@ def draw_stepsizes(
     _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
 
 
-def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any], height: float) -> None:
+def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any], height: float, bars: bool) -> None:
     """`height` is that of the crosses, different for each rule so that all can be seen."""
     rows = rows.assign(eta=drawable(rows.eta.astype(float)))
     axis.plot(rows.eta, rows["mean"], label=name, ms=4, **style)
-    axis.vlines(rows.eta, rows.low, rows.high, color=style["color"], linewidth=1)
+    if bars:
+        axis.vlines(rows.eta, rows.low, rows.high, color=style["color"], linewidth=1)
     lost = rows.eta[rows["mean"].isna()]
     cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
     axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
@@ -103,16 +109,17 @@ def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any
 
 def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> "Figure":
     """One panel of `draw_curves`."""
-    figure, axes = panels(1, width=6.4, height=4.2)
-    draw_curves(axes[0, 0], table, x, metric)
-    legend_below(figure, 2)
-    return figure
+    return _one_panel(draw_curves, table, x, metric)
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     """One panel of `draw_stepsizes`."""
+    return _one_panel(draw_stepsizes, table, metric)
+
+
+def _one_panel(draw: Callable[..., None], *arguments: Any) -> "Figure":
     figure, axes = panels(1, width=6.4, height=4.2)
-    draw_stepsizes(axes[0, 0], table, metric)
+    draw(axes[0, 0], *arguments)
     legend_below(figure, 2)
     return figure
 
@@ -157,5 +164,5 @@ def legend_below(figure: "Figure", columns: int) -> None:
     for axis in figure.axes:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     if handles:
-        figure.set_figheight(figure.get_figheight() + 0.17 * ceil(len(handles) / columns))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=8)
+        figure.set_figheight(figure.get_figheight() + 0.2 * ceil(len(handles) / columns))
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=9)

@@ -37,7 +37,7 @@ def table(folder: Path) -> "pd.DataFrame":
     return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
-def source(options: dict[str, Any]) -> str:
+def data_name(options: dict[str, Any]) -> str:
     """What a run is trained on: its problem, its folder of shards, or its data."""
     if options.get("problem"):
         return str(options["problem"])
@@ -50,7 +50,7 @@ def source(options: dict[str, Any]) -> str:
 def experiment(options: dict[str, Any], graph: str) -> str:
     """What defines a run besides its rules, for titles and captions."""
     divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
-    where = f"{source(options)}, {options['partition']}" if divided else source(options)
+    where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
     parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps"]
     seeds = options["seeds"]
     parts += [f"{seeds} seed{'s' * (seeds > 1)}"]
@@ -63,51 +63,41 @@ def experiment(options: dict[str, Any], graph: str) -> str:
 def _row(path: Path) -> dict[str, Any]:
     try:
         run = RunFolder(path, resume=True)
-        options, last, state = run.config.get("options", {}), _last_row(path / "history.csv"), run.state
-    except (InputError, OSError, ValueError, csv.Error):
-        options, last, state = None, {}, "damaged"
-    try:
-        return _described(path, options, last, state)
-    except (AttributeError, RecursionError):  # anybody may have written the config
+        options, last = run.config.get("options", {}), _last_row(path / "history.csv")
+        return {
+            "run": _text(path.name),
+            "rule": _text(as_words(options.get("rule", options.get("rules")))),
+            "data": _text(data_name(options)),
+            "nodes": _text(options.get("nodes")),
+            "topology": _text(options.get("topology")),
+            "state": run.state,
+            "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
+            **{name.replace("_", " "): last[name] for name in METRICS if isinstance(last.get(name), float)},
+        }
+    except (InputError, OSError, ValueError, AttributeError, RecursionError, csv.Error):  # anybody may have written it
         return {"run": _text(path.name), "state": "damaged"}
 
 
-def _described(path: Path, options: Any, last: dict[str, Any], state: str) -> dict[str, Any]:
-    numbers = {name.replace("_", " "): last.get(name) for name in METRICS}
-    return {
-        "run": _text(path.name),
-        "rule": _text(listed(options.get("rule", options.get("rules")))),
-        "data": _text(source(options)),
-        "nodes": _text(options.get("nodes")),
-        "topology": _text(options.get("topology")),
-        "state": state,
-        "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
-        **{name: value for name, value in numbers.items() if isinstance(value, float)},
-    }
-
-
-def listed(value: Any) -> Any:
+def as_words(value: Any) -> Any:
     """Lists as words with commas, and dictionaries likewise."""
     if isinstance(value, dict):
-        return "; ".join(f"{name}: {listed(part)}" for name, part in value.items())
+        return "; ".join(f"{name}: {as_words(part)}" for name, part in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _last_row(path: Path) -> dict[str, Any]:
     """The mean over the seeds in the last step; of several methods or stepsizes, only the step."""
     rows = parse_rows(read_bytes(path).decode()) if path.exists() else []
+    if not rows:
+        return {}
     last = [row for row in rows if row.get("step") == rows[-1].get("step")]
-    methods = {tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in last}
-    if len(methods) != 1:
-        return {"step": rows[-1].get("step")} if rows else {}
-    means = {
-        name: mean(row[name] for row in last) for name in METRICS if all(_is_number(row.get(name)) for row in last)
-    }
+    means = {}
+    if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in last}) == 1:
+        for name in METRICS:
+            values = [value for row in last if isinstance(value := row.get(name), float) and isfinite(value)]
+            if len(values) == len(last):
+                means[name] = mean(values)
     return {"step": rows[-1].get("step")} | means
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float) and isfinite(value)
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
@@ -18,7 +17,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
 from dnasa.statistics import final
-from dnasa.tasks.sources import make_source
+from dnasa.tasks.sources import SourceOptions, make_source
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -64,16 +63,14 @@ def take_one_step(study: Study, cell: Cell, prepared: Prepared) -> None:
 def prepare(study: Study, cell: Cell) -> Prepared:
     graph = topology.make(cell.graph, cell.settings["nodes"], cell.settings["weights"])
     own = {"data": cell.problem, "problem": None} if cell.partition else {"data": None, "problem": cell.problem}
-    options = cell.settings | own | {"partition": cell.partition, "device": study.device, "shard_dir": None}
-    source = make_source(SimpleNamespace(**options), range(graph.nodes), validate=True)
+    options = cell.settings | own | {"partition": cell.partition, "device": study.device}
+    source = make_source(SourceOptions.of(options), range(graph.nodes), validate=True)
     at_end = study.figure == "stepsizes" and cell.settings["evaluate"] is None
-    reasons = {
-        rule: reason for rule in cell.settings["rules"] if (reason := unsuitable(cell, rule, source.problem, graph))
-    }
-    rules = [rule for rule in cell.settings["rules"] if rule not in reasons]
+    reasons = {rule: unsuitable(cell, rule, source.problem, graph) for rule in cell.settings["rules"]}
+    rules = [rule for rule, reason in reasons.items() if not reason]
     if not rules:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
-    notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values()]
+    notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
     return Prepared(source.problem, graph, rules, notes, [0, cell.settings["steps"]] if at_end else source.evaluate)
 
 
@@ -82,12 +79,8 @@ def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> 
     variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
     made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
-        topology.check_weights(
-            registry.make(RULES[variant.rule], made, problem.layout, problem.prox),
-            graph,
-            1,
-            title(variant.rule),
-        )
+        built = registry.make(RULES[variant.rule], made, problem.layout, problem.prox)
+        topology.check_weights(built, graph, 1, title(variant.rule))
     except InputError as error:
         return str(error)
     return ""

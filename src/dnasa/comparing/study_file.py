@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dnasa.comparing.comparison import RULES_COMPARED
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
+from dnasa.rules.registry import COMPARED
 from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
@@ -67,7 +67,7 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "graphs": (TEXTS, ["ring"]),
     "partitions": (TEXTS, ["iid"]),
     "partition_seed": (FROM_ZERO, None),
-    "rules": (TEXTS, list(RULES_COMPARED)),
+    "rules": (TEXTS, list(COMPARED)),
     "etas": (
         Kind(f"a list of different positive numbers, or a table of such lists by rule and '{DEFAULT}'", _is_grid),
         [0.01, 0.03, 0.1, 0.3, 1, 3],
@@ -84,27 +84,13 @@ SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
     "metric": (TEXT, None),
     "evaluate": (WHOLE, None),
     "model": (TEXT, None),
-    "target": (TEXT, None),
-    "columns": (TEXT, None),
-    "drop_columns": (TEXT, None),
-    "id_column": (TEXT, None),
-    "separator": (TEXT, None),
-    "no_header": (FLAG, None),
-    "task": (TEXT, None),
-    "no_standardise": (FLAG, None),
+    **{name: (FLAG if name.startswith("no_") else TEXT, None) for name in OF_FILES},
     "loss_scale": (Kind("a positive number or '1/n'", lambda value: value == "1/n" or _is_number(value)), 1),
     "dtype": (TEXT, None),
     "checkpoint_every": (WHOLE, None),
 }
-OF_DATA = (
-    "partitions",
-    "partition_seed",
-    "model",
-    "loss_scale",
-    "weights_by",
-    "class_weight",
-    *OF_FILES,
-)  # without effect on synthetic problems
+# without effect on synthetic problems
+OF_DATA = ("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight", *OF_FILES)
 OF_STUDY: dict[str, tuple[Kind, Any]] = {
     "name": (
         Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),

@@ -3,8 +3,7 @@
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, local_files
 from dnasa.data.encoding import Encoding, Feature
-from dnasa.data.loading import load
-from dnasa.data.own import from_arrays, from_frame, from_torch
+from dnasa.data.loading import from_arrays, from_frame, from_torch, load
 from dnasa.data.partitions import PARTITIONS, by_label, class_table, contiguous, dirichlet, iid, partition
 from dnasa.data.shards import from_shards
 from dnasa.data.text import CONTEXT, from_text

@@ -4,8 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from dnasa.core import InputError
-from dnasa.data.categories import leave_out
-from dnasa.data.encoding import MISSING
+from dnasa.data.columns import MISSING, leave_out
 from dnasa.data.summaries import Column, Moments, Summary
 
 FAR = 3  # standard deviations
@@ -75,11 +74,11 @@ def _check_kinds(name: str, summaries: Sequence[Summary], columns: Sequence[Colu
     if len(sites) > 1:
         odd, usual = sorted(sites, key=lambda kind: len(sites[kind]))
         word = next(iter(columns[sites["text"][0]].counts))
-        held = {"text": f"text, such as '{word:.30}'", "number": "numbers"}
+        contents = {"text": f"text, such as '{word:.30}'", "number": "numbers"}
         where = {kind: summaries[places[0]].site for kind, places in sites.items()}
         raise InputError(
-            f"Column '{name}' of {where[odd]} holds {held[odd]}; at {where[usual]} it holds {held[usual]}: correct it, or "
-            f"{leave_out(name)}."
+            f"Column '{name}' of {where[odd]} holds {contents[odd]}; at {where[usual]} it holds {contents[usual]}: correct it, "
+            f"or {leave_out(name)}."
         )
 
 

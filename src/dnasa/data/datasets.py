@@ -9,21 +9,26 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data import files
+from dnasa.data import formats
+from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
 from dnasa.data.reading import read_text_frame
 from dnasa.data.text import CONTEXT, from_text
 from dnasa.extras import needed_by
 from dnasa.files import read_bytes
 
-Parts = dict[str, Any]  # arrays: inputs, labels, test_inputs, test_labels
+Parts = dict[str, np.ndarray]
+TABLE = ("inputs", "labels")
+PARTS = (*TABLE, "test_inputs", "test_labels")  # the last two where training and test rows are apart
+INPUTS = ("inputs", "test_inputs")
 
 
 class Known(NamedTuple):
@@ -45,21 +50,24 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
         return shakespeare(context)
     known, found = KNOWN[name], local_files(name)
     if found:
-        parts, source = _cached(name, found, lambda: known.parse(found)), str(found[0].parent)
-        source += " (JPEG)" * (found[0].name == CIFAR10_JPEG)
+        stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in found)
+        stored = f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+        parts = _load_or_parse(stored, lambda: known.parse(found))
+        source = str(found[0].parent) + " (JPEG)" * (found[0].name == CIFAR10_JPEG)
     else:
         parts, source = _from_openml(name, known), f"OpenML {known.openml}"
-    return _complete(Dataset(name, **known.prepare(parts), source=source))
+    return _dataset(name, known.prepare(parts), source)
 
 
-def _complete(data: Dataset) -> Dataset:
+def _dataset(name: str, parts: Parts, source: str) -> Dataset:
     """Refuse files that do not belong together."""
-    for inputs, labels in ((data.inputs, data.labels), (data.test_inputs, data.test_labels)):
+    train, test = ((parts[f"{part}inputs"], parts[f"{part}labels"]) for part in ("", "test_"))
+    for inputs, labels in (train, test):
         if labels.ndim != 1 or len(inputs) != len(labels) or not len(labels):
             raise InputError(
-                f"The files of {data.name} in {data.source} must have one label per row, and rows for training and testing."
+                f"The files of {name} in {source} must have one label per row, and rows for training and testing."
             )
-    return data
+    return Dataset(name, *train, *test, source)
 
 
 def local_files(name: str) -> list[Path]:
@@ -81,11 +89,6 @@ def local_files(name: str) -> list[Path]:
 def cache_folder() -> Path:
     """In scikit-learn's data folder, found as documented there, without importing it."""
     return Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser() / "dnasa"
-
-
-def _cached(name: str, sources: list[Path], parse: Callable[[], Parts]) -> Parts:
-    stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in sources)
-    return _load_or_parse(f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}", parse)
 
 
 def _load_or_parse(name: str, parse: Callable[[], Parts]) -> Parts:
@@ -112,11 +115,11 @@ def _from_openml(name: str, known: Known) -> Parts:
     def fetch() -> Parts:
         print(f"Fetching {name} (OpenML {known.openml}); this happens once ...", file=sys.stderr)
         try:
-            return _table(*fetch_openml(known.openml))
+            return _parts(fetch_openml(known.openml))
         except InputError:
             raise
         except Exception as error:  # whatever the cause, the remedy is the same
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = formats.first_line(error)
             raise InputError(f"Cannot fetch {name} from OpenML ({reason}). {known.remedy}") from error
 
     return _load_or_parse(f"{name}-openml-{known.openml}", fetch)
@@ -131,7 +134,7 @@ def fetch_openml(number: int) -> tuple[np.ndarray, np.ndarray]:
         warnings.simplefilter("ignore")  # about retries and parsers
         inputs, labels = fetch(data_id=number, as_frame=False, return_X_y=True, parser="liac-arff")
     inputs = inputs.toarray() if hasattr(inputs, "toarray") else inputs
-    return np.asarray(inputs, np.float32), files.numbered(labels)
+    return np.asarray(inputs, np.float32), formats.as_classes(labels)
 
 
 # ---------------------------------------------------------------- known datasets
@@ -143,7 +146,7 @@ def digits() -> Dataset:
         from sklearn.datasets import load_digits
 
     inputs, labels = load_digits(return_X_y=True)
-    return Dataset("digits", **every_fifth(inputs.astype(np.float32) / 16, labels), source="scikit-learn")
+    return _dataset("digits", every_fifth(_parts((inputs.astype(np.float32) / 16, labels))), "scikit-learn")
 
 
 def shakespeare(context: int) -> Dataset:
@@ -156,52 +159,49 @@ def shakespeare(context: int) -> Dataset:
     return from_text(found[0], context)._replace(name="shakespeare")
 
 
-def every_fifth(inputs: np.ndarray, labels: np.ndarray) -> Parts:
-    test = np.arange(len(labels)) % 5 == 4
-    if len(labels) < 5:
-        raise InputError(f"{len(labels)} rows are too few to use every fifth for testing: give at least 5.")
-    return {
-        "inputs": inputs[~test],
-        "labels": labels[~test],
-        "test_inputs": inputs[test],
-        "test_labels": labels[test],
-    }
+def _parts(arrays: Iterable[np.ndarray]) -> Parts:
+    return dict(zip(PARTS, arrays, strict=False))
+
+
+def every_fifth(parts: Parts) -> Parts:
+    test = np.arange(len(parts["labels"])) % 5 == 4
+    if not test.any():
+        raise InputError(f"{len(test)} rows are too few to use every fifth for testing: give at least 5.")
+    return _split(parts, ~test, test)
 
 
 def split_at(parts: Parts, rows: int) -> Parts:
     """OpenML gives one table: the first rows are for training."""
-    if "test_inputs" in parts:
-        return parts
-    inputs, labels = parts["inputs"], parts["labels"]
-    return {
-        "inputs": inputs[:rows],
-        "labels": labels[:rows],
-        "test_inputs": inputs[rows:],
-        "test_labels": labels[rows:],
-    }
+    return parts if "test_inputs" in parts else _split(parts, slice(rows), slice(rows, None))
+
+
+def _split(parts: Parts, train: np.ndarray | slice, test: np.ndarray | slice) -> Parts:
+    return _parts(parts[name][rows] for rows in (train, test) for name in TABLE)
 
 
 def shuffled(parts: Parts) -> Parts:
     order = np.random.default_rng(0).permutation(len(parts["labels"]))
-    return {"inputs": parts["inputs"][order], "labels": parts["labels"][order]}
+    return {name: parts[name][order] for name in TABLE}
 
 
 def standardised(parts: Parts) -> Parts:
     """Every feature with mean 0 and deviation 1 over the training rows; constant ones are left at 0."""
     mean, deviation = parts["inputs"].mean(0), parts["inputs"].std(0)
     deviation[deviation == 0] = 1
-    scaled = {key: ((parts[key] - mean) / deviation).astype(np.float32) for key in ("inputs", "test_inputs")}
-    return parts | scaled
+    return parts | {name: ((parts[name] - mean) / deviation).astype(np.float32) for name in INPUTS}
 
 
-def _pixels(parts: Parts) -> Parts:
-    parts = split_at(parts, 60_000)
-    for key in ("inputs", "test_inputs"):
-        if np.prod(parts[key].shape[1:]) != 784:
-            raise InputError(
-                f"MNIST's images have 28 x 28 pixels; these have {' x '.join(map(str, parts[key].shape[1:]))}."
-            )
-    scaled = {key: parts[key].reshape(-1, 1, 28, 28).astype(np.float32) for key in ("inputs", "test_inputs")}
+def _images(name: str, parts: Parts, shape: tuple[int, ...]) -> Parts:
+    for key in INPUTS:
+        if np.prod(parts[key].shape[1:]) != np.prod(shape):
+            wanted, found = (" x ".join(map(str, sizes)) for sizes in (shape, parts[key].shape[1:]))
+            raise InputError(f"{name}'s images have {wanted} numbers; these have {found}.")
+    return parts | {key: parts[key].reshape(-1, *shape) for key in INPUTS}
+
+
+def _prepare_mnist(parts: Parts) -> Parts:
+    parts = _images("MNIST", split_at(parts, 60_000), (1, 28, 28))
+    scaled = {key: parts[key].astype(np.float32) for key in INPUTS}
     for image in scaled.values():
         image /= 255
         image -= 0.1307
@@ -209,13 +209,9 @@ def _pixels(parts: Parts) -> Parts:
     return parts | scaled
 
 
-def _colour_images(parts: Parts) -> Parts:
-    parts = split_at(parts, 50_000)
-    for key in ("inputs", "test_inputs"):
-        if np.prod(parts[key].shape[1:]) != 3072:
-            raise InputError("CIFAR-10's images have 3 x 32 x 32 numbers; these have others.")
-    images = {key: parts[key].reshape(-1, 3, 32, 32).astype(np.uint8, copy=False) for key in ("inputs", "test_inputs")}
-    return parts | images
+def _prepare_cifar10(parts: Parts) -> Parts:
+    parts = _images("CIFAR-10", split_at(parts, 50_000), (3, 32, 32))
+    return parts | {key: parts[key].astype(np.uint8, copy=False) for key in INPUTS}
 
 
 def _one_of(folder: Path, *names: str) -> list[Path]:
@@ -227,21 +223,18 @@ def _all_of(folder: Path, *names: str) -> list[Path]:
     return [path for paths in found for path in paths] if all(found) else []
 
 
-def _parse_mnist(paths: list[Path]) -> Parts:
-    keys = ("inputs", "labels", "test_inputs", "test_labels")
-    return dict(zip(keys, (files.read_idx(path) for path in paths), strict=True))
-
-
 def _parse_a9a(paths: list[Path]) -> Parts:
-    (inputs, labels), (test_inputs, test_labels) = (files.read_libsvm(path, 123) for path in paths)
-    return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
+    return _parts(chain.from_iterable(_checked(path, *formats.read_libsvm(path, 123)) for path in paths))
+
+
+def _checked(path: Path, inputs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return as_float32(inputs, path.name), formats.as_classes(labels)
 
 
 def _parse_covertype(paths: list[Path]) -> Parts:
     """The last column is the class."""
-    frame = read_text_frame(paths[0]).frame
-    inputs = files.checked_inputs(frame.iloc[:, :-1].to_numpy(np.float32), paths[0])
-    return _table(inputs, files.numbered(frame.iloc[:, -1].to_numpy()))
+    frame = read_text_frame(paths[0]).rows
+    return _parts(_checked(paths[0], frame.iloc[:, :-1].to_numpy(), frame.iloc[:, -1].to_numpy()))
 
 
 def _cifar10_files(folder: Path) -> list[Path]:
@@ -252,15 +245,9 @@ def _cifar10_files(folder: Path) -> list[Path]:
 
 def _parse_cifar10(paths: list[Path]) -> Parts:
     if len(paths) == 1:
-        (inputs, labels), (test_inputs, test_labels) = files.read_cifar10_jpeg(paths[0])
-    else:
-        *training, (test_inputs, test_labels) = (files.read_cifar10(path) for path in paths)
-        inputs, labels = (np.concatenate(column) for column in zip(*training, strict=True))
-    return {"inputs": inputs, "labels": labels, "test_inputs": test_inputs, "test_labels": test_labels}
-
-
-def _table(inputs: np.ndarray, labels: np.ndarray) -> Parts:
-    return {"inputs": inputs, "labels": labels}
+        return _parts(chain.from_iterable(formats.read_cifar10_jpeg(paths[0])))
+    *training, test = (formats.read_cifar10(path) for path in paths)
+    return _parts((*map(np.concatenate, zip(*training, strict=True)), *test))
 
 
 MNIST_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -269,8 +256,8 @@ CIFAR10_JPEG = "cifar10-jpeg.npz"
 KNOWN = {
     "mnist": Known(
         lambda folder: _all_of(folder, *MNIST_FILES),
-        _parse_mnist,
-        _pixels,
+        lambda paths: _parts(map(formats.read_idx, paths)),
+        _prepare_mnist,
         554,
         f"Put its four IDX files ({MNIST_FILES[0]}, ...; .gz or not) into $DNASA_DATA/mnist.",
     ),
@@ -283,7 +270,7 @@ KNOWN = {
     ),
     "miniboone": Known(
         lambda folder: _one_of(folder, "MiniBooNE_PID.txt"),
-        lambda paths: _table(*files.read_miniboone(paths[0])),
+        lambda paths: _parts(formats.read_miniboone(paths[0])),
         lambda parts: standardised(split_at(shuffled(parts), round(len(parts["labels"]) * 100_000 / 130_064))),
         41150,
         "Put the UCI file MiniBooNE_PID.txt (.gz or not) into $DNASA_DATA/miniboone.",
@@ -291,16 +278,14 @@ KNOWN = {
     "covertype": Known(
         lambda folder: _one_of(folder, "covertype.csv", "covertype-sample.csv", "covtype.data"),
         _parse_covertype,
-        lambda parts: standardised(
-            every_fifth(**shuffled(parts | {"labels": (parts["labels"] == 1).astype(np.int64)}))
-        ),
+        lambda parts: standardised(every_fifth(shuffled(parts | {"labels": (parts["labels"] == 1).astype(np.int64)}))),
         1596,
         "Put covertype.csv, covertype-sample.csv or covtype.data (.gz or not) into $DNASA_DATA/covertype.",
     ),
     "cifar10": Known(
         _cifar10_files,
         _parse_cifar10,
-        _colour_images,
+        _prepare_cifar10,
         40927,
         f"Put the files of its binary version ({CIFAR10_FILES[0]}, ..., {CIFAR10_FILES[-1]}) into $DNASA_DATA/cifar10.",
     ),

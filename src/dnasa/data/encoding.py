@@ -4,23 +4,20 @@ A column of numbers is one input; if values are missing, they become the mean, a
 is one input for each category (one-hot), all of them 0 for a category that the training rows do not have.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import InputError
+from dnasa.data.columns import MISSING, as_frame, as_words, numbers, place_of
+from dnasa.files import refusing_damage
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TASKS = ("classification", "regression", "multilabel")
-MISSING = ""  # the category of a missing text
-MISSING_WORDS = {  # those of pandas, and ?
-    *("", "?", "#N/A", "#N/A N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
-    *("-NaN", "-nan", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN"),
-}
 
 
 class Feature(NamedTuple):
@@ -96,13 +93,7 @@ class Encoding(NamedTuple):
         Args:
             rows: A frame or an array.
         """
-        if not self.features:
-            return self._checked_array(rows)
-        table = as_frame(rows)
-        out = np.empty((len(table), *self.shape), np.float32)
-        for j, column in enumerate(self._columns(table)):
-            out[:, j] = column
-        return out
+        return self._replace(mean=None, scale=None).transform(rows)
 
     def scaled(self, encoded: np.ndarray) -> np.ndarray:
         """The model's inputs, from encoded rows.
@@ -126,8 +117,8 @@ class Encoding(NamedTuple):
             return self.scaled(encoded if picked is None else encoded[picked])
         table = as_frame(rows)
         out = np.empty((len(table) if picked is None else len(picked), *self.shape), np.float32)
-        mean, scale = (np.zeros(1), np.ones(1)) if self.mean is None or self.scale is None else (self.mean, self.scale)
-        mean, scale = np.broadcast_to(mean, self.shape), np.broadcast_to(scale, self.shape)
+        scaling = (0.0, 1.0) if self.mean is None or self.scale is None else (self.mean, self.scale)
+        mean, scale = (np.broadcast_to(values, self.shape) for values in scaling)
         for j, column in enumerate(self._columns(table, picked)):
             out[:, j] = (column - mean[j]) / scale[j]
         return out
@@ -182,12 +173,12 @@ class Encoding(NamedTuple):
         missing = [name for name in wanted if name not in positions]
         if not missing:
             return [positions[name] for name in wanted]
-        nameless = numbered(names)
+        nameless = are_positions(names)
         if not nameless and not all(map(str.isdigit, wanted)):
             raise InputError(_missing_column(missing[0], [name for name in names if name not in wanted]))
         if len(names) == len(wanted):
             return list(range(len(wanted)))
-        if len(names) == len(wanted) + len(self.target) and numbered([*wanted, *self.target]):
+        if len(names) == len(wanted) + len(self.target) and are_positions([*wanted, *self.target]):
             return list(map(int, wanted))
         whose, order = ("These", f" in the order {', '.join(wanted[:3])}, ...") if nameless else ("The training", "")
         raise InputError(
@@ -251,56 +242,45 @@ class Encoding(NamedTuple):
         Args:
             d: What `to_json` returned.
         """
-        try:
+        with refusing_damage("The description of the model's inputs"):
             features = tuple(
-                Feature(str(f["name"]), str(f["kind"]), _number(f["fill"]), tuple(map(str, f["categories"])))
+                Feature(
+                    str(f["name"]),
+                    str(f["kind"]),
+                    None if f["fill"] is None else float(f["fill"]),
+                    tuple(map(str, f["categories"])),
+                )
                 for f in d["features"]
             )
+            shape, target = tuple(map(int, d["shape"])), tuple(map(str, d["target"]))
             arrays = {name: None if d[name] is None else np.asarray(d[name], np.float64) for name in ARRAYS}
-            made = cls(
-                str(d["task"]),
-                features,
-                tuple(map(int, d["shape"])),
-                tuple(map(str, d["target"])),
-                tuple(d["classes"]),
-                **arrays,
-                id_column=None if d.get("id_column") is None else str(d["id_column"]),
-            )
-            made._check()
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"The description of the model's inputs is damaged ({error}): train the model again."
-            ) from error
-        return made
+            id_column = None if d.get("id_column") is None else str(d["id_column"])
+            encoding = cls(str(d["task"]), features, shape, target, tuple(d["classes"]), **arrays, id_column=id_column)
+            if not encoding._is_consistent():
+                raise ValueError("its parts do not fit together")
+        return encoding
 
-    def _check(self) -> None:
-        names = len(self.inputs)
-        good = self.task in TASKS and all(f.kind in ("number", "text") for f in self.features)
-        good &= not self.features or self.shape == (names,)
-        good &= (
-            bool(self.classes) == (self.task == "classification")
+    def _is_consistent(self) -> bool:
+        arrays = [array for name in ARRAYS if (array := getattr(self, name)) is not None]
+        return (
+            self.task in TASKS
             and bool(self.target)
+            and bool(self.classes) == (self.task == "classification")
+            and all(isinstance(name, str | int | float) for name in self.classes)
+            and all(feature.kind in ("number", "text") for feature in self.features)
             and min(self.shape, default=1) > 0
+            and (not self.features or self.shape == (len(self.inputs),))
+            and (self.mean is None) == (self.scale is None)
+            and (self.target_mean is None) == (self.target_scale is None)
+            and all(array.shape in ((), self.shape) for array in (self.mean, self.scale) if array is not None)
+            and all(np.isfinite(array).all() for array in arrays)
         )
-        good &= all(isinstance(name, str | int | float) for name in self.classes)
-        for array, shape in ((self.mean, self.shape), (self.scale, self.shape)):
-            good &= array is None or array.shape in ((), shape)
-        good &= (self.mean is None) == (self.scale is None) and (self.target_mean is None) == (
-            self.target_scale is None
-        )
-        good &= all(getattr(self, name) is None or np.isfinite(getattr(self, name)).all() for name in ARRAYS)
-        if not good:
-            raise ValueError("its parts do not fit together")
 
 
 ARRAYS = ("mean", "scale", "target_mean", "target_scale")
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def numbered(names: Sequence[str]) -> bool:
+def are_positions(names: Sequence[str]) -> bool:
     """Whether columns are called 0, 1, 2, ... in any order, as those without names are."""
     return set(names) == {str(place) for place in range(len(names))}
 
@@ -313,56 +293,12 @@ def _missing_column(name: str, others: Sequence[str]) -> str:
     return f"There is no column '{name}', which the model was trained with: add it."
 
 
-def as_frame(rows: Any) -> "pd.DataFrame":
-    """A frame with its blank texts missing; an array of two axes as one with columns 0, 1, 2, ..., without a copy."""
-    import pandas as pd
-
-    if isinstance(rows, pd.DataFrame):
-        return changed(rows, without_blanks)
-    array = np.asarray(rows)
-    if array.ndim != 2:
-        raise InputError(f"Rows must be a table, an array of two axes; this one has shape {array.shape}.")
-    return pd.DataFrame(array, columns=[str(place) for place in range(array.shape[1])], copy=False)
-
-
-def changed(frame: "pd.DataFrame", change: Callable[["pd.Series"], "pd.Series"]) -> "pd.DataFrame":
-    """With some of its columns of text changed; numbers are not copied."""
-    for place, kind in enumerate(frame.dtypes):
-        if getattr(kind, "kind", "O") == "O" and (new := change(column := frame.iloc[:, place])) is not column:
-            frame = frame.copy(deep=False)
-            frame.isetitem(place, new)
-    return frame
-
-
-def without_blanks(column: "pd.Series") -> "pd.Series":
-    """Empty texts, and words such as NA, are missing values, from whatever file they come."""
-    words = column.unique()
-    blank = [word for word in words if isinstance(word, str) and word.strip() in MISSING_WORDS]
-    return column.mask(column.isin(blank)) if blank else column
-
-
-def typed(column: "pd.Series") -> "pd.Series":
-    """As it is read from a text file: numbers, or True and False, between blanks are numbers. Other text stays as it is."""
-    import pandas as pd
-
-    full = without_blanks(column)
-    known = full.dropna().unique()
-    if isinstance(column.dtype, pd.CategoricalDtype) or not len(known):
-        return full
-    if all(isinstance(word, bool | np.bool_) for word in known):
-        return full.astype("boolean")
-    if full is column and all(isinstance(word, str) for word in known):
-        return column
-    numeric = pd.to_numeric(pd.Series([str(word) for word in known]), errors="coerce").notna().all()
-    return pd.to_numeric(full) if numeric else full
-
-
 def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray]:
     values = numbers(feature.name, column, missing=True)
     gaps = np.isnan(values)
     if feature.fill is None:
         if gaps.any():
-            where = place(column, int(np.argmax(gaps)))
+            where = place_of(column, int(np.argmax(gaps)))
             raise InputError(
                 f"Column '{feature.name}' has a missing value ({where}), and the training rows had none: fill it or "
                 "drop the row."
@@ -371,54 +307,3 @@ def _number_inputs(feature: Feature, column: "pd.Series") -> Iterator[np.ndarray
     else:
         yield np.where(gaps, feature.fill, values)
         yield gaps
-
-
-def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray:
-    """A column of numbers in double precision; an error names the column, and a row that is not one."""
-    import pandas as pd
-
-    kind = getattr(column.dtype, "kind", "O")
-    if kind not in "fiub":
-        converted = pd.to_numeric(column, errors="coerce")
-        bad = converted.isna() & column.notna()
-        if bad.any():
-            row = int(np.argmax(bad.to_numpy()))
-            raise InputError(
-                f"Column '{name}' must hold numbers; {place(column, row)} has '{column.iloc[row]!s:.40}': correct it."
-            )
-        column = converted
-    own_type = isinstance(column.dtype, np.dtype)  # others of pandas have a value for what is missing
-    values = column.to_numpy() if own_type else column.to_numpy(dtype=np.float64, na_value=np.nan)
-    values = values.astype(np.float64, copy=False)
-    bad = ~(np.abs(values) < FLOAT32) if not missing else np.abs(values) >= FLOAT32
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise InputError(f"Column '{name}' has {unusable(values[row])} ({place(column, row)}): fill, scale or drop it.")
-    return values
-
-
-FLOAT32 = 3.4e38  # what a model can take in single precision
-
-
-def unusable(value: float) -> str:
-    if np.isnan(value):
-        return "a missing value"
-    return "an infinite value" if np.isinf(value) else f"the value {value:.2g}, too large for single precision"
-
-
-def place(column: "pd.Series", row: int) -> str:
-    """Where a value is for the user: the line of a text file, or the row."""
-    return f"{'line' if column.index.name == 'line' else 'row'} {column.index[row]}"
-
-
-def as_words(column: "pd.Series") -> np.ndarray:
-    """A column of categories as text, whole numbers without a decimal point; missing ones are empty."""
-    import pandas as pd
-
-    if getattr(column.dtype, "kind", "O") == "f":
-        whole = column.dropna().mod(1).eq(0).all()
-        column = column.astype("Int64") if whole else column
-    words = column.astype(object).where(column.notna(), MISSING)
-    return np.array(
-        [str(word) for word in words] if not isinstance(column.dtype, pd.StringDtype) else words, dtype=object
-    )

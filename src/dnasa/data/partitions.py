@@ -49,8 +49,7 @@ def by_label(labels: np.ndarray, nodes: int, seed: int = 0) -> Shards:
         nodes: The number of nodes.
         seed: The seed of the order within a class.
     """
-    _check_nodes(labels, nodes)
-    _check_classes(labels)
+    _check_nodes(labels, nodes, by_class=True)
     order = np.random.default_rng(seed).permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     return [np.sort(part) for part in np.array_split(order, nodes)]
@@ -67,8 +66,7 @@ def dirichlet(labels: np.ndarray, nodes: int, seed: int = 0, alpha: float = ALPH
         seed: The seed of the proportions and the rows.
         alpha: The parameter of the distribution: the smaller, the more the nodes differ.
     """
-    _check_nodes(labels, nodes)
-    _check_classes(labels)
+    _check_nodes(labels, nodes, by_class=True)
     if not (np.isfinite(alpha) and alpha > 0):
         raise InputError(f"Dirichlet's alpha must be a positive number, not {alpha}.")
     generator = np.random.default_rng(seed)
@@ -94,15 +92,12 @@ def _draw(labels: np.ndarray, nodes: int, alpha: float, generator: np.random.Gen
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _check_nodes(labels: np.ndarray, nodes: int) -> None:
+def _check_nodes(labels: np.ndarray, nodes: int, by_class: bool = False) -> None:
     if nodes < 1:
         raise InputError(f"A network needs at least one node, not {nodes}.")
     if nodes > len(labels):
         raise InputError(f"{len(labels)} rows cannot be shared among {nodes} nodes: use fewer nodes.")
-
-
-def _check_classes(labels: np.ndarray) -> None:
-    if labels.ndim > 1:
+    if by_class and labels.ndim > 1:
         raise InputError("These rows have no class to divide them by: use the partition iid or contiguous.")
 
 

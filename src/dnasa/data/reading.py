@@ -1,21 +1,18 @@
 """Tables in files: text with a detected separator and header, Excel, LIBSVM, parquet, .npz and .npy."""
 
 import csv
-import gzip
-import io
 import re
 import warnings
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import files, spreadsheets
-from dnasa.data.encoding import MISSING_WORDS
+from dnasa.data import formats, spreadsheets
+from dnasa.data.columns import MISSING_WORDS
+from dnasa.data.formats import kind, opened
 from dnasa.data.rows import Rows, of_arrays, of_frame, position
-from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,21 +35,13 @@ ARRAYS = {  # what an array of an .npz or the file of an .npy may be called
 LABELS = (*ARRAYS["labels"], *ARRAYS["test_labels"])
 
 
-def kind(path: Path) -> str:
-    """The end of the name, without .gz."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+class Table(NamedTuple):
+    """The columns of a file, and how it was read; LIBSVM has the labels apart."""
 
-
-def is_table(path: Path) -> bool:
-    """Whether a text file holds columns: as many values in every line, and in some column nothing but numbers."""
-    lines = sample(path)
-    if len(lines) > 1 and all(LIBSVM.fullmatch(line) for line in lines[:20]):
-        return True
-    separator = consistent_separator(lines)
-    if separator is None or len(lines) < 2:
-        return False
-    columns = zip(*(cells(line, separator) for line in lines[1:]), strict=True)
-    return any(all(map(is_number, column)) for column in columns)
+    rows: Any
+    understood: dict[str, str]
+    notes: tuple[str, ...] = ()
+    labels: np.ndarray | None = None
 
 
 def read(path: Path, target: Any, separator: str | None = None, header: bool | None = None) -> tuple[Rows, Rows | None]:
@@ -63,23 +52,29 @@ def read(path: Path, target: Any, separator: str | None = None, header: bool | N
         return read_npz(path)
     if kind(path) == ".npy":
         return read_npy(path, target), None
-    if kind(path) == ".parquet":
-        return of_frame(read_parquet(path), target, path.name, understood={"format": "parquet"}), None
-    refuse_other_formats(path)
-    if separator is None and (kind(path) in LIBSVM_NAMES or is_libsvm(path)):
-        return read_libsvm(path), None
-    table = read_text_frame(path, separator, header, target)
-    if table.frame.shape[1] < 2:
+    table = read_table(path, separator, header, target)
+    if table.labels is not None:
+        return of_arrays(table.rows, table.labels, path.name, understood=table.understood), None
+    if table.rows.shape[1] < 2 and "separator" in table.understood:
         raise InputError(
             f"{path.name} has one column: it needs the target and at least one column of inputs. If its separator was not "
             "found, give --separator."
         )
-    return of_frame(table.frame, target, path.name, understood=table.understood, notes=table.notes), None
+    return of_frame(table.rows, target, path.name, understood=table.understood, notes=table.notes), None
 
 
-def refuse_other_formats(path: Path) -> None:
+def read_table(
+    path: Path, separator: str | None, header: bool | None, target: Any = None, id_column: str | None = None
+) -> Table:
+    """Parquet, LIBSVM, a workbook, or text."""
     if kind(path) in OTHER_FORMATS:
         raise InputError(f"{path.name} is {OTHER_FORMATS[kind(path)]} first.")
+    if kind(path) == ".parquet":
+        return Table(read_parquet(path), {"format": "parquet"})
+    if separator is None and (kind(path) in LIBSVM_NAMES or is_libsvm(sample(path))):
+        rows, labels = formats.read_libsvm(path)
+        return Table(rows, {"format": "LIBSVM"}, labels=labels)
+    return read_text_frame(path, separator, header, target, id_column)
 
 
 # ---------------------------------------------------------------- text
@@ -87,22 +82,26 @@ def refuse_other_formats(path: Path) -> None:
 
 def sample(path: Path) -> list[str]:
     """The complete lines at the beginning of a file that have something in them."""
-    try:
-        with _open(path) as file:
-            raw = file.read(SAMPLE)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}.") from error
-    lines = raw.removeprefix(files.BOM).decode(errors="replace").splitlines()
+    with opened(path) as file:
+        raw = file.read(SAMPLE)
+    lines = raw.removeprefix(formats.BOM).decode(errors="replace").splitlines()
     return [line for line in (lines[:-1] if len(raw) == SAMPLE else lines) if line.strip()]
 
 
-def _open(path: Path) -> Any:
-    if kind(path) == ".xlsx":
-        return io.BytesIO(spreadsheets.read(path).text)
-    file = open(path, "rb")  # noqa: SIM115 (closed by the caller)
-    zipped = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    return gzip.open(file) if zipped else file
+def is_libsvm(lines: list[str]) -> bool:
+    return bool(lines) and all(LIBSVM.fullmatch(line) for line in lines[:20])
+
+
+def is_table(path: Path) -> bool:
+    """Whether a text file holds columns: as many values in every line, and in some column nothing but numbers."""
+    lines = sample(path)
+    if len(lines) > 1 and is_libsvm(lines):
+        return True
+    separator = consistent_separator(lines)
+    if separator is None or len(lines) < 2:
+        return False
+    columns = zip(*(cells(line, separator) for line in lines[1:]), strict=True)
+    return any(all(map(is_number, column)) for column in columns)
 
 
 def cells(line: str, separator: str) -> list[str]:
@@ -158,21 +157,13 @@ def is_number(text: str) -> bool:
     return True
 
 
-class TextTable(NamedTuple):
-    """A table in a text file, and how it was read."""
-
-    frame: "pd.DataFrame"
-    understood: dict[str, str]
-    notes: tuple[str, ...]
-
-
 def read_text_frame(
     path: Path,
     separator: str | None = None,
     header: bool | None = None,
     target: Any = None,
     id_column: str | None = None,
-) -> TextTable:
+) -> Table:
     """Values with a separator between them; the header is detected unless `header` says whether there is one.
 
     The `id_column` is read as text, so that 007 stays 007.
@@ -196,14 +187,14 @@ def read_text_frame(
         **({"format": f"Excel, sheet '{sheet.name}'"} if sheet else {"separator": SEPARATORS.get(sign, sign)}),
         "header": "yes" if header else "none: columns are 0, 1, 2, ...",
     }
-    return TextTable(frame, understood, (*notes, *(sheet.notes if sheet else ())))
+    return Table(frame, understood, (*notes, *(sheet.notes if sheet else ())))
 
 
 def _lines(path: Path, rows: int, header: bool) -> "pd.RangeIndex":
     """The line of each row, for messages; where some lines are empty, the rows count from 0."""
     import pandas as pd
 
-    with _open(path) as file:
+    with opened(path) as file:
         count, last = 0, b"\n"
         while part := file.read(1 << 20):
             count, last = count + part.count(b"\n"), part[-1:]
@@ -229,11 +220,10 @@ def _read_csv(path: Path, sign: str, header: bool, decimal: str, dtype: Any = No
     import pandas as pd
 
     try:
-        with _open(path) as file, warnings.catch_warnings():
-            zipped = isinstance(file, gzip.GzipFile)
+        with opened(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)
             return pd.read_csv(
-                file if kind(path) == ".xlsx" else path,
+                file,
                 sep=r"\s+" if sign == " " else sign,
                 header=0 if header else None,
                 decimal=decimal,
@@ -241,15 +231,14 @@ def _read_csv(path: Path, sign: str, header: bool, decimal: str, dtype: Any = No
                 keep_default_na=False,
                 na_values=list(MISSING_WORDS),
                 skipinitialspace=True,
-                compression="gzip" if zipped else None,
             )
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}.") from error
     except pd.errors.EmptyDataError as error:
         raise InputError(f"{path.name} is empty: give a file with rows.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(formats.not_utf8(path)) from error
+    except InputError:
+        raise
     except (ValueError, csv.Error) as error:
-        if isinstance(error, UnicodeDecodeError):
-            raise InputError(files.not_utf8(path)) from error
         raise InputError(f"{path.name} is not a table: {_reason(error)}.") from error
 
 
@@ -260,7 +249,7 @@ def _reason(error: Exception) -> str:
     unclosed = re.search(r"EOF inside string starting at row (\d+)", str(error))
     if unclosed:
         return f"a quote in line {int(unclosed[1]) + 1} is never closed; correct that line"
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return formats.first_line(error)
 
 
 def _without_surplus(frame: "pd.DataFrame") -> tuple["pd.DataFrame", tuple[str, ...]]:
@@ -289,22 +278,6 @@ def _check_frame(frame: "pd.DataFrame", path: Path, names: list[str]) -> None:
 # ---------------------------------------------------------------- other formats
 
 
-def is_libsvm(path: Path) -> bool:
-    lines = [] if kind(path) == ".xlsx" else sample(path)[:20]
-    return bool(lines) and all(LIBSVM.fullmatch(line) for line in lines)
-
-
-def read_libsvm(path: Path) -> Rows:
-    with needed_by("Reading LIBSVM files"):
-        from sklearn.datasets import load_svmlight_file
-
-    try:
-        inputs, labels = load_svmlight_file(io.BytesIO(files.read_bytes(path)), dtype=np.float32)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{path.name} is not LIBSVM text (label index:value ...): {_reason(error)}.") from error
-    return of_arrays(inputs.toarray(), labels, path.name, understood={"format": "LIBSVM"})
-
-
 def read_parquet(path: Path) -> "pd.DataFrame":
     import pandas as pd
 
@@ -313,7 +286,7 @@ def read_parquet(path: Path) -> "pd.DataFrame":
     except ImportError:
         raise InputError(f'Reading {path.name} needs pyarrow: `pip install "dnasa[parquet]"`.') from None
     except Exception as error:  # pyarrow raises many kinds for damaged files
-        raise InputError(f"{path.name} is not a parquet file: {_reason(error)}.") from error
+        raise InputError(f"{path.name} is not a parquet file: {formats.first_line(error)}.") from error
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index(drop=frame.index.name is None)
     return frame
@@ -321,7 +294,7 @@ def read_parquet(path: Path) -> "pd.DataFrame":
 
 def read_npz(path: Path) -> tuple[Rows, Rows | None]:
     """Arrays `inputs` and `labels`, and `test_inputs` and `test_labels` if they are there; or X and y, x_train, ..."""
-    arrays = files.read_arrays(path, ARRAYS)
+    arrays = formats.read_arrays(path, ARRAYS)
     train = of_arrays(arrays["inputs"], arrays["labels"], path.name, understood={"format": "npz"})
     test = of_arrays(arrays["test_inputs"], arrays["test_labels"], path.name) if "test_inputs" in arrays else None
     return train, test
@@ -329,24 +302,15 @@ def read_npz(path: Path) -> tuple[Rows, Rows | None]:
 
 def read_npy(path: Path, target: Any) -> Rows:
     """Inputs; the labels are in another .npy, `target`, or next to it in labels.npy or y.npy, or they are a column."""
-    inputs, understood = load_array(path), {"format": "npy"}
+    inputs, understood = formats.read_array(path), {"format": "npy"}
     given = str(target).endswith(".npy")
     beside = [path.parent / name for name in ([target] if given else [f"{name}.npy" for name in ARRAYS["labels"]])]
     labels = next((file for file in ([Path(target), *beside] if given else beside) if file.is_file()), None)
     if given and labels is None:
         raise InputError(f"There is no file {target}, neither here nor in {path.parent}.")
     if labels is not None and (given or target is None):
-        return of_arrays(inputs, load_array(labels), path.name, understood=understood | {"labels": labels.name})
+        return of_arrays(inputs, formats.read_array(labels), path.name, understood=understood | {"labels": labels.name})
     if inputs.ndim != 2:
         raise InputError(f"{path.name} needs its labels: give --target with the .npy file that has them.")
     frame = of_arrays(inputs, np.zeros(len(inputs)), path.name).inputs
     return of_frame(frame, target, path.name, understood=understood)
-
-
-def load_array(path: Path) -> np.ndarray:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except Exception as error:  # NumPy raises many kinds for damaged files
-        raise InputError(f"Cannot read {path}: it is not a plain array. Write it with np.save.") from error

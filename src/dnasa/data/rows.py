@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data.encoding import as_frame, changed, typed
+from dnasa.data.columns import as_float32, as_frame, changed, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,14 +49,14 @@ class Chosen(NamedTuple):
         if not rows.features:
             raise InputError(f"{what} is no table: leave out --columns, --drop-columns and --id-column.")
         every, ids = list(rows.inputs.columns), [] if self.id_column is None else [self.id_column]
-        places = {word: position(every, word) for word in (*listed(every, self.drop), *ids)}
+        places = {word: position(every, word) for word in (*split_names(every, self.drop), *ids)}
         absent = tuple(word for word, place in places.items() if place is None)
         for word in () if partly else absent:
             raise InputError(_no_column(every, word, what))
         dropped = {every[place] for place in places.values() if place is not None}
         for name in dropped & set(rows.targets):
             raise InputError(f"'{name}' is the target of {what}: leave it out of --drop-columns and --id-column.")
-        used = {_name(every, one, what) for one in listed(every, self.columns)} or set(rows.features)
+        used = {_name(every, one, what) for one in split_names(every, self.columns)} or set(rows.features)
         features = tuple(name for name in rows.features if name in used - dropped)
         if not features:
             raise InputError(f"No column of {what} is left as an input: choose other --columns or --drop-columns.")
@@ -89,15 +89,7 @@ def of_arrays(inputs: Any, labels: Any, what: str = "the arrays", **more: Any) -
     if array.ndim == 2:
         frame = as_frame(array)
         return Rows(frame, targets, tuple(frame.columns), **more)
-    if array.dtype != np.uint8:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32, copy=False)
-        if not np.isfinite(array).all():
-            bad = int(np.argmax(~np.isfinite(array.reshape(len(array), -1)).all(1)))
-            raise InputError(
-                f"Row {bad} of the inputs has a missing, infinite or enormous value: fill, scale or drop it."
-            )
-    return Rows(array, targets, **more)
+    return Rows(array if array.dtype == np.uint8 else as_float32(array, "the inputs"), targets, **more)
 
 
 def target_frame(labels: Any) -> "pd.DataFrame":
@@ -117,10 +109,10 @@ def target_names(frame: "pd.DataFrame", target: Any, what: str) -> list[str]:
     columns = list(frame.columns)
     if target is None:
         raise InputError(f"{what} needs its target: give --target with one of its columns, {_some(columns)}.")
-    return [_name(columns, one, what) for one in listed(columns, target)]
+    return [_name(columns, one, what) for one in split_names(columns, target)]
 
 
-def listed(columns: list[str], given: Any) -> list[str]:
+def split_names(columns: list[str], given: Any) -> list[str]:
     """One word, several in a list, or several with commas between them."""
     if isinstance(given, str) and given not in columns and "," in given:
         return [part.strip() for part in given.split(",")]

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import agreement, own, reading
+from dnasa.data import agreement, loading, reading
 from dnasa.data.dataset import Dataset, Site
-from dnasa.data.own import Split
+from dnasa.data.formats import kind
+from dnasa.data.loading import Split
 from dnasa.data.rows import Chosen
 from dnasa.data.summaries import Summary, make_encoding
 
@@ -63,16 +64,19 @@ def from_shards(
     """
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
-    splits, chosen = [], Chosen(columns, drop_columns, id_column)
-    tests = None if common is None else own.read(common, own.test_target(common, target), separator, header)[0]
+    chosen = Chosen(columns, drop_columns, id_column)
+    tests = None if common is None else loading.read(common, loading.test_target(common, target), separator, header)[0]
+    splits, own_summaries = [], []
     for path in paths:
         with naming(path):
-            rows, own_test = own.read(path, target, separator, header)
+            rows, own_test = loading.read(path, target, separator, header)
             rows = chosen.of(rows, path.name, partly=True)
             splits.append(Split(rows, own_test if tests is None else tests, f" of {path.name}"))
-    own_summaries = [_summary(path, split, task) for path, split in zip(paths, splits, strict=True)]
+            site = path.name if path.is_dir() else path.name.partition(".")[0]
+            own_summaries.append(splits[-1].summary(task)._replace(site=site))
     summaries = agreement.aligned(exchanged(own_summaries, allgather_text))
-    encoding = make_encoding(summaries, task, standardise)._replace(id_column=id_column)
+    total = reduce(Summary.merged, summaries)
+    encoding = make_encoding(total, task, standardise)._replace(id_column=id_column)
     of_nodes = _by_node(summaries, local_nodes, nodes)
     pieces = [split.training(encoding) for split in splits]
     tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
@@ -89,16 +93,11 @@ def from_shards(
         encoding=encoding,
         notes=tuple(dict.fromkeys(note for split in splits for note in split.rows.notes)),
         test_counts=() if common else tuple(summary.tests for summary in of_nodes),
-        class_counts=reduce(Summary.merged, summaries).targets[0].counts,
+        class_counts=total.targets[0].counts,
         warnings=tuple(agreement.warnings(summaries)),
         sites=tuple(Site(summary.site, summary.rows) for summary in of_nodes),
     )
     return data, _shards([len(labels) for _, labels in pieces], local_nodes, nodes)
-
-
-def _summary(path: Path, split: Split, task: str | None) -> Summary:
-    with naming(path):
-        return split.summary(task)._replace(site=path.name if path.is_dir() else path.name.partition(".")[0])
 
 
 def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
@@ -165,7 +164,7 @@ def _sites(folder: Path, entries: list[Path], nodes: int) -> list[Path]:
 
 
 def _is_data(path: Path) -> bool:
-    return not path.name.startswith((".", "~$")) and (path.is_dir() or reading.kind(path) in reading.KINDS)
+    return not path.name.startswith((".", "~$")) and (path.is_dir() or kind(path) in reading.KINDS)
 
 
 def _is_test(path: Path) -> bool:

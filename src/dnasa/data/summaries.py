@@ -6,14 +6,23 @@ A node summarises its own rows, and summaries are merged: means and sums of squa
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import InputError, choose
-from dnasa.data.categories import check_categories, check_text, leave_out, nearly_all_different
-from dnasa.data.encoding import MISSING, TASKS, Encoding, Feature, as_words, numbers, place
+from dnasa.data.columns import (
+    MISSING,
+    as_words,
+    check_categories,
+    check_text,
+    kind_of,
+    leave_out,
+    nearly_all_different,
+    numbers,
+    place_of,
+)
+from dnasa.data.encoding import TASKS, Encoding, Feature
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,16 +166,6 @@ def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
     )
 
 
-def kind_of(name: str, column: "pd.Series") -> str:
-    """Numbers, or text; dates and the like are refused."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "fiub":
-        return "number"
-    if kind in "Mmc":
-        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers, or {leave_out(name)}.")
-    return "text" if column.notna().any() else "number"
-
-
 def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Series") -> Column:
     kind, gaps = kind_of(name, column), bool(column.isna().any() or tested.isna().any())
     if kind == "number":
@@ -181,7 +180,7 @@ def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Serie
 def _check_labels(name: str, *columns: "pd.Series") -> None:
     for column in columns:
         if column.isna().any():
-            first = place(column, int(np.argmax(column.isna().to_numpy())))
+            first = place_of(column, int(np.argmax(column.isna().to_numpy())))
             raise InputError(
                 f"Column '{name}' has rows without a label (the first is {first}): fill them or drop them. A line with too "
                 "few values has none at its end."
@@ -229,9 +228,8 @@ def _plain(value: float, boolean: bool) -> Any:
 # ---------------------------------------------------------------- the encoding
 
 
-def make_encoding(summaries: Sequence[Summary], task: str | None = None, standardise: bool = True) -> Encoding:
-    """What all nodes agree on, from the summaries of all of them in their order."""
-    total = reduce(Summary.merged, summaries)
+def make_encoding(total: Summary, task: str | None = None, standardise: bool = True) -> Encoding:
+    """What all nodes agree on, from the summary of all training rows."""
     task = _task(total.targets, task)
     features = tuple(_feature(column) for column in total.columns)
     shape = (sum(len(feature.inputs) for feature in features),) if features else total.shape

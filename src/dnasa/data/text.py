@@ -6,7 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dnasa.core import InputError
-from dnasa.data import files
+from dnasa.data import formats
 from dnasa.data.dataset import Dataset
 
 CONTEXT = 256
@@ -25,7 +25,7 @@ def from_text(path: str | Path, context: int = CONTEXT) -> Dataset:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
-    codes = np.frombuffer(files.read_text(path).encode("utf-32-le"), np.uint32)
+    codes = np.frombuffer(formats.read_text(path).encode("utf-32-le"), np.uint32)
     characters, tokens = np.unique(codes, return_inverse=True)
     train, test = np.split(tokens.astype(np.int64), [len(tokens) * 9 // 10])
     if len(test) <= context:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
-from dnasa.data import files, images, reading
+from dnasa.data import formats, images, reading
 from dnasa.data.encoding import Encoding
 from dnasa.data.rows import position
 
@@ -35,28 +35,21 @@ def _names(rows: Any, id_column: str | None) -> list[str]:
 
 
 def _rows(path: Path, encoding: Encoding, separator: str | None, header: bool | None) -> Any:
-    kind = reading.kind(path)
+    kind = formats.kind(path)
     if kind == ".npz":
-        return files.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
+        return formats.read_arrays(path, {"inputs": reading.ARRAYS["inputs"]})["inputs"]
     if kind == ".npy":
-        return reading.load_array(path)
-    if kind == ".parquet":
-        return reading.read_parquet(path)
+        return formats.read_array(path)
     if kind in images.KINDS:
         raise InputError(f"{path.name} is one image: give the folder that it is in.")
-    reading.refuse_other_formats(path)
     if not encoding.features:
         raise InputError(f"The model takes rows of shape {encoding.shape}: give an .npz or .npy file, not {path.name}.")
-    if separator is None and (kind in reading.LIBSVM_NAMES or reading.is_libsvm(path)):
-        return _libsvm(path, len(encoding.features))
     names = ",".join(feature.name for feature in encoding.features)
-    return reading.read_text_frame(path, separator, header, names, encoding.id_column).frame
-
-
-def _libsvm(path: Path, width: int) -> np.ndarray:
-    """Columns at the end that have no value in any row are not in the file."""
-    rows = reading.read_libsvm(path).inputs.to_numpy()
-    return np.pad(rows, ((0, 0), (0, max(0, width - rows.shape[1]))))
+    table = reading.read_table(path, separator, header, names, encoding.id_column)
+    if table.labels is None:
+        return table.rows
+    missing = max(0, len(encoding.features) - table.rows.shape[1])  # columns at the end without a value in any row
+    return np.pad(table.rows, ((0, 0), (0, missing)))
 
 
 def _images(folder: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str]]:

@@ -11,16 +11,15 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from dnasa.arrays import compiled, like, norm, norms_safe, stack
+from dnasa.arrays import compiled, contiguous, copied, dtype_name, like, norm, norms_safe, on_gpu, overlap, stack
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
-from dnasa.cuda_graphs import CudaGraphs
-from dnasa.engine.steppers import Immediate
-from dnasa.rules.forms import Form, ScaledAverage, TrackedAverage, form_of
+from dnasa.cuda import CudaGraphs, triton_works
+from dnasa.engine.steppers import Immediate, next_state
+from dnasa.rules.forms import NORMALISED, SCALED, Form, TrackedAverage, form_of
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
 MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
 SMALL = 1 << 22  # numbers in an array up to which launching kernels takes a GPU longer than running them
-SCALED = 2  # kind of a step in `kernels.c`; 0 and 1 are D-NASA's family, plain and normalised
 CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core next to the arrays themselves
 
 
@@ -34,7 +33,7 @@ def supports(rule: Rule, network: Network, state: State) -> bool:
 
 
 class Backend(Protocol):
-    """Steps the arrays that it was created with: `held` is what the form unpacks (x, u, z and v), in one array."""
+    """Steps the arrays that it was created with: `held` is what the form unpacks, in one array. Three of the four are mixed."""
 
     norms_safe: bool  # whether the next step can divide by |z|, if it has to
 
@@ -44,14 +43,14 @@ class Backend(Protocol):
 
 
 def _backend(form: Form, network: Network, x: Array) -> type[Backend] | None:
-    on_cpu, dense = not getattr(x, "is_cuda", False), isinstance(network.fixed_weights, np.ndarray)
-    if on_cpu and compiled is not None and str(x.dtype).removeprefix("torch.") in ("float32", "float64"):
+    dense = isinstance(network.fixed_weights, np.ndarray)
+    if not on_gpu(x) and compiled is not None and dtype_name(x) in ("float32", "float64"):
         return CompiledBackend
-    if isinstance(form, ScaledAverage) or isinstance(x, np.ndarray) or x.dtype.itemsize != 4 or not dense:
+    if isinstance(x, np.ndarray) or x.dtype.itemsize != 4 or not dense:
         return None
-    if on_cpu:
-        return TorchBackend
-    return TritonBackend if network.nodes <= MAX_GPU_NODES else None
+    if not on_gpu(x):
+        return TorchBackend if isinstance(form, TrackedAverage) else None
+    return TritonBackend if network.nodes <= MAX_GPU_NODES and triton_works() else None
 
 
 class Fused(Immediate):
@@ -86,10 +85,7 @@ class Fused(Immediate):
 
     def _fallback(self, g: Array, t: int) -> None:
         """The rule itself, where some |z| is 0 or so small or large that its square may have underflowed or overflowed."""
-        state = self.state
-        early = self.rule.early_messages(state, t)
-        messages, state = self.rule.send(state, (g,), t)
-        state = self.rule.receive(state, self.network.multiply((*early, *messages), t))
+        state = next_state(self.rule, self.state, (g,), t, lambda messages, _: self.network.multiply(messages, t))
         self.held[...] = stack(self.form.unpack(state))
         self.backend.measure()
 
@@ -114,12 +110,7 @@ def as_owned_contiguous(g: Array, x: Array, held: Array) -> Array:
                 "return an array of the same shape."
             )
         g = like(g, x)
-    if isinstance(g, np.ndarray):
-        return g.copy() if np.may_share_memory(g, held) else np.ascontiguousarray(g)
-    if g.requires_grad:
-        g = g.detach()
-    is_view = 0 <= g.data_ptr() - held.data_ptr() < held.nbytes
-    return (g.clone() if is_view else g).contiguous()
+    return contiguous(copied(g) if overlap(g, held) else g)
 
 
 # ---------------------------------------------------------------- backends
@@ -156,7 +147,7 @@ class CompiledBackend:
             nodes,
             dim,
             width,
-            SCALED if isinstance(form, ScaledAverage) else int(form.normalised),
+            form.kind,
             itemsize == 8,
         )
         self.measure()
@@ -224,26 +215,29 @@ class TritonBackend:
 
     norms_safe = True  # |z| is computed in float64, and 0 is handled in the kernel
 
-    def __init__(self, held: Array, weights: Any, form: TrackedAverage):
+    def __init__(self, held: Array, weights: Any, form: Form):
         import torch
         import triton
 
         _, *self.runs, self.nodes, self.dim = held.shape
-        self.held, self.normalised = held, form.normalised
+        self.held, self.kind = held, form.kind
         self.count, self.rows = held[0].numel() // (self.nodes * self.dim), triton.next_power_of_2(self.nodes)
         self.columns = max(32, min(256, GPU_TILE // self.rows))
         self.blocks = triton.cdiv(self.dim, self.columns)
         self.partial = torch.empty(self.count, self.blocks, self.nodes, device=held.device, dtype=torch.float64)
         self.squares = torch.empty(self.count, self.nodes, device=held.device, dtype=torch.float64)
-        self.weights = torch.as_tensor(weights, dtype=torch.float32, device=held.device)
+        self.weights = torch.zeros(self.rows, self.rows, device=held.device)
+        self.weights[: self.nodes, : self.nodes] = torch.as_tensor(weights)
         self.graphs = CudaGraphs(self._launch) if held[0].numel() <= SMALL else None
         self.measure()
 
     def measure(self) -> None:
-        self.squares.copy_(self.held[2].double().square().sum(-1).view_as(self.squares))
+        if self.kind == NORMALISED:
+            self.squares.copy_(self.held[2].double().square().sum(-1).view_as(self.squares))
 
-    def step(self, g: Array, eta: Any, alpha: Any) -> None:
-        inputs = (g, self._per_run(eta), self._per_run(alpha))
+    def step(self, g: Array, eta: Any, alpha: Any, beta: Any = 1.0) -> None:
+        # 1 - beta is rounded to 32 bits, rather than beta: it may be small
+        inputs = (g, self._numbers(eta, self.nodes), self._numbers(alpha), self._numbers(1 - beta))
         if self.graphs is None:
             return self._launch(*inputs)
         if not self.graphs.captured:
@@ -256,78 +250,83 @@ class TritonBackend:
         self.held.copy_(held)
         self.squares.copy_(squares)
 
-    def _per_run(self, value: Any) -> Array:
-        """A schedule's value as one float32 number for each run."""
+    def _numbers(self, value: Any, rows: int = 1) -> Array:
+        """A value of this step as `rows` float32 numbers for each run."""
         import torch
 
+        shape = (*self.runs, rows, 1)
+        if isinstance(value, float):  # unlike a copy, this does not wait for the GPU
+            return torch.full(shape, value, dtype=torch.float32, device=self.held.device)
         value = torch.as_tensor(value, dtype=torch.float32, device=self.held.device)
-        return value.expand(*self.runs, 1, 1).contiguous()
+        return value.expand(shape).contiguous()
 
-    def _launch(self, g: Array, etas: Array, alphas: Array) -> None:
+    def _launch(self, *inputs: Array) -> None:
         import torch
 
-        arrays = (*self.held, g, self.weights, etas, alphas, self.squares, self.partial)
-        sizes = (self.dim, self.nodes, self.normalised, self.rows, self.columns)
+        sizes = (self.dim, self.nodes, self.kind == NORMALISED, self.kind == SCALED, self.rows, self.columns)
+        arrays = (*self.held, *inputs, self.weights, self.squares, self.partial)
         triton_step()[(self.blocks, self.count)](*arrays, *sizes, num_warps=1)
-        torch.sum(self.partial, 1, out=self.squares)
+        if self.kind == NORMALISED:
+            torch.sum(self.partial, 1, out=self.squares)
 
 
 @cache
 def triton_step() -> Any:
     """The kernel, defined on first use: Triton is only installed where CUDA is.
 
-    One warp per program: then each thread has all nodes of its columns, and mixing them needs no shared memory.
+    `x`, `a` and `b` are mixed and `own` is not: x, u, z and v of D-NASA's family, and x, y, m and z of AdaNASA. One warp per
+    program: then each thread has all nodes of its columns, and mixing them needs no shared memory.
     """
     import triton
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator]
     def step(  # type: ignore[no-untyped-def]
-        x_ptr,
-        u_ptr,
-        z_ptr,
-        v_ptr,
-        g_ptr,
-        w_ptr,
-        eta_ptr,
-        alpha_ptr,
-        squares_ptr,
-        partial_ptr,
-        dim,
-        nodes,
-        NORMALISED: tl.constexpr,
-        R: tl.constexpr,
-        C: tl.constexpr,
-    ):
+        x_ptr, a_ptr, b_ptr, own_ptr, g_ptr, eta_ptr, alpha_ptr, rest_ptr, w_ptr, squares_ptr, partial_ptr, dim, nodes,
+        NORMALISED: tl.constexpr, SCALED: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    ):  # fmt: skip
         block, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
         rows, columns = tl.arange(0, R), block.to(tl.int64) * C + tl.arange(0, C)
         at = run * nodes * dim + rows[:, None].to(tl.int64) * dim + columns[None, :]
         inside = (rows[:, None] < nodes) & (columns[None, :] < dim)
-        x, u = tl.load(x_ptr + at, inside, 0.0), tl.load(u_ptr + at, inside, 0.0)
-        z, v = tl.load(z_ptr + at, inside, 0.0), tl.load(v_ptr + at, inside, 0.0)
+        x, a = tl.load(x_ptr + at, inside, 0.0), tl.load(a_ptr + at, inside, 0.0)
+        b, own = tl.load(b_ptr + at, inside, 0.0), tl.load(own_ptr + at, inside, 0.0)
         g = tl.load(g_ptr + at, inside, 0.0)
-        eta, alpha = tl.load(eta_ptr + run), tl.load(alpha_ptr + run)
-        if NORMALISED:  # z/|z| is 0 where z is 0
-            squares = tl.load(squares_ptr + run * nodes + rows, rows < nodes, 1.0)
-            scale = eta / tl.sqrt(tl.where(squares == 0, 1.0, squares))
+        eta, alpha = tl.load(eta_ptr + run * nodes + rows, rows < nodes, 0.0), tl.load(alpha_ptr + run)
+        if SCALED:
+            rest = tl.load(rest_ptr + run)  # 1 - beta
+            average = (1 - alpha) * own + alpha * g
+            a = a + average - own
+            b = (1 - rest) * b + rest * (g * g)
+            root = tl.sqrt(b)
+            size = tl.where(tl.abs(a) > root, tl.abs(a), root)
+            x = x - eta[:, None] * (a / tl.where(size == 0, 1.0, size))
+            tl.store(own_ptr + at, average, inside)
         else:
-            scale = eta + 0.0 * rows.to(tl.float64)
-        x = x - (scale[:, None] * z.to(tl.float64)).to(tl.float32)
-        u = u + g - v
-        z = (1 - alpha) * z + alpha * u
-        tl.store(v_ptr + at, g, inside)
-        mixed_x, mixed_u, mixed_z = tl.zeros_like(x), tl.zeros_like(u), tl.zeros_like(z)
+            if NORMALISED:  # z/|z| is 0 where z is 0
+                squares = tl.load(squares_ptr + run * nodes + rows, rows < nodes, 1.0)
+                scale = eta / tl.sqrt(tl.where(squares == 0, 1.0, squares))
+            else:
+                scale = eta + 0.0 * rows.to(tl.float64)
+            x = x - (scale[:, None] * b.to(tl.float64)).to(tl.float32)
+            a = a + g - own
+            b = (1 - alpha) * b + alpha * a
+            tl.store(own_ptr + at, g, inside)
+        mixed_x, mixed_a, mixed_b = tl.zeros_like(x), tl.zeros_like(a), tl.zeros_like(b)
         for j in tl.static_range(R):
-            weight = tl.load(w_ptr + rows * nodes + j, (rows < nodes) & (j < nodes), 0.0)[:, None]
+            weight = tl.load(w_ptr + rows * R + j)[:, None]
             sender = rows[:, None] == j
             mixed_x += weight * tl.sum(tl.where(sender, x, 0.0), 0)[None, :]
-            mixed_u += weight * tl.sum(tl.where(sender, u, 0.0), 0)[None, :]
-            mixed_z += weight * tl.sum(tl.where(sender, z, 0.0), 0)[None, :]
+            mixed_a += weight * tl.sum(tl.where(sender, a, 0.0), 0)[None, :]
+            mixed_b += weight * tl.sum(tl.where(sender, b, 0.0), 0)[None, :]
+        if SCALED:
+            mixed_b = tl.where(mixed_b < 0, 0.0, mixed_b)  # as the rule: NaN stays
         tl.store(x_ptr + at, mixed_x, inside)
-        tl.store(u_ptr + at, mixed_u, inside)
-        tl.store(z_ptr + at, mixed_z, inside)
-        wide = mixed_z.to(tl.float64)
-        sums = tl.sum(wide * wide, 1)
-        tl.store(partial_ptr + (run * tl.num_programs(0) + block) * nodes + rows, sums, rows < nodes)
+        tl.store(a_ptr + at, mixed_a, inside)
+        tl.store(b_ptr + at, mixed_b, inside)
+        if NORMALISED:
+            wide = mixed_b.to(tl.float64)
+            sums = tl.sum(wide * wide, 1)
+            tl.store(partial_ptr + (run * tl.num_programs(0) + block) * nodes + rows, sums, rows < nodes)
 
     return step

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, named
+from dnasa.core import Array, InputError, Network, ProcessLost, Rule, RunError, Schedule, Sent, Snapshot, nodes_text
 from dnasa.engine.options import Options
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.side_by_side import make_stepper
@@ -232,7 +232,7 @@ class Run:
         except (InputError, RunError):
             raise
         except Exception as error:
-            error.add_note(f"In the gradient of {named(nodes)} at step {t}.")
+            error.add_note(f"In the gradient of {nodes_text(nodes)} at step {t}.")
             raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)

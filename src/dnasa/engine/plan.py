@@ -14,7 +14,7 @@ from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, 
 from dnasa.engine.options import Options
 from dnasa.prox import checked
 from dnasa.rules import registry
-from dnasa.rules.registry import RULES, Group, Variant
+from dnasa.rules.registry import RULES, Variant, VariantGroup
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     topology: Any
     network: Network
-    groups: list[Group]
+    groups: list[VariantGroup]
     x: list[Array]  # where each group starts, (variants, seeds, k, d)
     seeds: list[int]
     steps: int
@@ -46,11 +46,11 @@ def make_plan(
     start: Array | None,
     options: Options,
 ) -> Plan:
-    from dnasa.topology import Changing, Topology, check_weights, make
+    from dnasa.topology import Topology, check_weights, make
 
     if isinstance(topology, str) and problem.nodes is not None:
         topology = make(topology, problem.nodes)
-    if not isinstance(topology, (Topology, Changing)):
+    if not isinstance(topology, Topology):
         raise InputError(
             f"The topology must be one of dnasa.topology, such as topology.ring(8), topology.from_networkx(graph) or "
             f"topology.from_matrix(W), not {type(topology).__name__}."

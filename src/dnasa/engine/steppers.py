@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from dnasa.arrays import copied
 from dnasa.channels.exchange import exchange, row_bytes
-from dnasa.core import Array, ChannelMemory, Gradients, InputError, Messages, Network, Rule, Snapshot, State, leaves
+from dnasa.core import Array, Gradients, InputError, Messages, Network, Rule, Snapshot, State, leaves
 from dnasa.runs.timing import Timeline, now
 
 
@@ -81,31 +81,40 @@ class Sequential(Immediate):
 
     def step(self, gradients: Gradients, t: int) -> None:
         """Nothing changes until the whole step has succeeded: a lost process leaves the state as it was."""
-        rule, state, memory = self.rule, self.state, dict(self.memory)
-        early = rule.early_messages(state, t)
-        messages, state = sending(rule.send, state, tuple(map(copied, gradients)), t)
-        state = self._exchange(state, (*early, *messages), rule.receive, memory, 0, t)
-        for number, (send, receive) in enumerate(rule.then, start=1):
-            messages, state = sending(send, state, t)
-            state = self._exchange(state, messages, receive, memory, number, t)
+        memory = dict(self.memory)
+
+        def mix(messages: Messages, number: int) -> Messages:
+            check_messages(messages, self.state.x)
+            began = now()
+            mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t)
+            self.timeline.exchanged(began, t)
+            if messages:
+                self.sent.add(self.network, row_bytes(self.network, messages), t)
+            return mixed
+
+        state = next_state(self.rule, self.state, tuple(map(copied, gradients)), t, mix)
         self.state, self.memory = check_next(state, self.state), memory
 
-    def _exchange(
-        self,
-        state: State,
-        messages: Messages,
-        receive: Callable[..., State],
-        memory: ChannelMemory,
-        number: int,
-        t: int,
-    ) -> State:
-        check_messages(messages, self.state.x)
-        began = now()
-        mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t)
-        self.timeline.exchanged(began, t)
-        if messages:
-            self.sent.add(self.network, row_bytes(self.network, messages), t)
-        return receiving(receive, state, mixed, "early and send" if number == 0 else f"then[{number - 1}].send")
+
+def next_state(
+    rule: Rule, state: State, gradients: Gradients, t: int, mix: Callable[[Messages, int], Messages]
+) -> State:
+    """The state after step t, the definition that every fast path is tested against.
+
+    Args:
+        rule: The rule.
+        state: The state before the step.
+        gradients: The gradients at the rule's points.
+        t: The step.
+        mix: `mix(messages, number)` gives the messages of exchange `number` as they arrive: multiplied by W.
+    """
+    early = rule.early_messages(state, t)
+    messages, state = sending(rule.send, state, gradients, t)
+    state = receiving(rule.receive, state, mix((*early, *messages), 0))
+    for number, (send, receive) in enumerate(rule.then, start=1):
+        messages, state = sending(send, state, t)
+        state = receiving(receive, state, mix(messages, number), f"then[{number - 1}].send")
+    return state
 
 
 # ---------------------------------------------------------------- checks of rules
@@ -157,14 +166,12 @@ def check_messages(messages: Messages, x: Array) -> None:
 
 
 def receiving(receive: Callable[..., State], state: State, mixed: Messages, senders: str = "early and send") -> State:
-    """The next state; a `receive` that takes another number of messages than were sent is reported as such."""
+    """The next state. A `receive` that expects more or fewer messages raises one of these errors."""
     try:
         after = receive(state, mixed)
-    except ValueError as error:
-        if "unpack" not in str(error):
-            raise
+    except (ValueError, IndexError) as error:
         raise InputError(
-            f"This rule's receive takes another number of messages than the {len(mixed)} that {senders} gave: {error}."
+            f"This rule's receive fails on the {len(mixed)} messages that {senders} gave: {error}."
         ) from error
     if not isinstance(after, type(state)):
         raise InputError(f"A rule's receive must return its {type(state).__name__}, not {type(after).__name__}.")

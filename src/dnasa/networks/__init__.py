@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from dnasa.channels import Codec
-    from dnasa.topology import Changing, Topology
+    from dnasa.topology import Topology
 
 __all__ = ["ENGINES", "can_survive", "connect", "detect"]
 
@@ -62,7 +62,7 @@ def launched_rank() -> int:
 
 
 def connect(
-    topology: "Topology | Changing | str" = "ring",
+    topology: "Topology | str" = "ring",
     engine: str | None = None,
     rounds: int = 1,
     timeout: float = 30.0,

@@ -15,12 +15,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, named
+from dnasa.core import Array, Channel, InputError, Network, ProcessLost, RunError, nodes_text
 from dnasa.networks import processes
 from dnasa.networks.liveness import Heartbeat, HostProcess, Liveness, this_process
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.transport import Message, ProcessTransport
-from dnasa.topology import Changing, Topology
+from dnasa.topology import Topology
 
 try:
     from mpi4py import MPI
@@ -42,7 +42,7 @@ def abort(code: int) -> None:
 
 
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     rounds: int = 1,
     timeout: float = 30.0,
     channel: Channel | None = None,
@@ -189,7 +189,7 @@ class MPITransport(ProcessTransport):
 
     def _on_sigterm(self, number: int, frame: Any) -> None:
         """mpirun ends all processes when one has died: report which one before that."""
-        dead = [f"rank {rank} ({named(self.nodes[rank])})" for rank in self._dead()]
+        dead = [f"rank {rank} ({nodes_text(self.nodes[rank])})" for rank in self._dead()]
         if dead:
             os.write(2, f"Error: {', '.join(dead)} is gone; rank {self.rank} stops.\n".encode())
         os._exit(1)
@@ -239,7 +239,7 @@ class SurvivingTransport(MPITransport):
             if self.processes[rank].runs():
                 self.processes[rank].kill(self.timeout)
                 if reports:
-                    nodes = named(self.nodes[rank])
+                    nodes = nodes_text(self.nodes[rank])
                     os.write(2, f"No answer from {nodes} for {self.timeout:g} s: the process was ended.\n".encode())
 
     def leave(self) -> None:

@@ -18,7 +18,7 @@ from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
 from dnasa.networks.buffers import Buffers, Routes
 from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
 from dnasa.networks.transport import SupportsDuplicate, SupportsShrink, Transport
-from dnasa.topology import Changing, Topology, without
+from dnasa.topology import Topology, without
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Traffic:
 
 
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     transport: Transport,
     rounds: int = 1,
     channel: Channel | None = None,
@@ -55,7 +55,7 @@ def consecutive(sizes: Sequence[int]) -> list[range]:
     return [range(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-def remaining(topology: Topology | Changing, before: Sequence[int], after: Sequence[int]) -> Topology | Changing:
+def remaining(topology: Topology, before: Sequence[int], after: Sequence[int]) -> Topology:
     """The graph of the nodes `after`, where `topology` is that of the nodes `before`."""
     lost = [row for row, node in enumerate(before) if node not in after]
     return without(topology, lost) if lost else topology
@@ -70,7 +70,7 @@ def numbers(nodes: Sequence[range]) -> list[int]:
 class ProcessNetwork:
     """The product with W and the mean over a transport; buffers are reused from step to step."""
 
-    topology: Topology | Changing
+    topology: Topology
     transport: Transport
     rounds: int
     channel: Channel | None
@@ -115,10 +115,9 @@ class ProcessNetwork:
         return replace(self, topology=graph, transport=left).network()
 
     def at(self, t: int) -> "Multiplier":
-        key = t % self.topology.period if isinstance(self.topology, Changing) else 0
+        key = t % self.topology.period
         if key not in self.multipliers:
-            graph = self.topology.at(t) if isinstance(self.topology, Changing) else self.topology
-            self.multipliers[key] = Multiplier(graph.sparse, self.shares, self.transport, self.traffic)
+            self.multipliers[key] = Multiplier(self.topology.at(t).sparse, self.shares, self.transport, self.traffic)
         return self.multipliers[key]
 
     def mean(self, a: Array) -> Array:

@@ -12,16 +12,15 @@ import scipy.sparse as sp
 
 from dnasa.arrays import concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
-from dnasa.topology import Changing, Topology
+from dnasa.topology import Topology
 
 Product = Callable[[Messages], Messages]
 
 
-def connect(topology: Topology | Changing, rounds: int = 1, channel: Channel | None = None) -> Network:
+def connect(topology: Topology, rounds: int = 1, channel: Channel | None = None) -> Network:
     """A network of all nodes; with several `rounds`, each step's exchange is repeated, as if W were W^rounds."""
     check_exchange(topology, rounds, channel)
-    graphs = [topology.at(t) for t in range(topology.period)] if isinstance(topology, Changing) else [topology]
-    products = [Multiplier(graph) for graph in graphs]
+    products = [Multiplier(graph) for graph in topology.each]
     return Network(
         topology.nodes,
         lambda messages, t: products[t % len(products)].product(messages),
@@ -30,12 +29,12 @@ def connect(topology: Topology | Changing, rounds: int = 1, channel: Channel | N
         channel=channel,
         topology=topology,
         at=lambda t: products[t % len(products)],
-        fixed_weights=None if isinstance(topology, Changing) else topology.weights,
+        fixed_weights=topology.weights if topology.period == 1 else None,
     )
 
 
-def check_exchange(topology: Topology | Changing, rounds: int, channel: Channel | None) -> None:
-    if isinstance(topology, Changing) and channel is not None and channel.fixed_graph:
+def check_exchange(topology: Topology, rounds: int, channel: Channel | None) -> None:
+    if topology.period > 1 and channel is not None and channel.fixed_graph:
         raise InputError(
             f"This channel remembers what came over one graph, and {topology.name} changes: use a graph that stays the same, "
             "or another channel."

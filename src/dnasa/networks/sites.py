@@ -18,7 +18,7 @@ from dnasa.core import Array, Channel, InputError, Network, RunError
 from dnasa.networks import processes
 from dnasa.networks.torchdist import TorchTransport, as_tensor, first_line
 from dnasa.networks.transport import Message
-from dnasa.topology import Changing, Topology
+from dnasa.topology import Topology
 
 CHECKED = 2  # exchanges; the first gradient is in one of them
 DIFFERENT = (
@@ -42,7 +42,7 @@ def find_sites(site: Any, timeout: float) -> list[list[int]]:
 
 
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     sites: list[list[int]],
     timeout: float,
     rounds: int = 1,

@@ -22,14 +22,14 @@ from dnasa.networks import processes
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.monitor import INTERVAL, Monitor, StoreBoard
 from dnasa.networks.transport import Message, ProcessTransport
-from dnasa.topology import Changing, Topology
+from dnasa.topology import Topology
 
 UNLIMITED = datetime.timedelta(days=365)  # how long gloo waits: the monitor decides when a process is lost
 LONGEST_EXIT = 30.0  # seconds of silence after which a process exits without the others
 
 
 def connect(
-    topology: Topology | Changing,
+    topology: Topology,
     rounds: int = 1,
     timeout: float = 30.0,
     device: str | None = None,

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from dnasa.core import Array, RunError, named
+from dnasa.core import Array, RunError, nodes_text
 from dnasa.networks.liveness import Liveness
 
 Message = tuple[int, Array]  # the other process, and a contiguous buffer of bytes
@@ -77,7 +77,7 @@ class ProcessTransport(ABC):
 
     def _no_answer(self, ranks: Sequence[int], why: object) -> RunError:
         """Names these processes and their nodes; none where it is not known which."""
-        names = ", ".join(f"rank {rank} ({named(self.nodes[rank])})" for rank in sorted(set(ranks)))
+        names = ", ".join(f"rank {rank} ({nodes_text(self.nodes[rank])})" for rank in sorted(set(ranks)))
         return self.error(f"No answer from {names}: {why}." if names else f"Rank {self.rank} lost the others: {why}.")
 
     def allgather_text(self, text: str) -> list[str]:

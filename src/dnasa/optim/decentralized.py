@@ -28,13 +28,14 @@ from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state
 from dnasa.networks.processes import agree
 from dnasa.optim.buffers import MixedBuffers, statistics
-from dnasa.optim.compiled import MIN_PARAMETERS, InPlace, fused, make_rule
 from dnasa.optim.finite import describe, finite
 from dnasa.optim.first_pass import FirstPass
 from dnasa.optim.flat import Flat
 from dnasa.optim.parameters import check_same_modules, described, start_at_the_same_point, views
+from dnasa.optim.recipe import make_rule
 from dnasa.optim.recovery import Recovery
 from dnasa.optim.saving import loaded_state, saved_state
+from dnasa.optim.torch_compile import MIN_PARAMETERS, InPlace, fuses_alone, with_compiled_messages
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
@@ -480,10 +481,12 @@ class Decentralized(torch.optim.Optimizer):
         snapshot = self._unstarted()
         self.versions = self.parameters.versions()
         self._check_first_point(self.rule.gradient_points(snapshot.state, self.t)[0], has_closure)
-        if self.fuse and self.network.nodes == 1:
+        alone = self.network.nodes == 1
+        if self.fuse and alone and fuses_alone(self.rule):
             self.stepper = InPlace(self.made, _cloned(snapshot))
         else:
-            rule = fused(self.made, self.parameters.gradient) if self.fuse else self.rule
+            compiles = self.fuse and not alone
+            rule = with_compiled_messages(self.made, self.parameters.gradient) if compiles else self.rule
             args = ([rule], [1], self.network, [_cloned(snapshot)], Timeline(), self.overlap, self.t)
             self.stepper = make_stepper(*args)
         self.snapshot = _without_memory(snapshot)

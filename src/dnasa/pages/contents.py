@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dnasa.comparing.run_table import listed, source
+from dnasa.comparing.run_table import as_words, data_name
 from dnasa.core import InputError
 from dnasa.pages import parts
 from dnasa.pages.history import AXES, History, short, text
@@ -142,7 +142,7 @@ class Folder:
             "state": state,
             "step": history.columns["step"][-1] if history.count else 0,
             "steps": _steps(config),
-            "source": text(source(options)) if options else "",
+            "source": text(data_name(options)) if options else "",
             "settings": self._attempt(lambda: self._settings(config, options), {}),
             "lines": [{"run": run, **line} for run, line in history.lines.items()],
             "first": first,
@@ -163,7 +163,7 @@ class Folder:
 
     def _settings(self, config: dict[str, Any], options: dict[str, Any]) -> dict[str, str]:
         given = parts.settings(self.path, config, options)
-        return {text(name): text(listed(value)) for name, value in given.items()}
+        return {text(name): text(as_words(value)) for name, value in given.items()}
 
 
 def _steps(config: Mapping[str, Any]) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dnasa.core import InputError
-from dnasa.files import read_bytes, read_json
+from dnasa.files import fits, read_bytes, read_json
 from dnasa.pages.history import History, is_number, short, text
 from dnasa.plots import Looks, positions, title
 from dnasa.runs.folder import node_name, node_names
@@ -30,10 +30,10 @@ ENDED = {
 
 def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, and in any case the model, its parameters, the batch and the seed."""
-    stored, model = config.get("run"), path / "model.json"
+    stored = config.get("run")
     facts = stored if isinstance(stored, dict) else {}
     always = {
-        "model": read_json(model, "model.json").get("model") if model.is_file() else None,
+        "model": (_stored(path, "model.json") or {}).get("model"),
         "parameters": facts.get("the number of parameters"),
         "batch": facts.get("the batch"),
         "seed": options.get("seed"),
@@ -44,38 +44,28 @@ def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) 
 
 def result_settings(path: Path) -> dict[str, Any]:
     """`settings.json`, written at the end: seconds by kind of work, and lost nodes."""
-    file = path / "settings.json"
-    if not file.is_file():
-        return {}
-    stored = read_json(file, "settings.json")
+    stored = _stored(path, "settings.json") or {}
     timing, lost_nodes = stored.get("timing", {}), stored.get("lost", [])
-    if not isinstance(timing, dict) or not all(map(is_number, timing.values())):
-        raise _damaged(file)
-    if not isinstance(lost_nodes, list) or not all(isinstance(loss, dict) for loss in lost_nodes):
-        raise _damaged(file)
+    if not fits(timing, {}) or not all(map(is_number, timing.values())) or not fits(lost_nodes, [{}]):
+        raise _damaged(path / "settings.json")
     return {"timing": timing, "lost": lost_nodes}
 
 
 def graph(path: Path) -> dict[str, Any] | None:
     """The graph with the places of its nodes; None where the run has stored none."""
-    file = path / "graph.json"
-    if not file.is_file():
+    stored = _stored(path, "graph.json")
+    if stored is None:
         return None
-    stored = read_json(file, "graph.json")
-    n, edges, sent = stored.get("nodes"), stored.get("edges"), stored.get("messages")
-    if type(n) is not int or n < 1 or not isinstance(stored.get("name"), str):
-        raise _damaged(file)
-    out = {
-        "name": text(stored["name"])[:60],
-        "nodes": short(n),
-        "directed": stored.get("directed") is True,
-        "edges": None,
-    }
+    if not fits(stored, {"nodes": int, "name": str}) or stored["nodes"] < 1:
+        raise _damaged(path / "graph.json")
+    n, edges, sent = stored["nodes"], stored.get("edges"), stored.get("messages", [])
+    directed = stored.get("directed") is True
+    out = {"name": text(stored["name"])[:60], "nodes": short(n), "directed": directed, "edges": None}
     if edges is None:
         return out
-    fits = isinstance(edges, list) and len(edges) <= MOST_EDGES and all(_is_edge(edge, n) for edge in edges)
-    if not fits or not isinstance(sent, list) or len(sent) != n or not all(map(is_number, sent)):
-        raise _damaged(file)
+    fitting = fits(edges, [(int, int, is_number)]) and fits(sent, [is_number])
+    if not fitting or len(edges) > MOST_EDGES or len(sent) != n or not all(0 <= i < n for e in edges for i in e[:2]):
+        raise _damaged(path / "graph.json")
     try:
         places = positions(out["name"], n)
     except InputError:
@@ -86,8 +76,6 @@ def graph(path: Path) -> dict[str, Any] | None:
 
 def tests(path: Path) -> dict[str, Any] | None:
     """What the trained model and each node's own did on the test rows."""
-    if not (path / "evaluation.json").is_file():
-        return None
     from dnasa.trained import evaluation
     from dnasa.trained.report import metric, of_each_node, tables
 
@@ -117,15 +105,10 @@ def _table(title: str, frame: Any) -> dict[str, Any]:
 
 def comparison(path: Path, looks: Looks) -> list[list[Any]]:
     """The methods of `dnasa compare` or of a study's cell, with the chosen stepsize of each and its results."""
-    file = path / "table.csv"
-    if not file.is_file():
-        return []
-    rows = _rows(file)[:MOST_COMPARED]
+    rows = _rows(path / "table.csv")[:MOST_COMPARED]
     names = {"rule", "schedule", *COMPARED}
-    if not rows or not all(
-        names <= row.keys() and all(type(row[name]) in (int, float) for name in COMPARED) for row in rows
-    ):
-        raise _damaged(file)
+    if not all(names <= row.keys() and all(type(row[name]) in (int, float) for name in COMPARED) for row in rows):
+        raise _damaged(path / "table.csv")
     return [
         [text(title(str(row["rule"]), looks)), text(row["schedule"]), *(short(row[name]) for name in COMPARED)]
         for row in rows
@@ -134,15 +117,12 @@ def comparison(path: Path, looks: Looks) -> list[list[Any]]:
 
 def trace(path: Path) -> list[list[Any]]:
     """The first steps of `--trace FOLDER/trace.json`: kind of work, process, thread, begin and duration in milliseconds."""
-    file = path / "trace.json"
-    if not file.is_file():
-        return []
-    events = read_json(file, "trace.json").get("traceEvents")
+    events = (_stored(path, "trace.json") or {"traceEvents": []}).get("traceEvents")
     try:
         spans = [event for event in events if event["ph"] == "X" and 0 <= event["args"]["step"] < MOST_TRACED]  # type: ignore[union-attr]
         out = [[text(e["name"]), int(e["pid"]), int(e["tid"]), e["ts"] / 1000, e["dur"] / 1000] for e in spans]
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
-        raise _damaged(file) from error
+        raise _damaged(path / "trace.json") from error
     return [[name, *map(short, numbers)] for name, *numbers in out]
 
 
@@ -184,7 +164,10 @@ def _named(event: str, sites: Sequence[str]) -> str:
 
 def diverged(path: Path, history: History, sites: Sequence[str]) -> list[str]:
     """Runs that diverged, with step and node where `runs.csv` has them."""
-    known = {row["run"]: row for row in _runs(path / "runs.csv")}
+    rows = _rows(path / "runs.csv")
+    if not fits(rows, [{"run": int}]):
+        raise _damaged(path / "runs.csv")
+    known = {row["run"]: row for row in rows}
     lines = []
     for run, evaluated in history.diverged().items():
         step, node = (known.get(run, {}).get(name) for name in ("diverged", "diverged_node"))
@@ -195,30 +178,25 @@ def diverged(path: Path, history: History, sites: Sequence[str]) -> list[str]:
     return lines
 
 
-def _runs(file: Path) -> list[dict[str, Any]]:
-    if not file.is_file():
-        return []
-    rows = _rows(file)
-    if not rows or not all(type(row.get("run")) is int for row in rows):
-        raise _damaged(file)
-    return rows
-
-
 # ---------------------------------------------------------------- checks
 
 
+def _stored(path: Path, name: str) -> dict[str, Any] | None:
+    file = path / name
+    return read_json(file, name) if file.is_file() else None
+
+
 def _rows(file: Path) -> list[dict[str, Any]]:
+    """None where there is no file."""
+    if not file.is_file():
+        return []
     try:
-        return parse_rows(read_bytes(file).decode())
+        rows = parse_rows(read_bytes(file).decode())
     except (ValueError, csv.Error) as error:
         raise _damaged(file) from error
-
-
-def _is_edge(edge: Any, n: int) -> bool:
-    if not isinstance(edge, list) or len(edge) != 3:
-        return False
-    i, j, weight = edge
-    return type(i) is type(j) is int and 0 <= i < n and 0 <= j < n and is_number(weight)
+    if not rows:
+        raise _damaged(file)
+    return rows
 
 
 def _damaged(file: Path) -> InputError:

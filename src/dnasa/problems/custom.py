@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import copied, like, moderate, to_numpy
-from dnasa.core import Array, InputError, Prox, named, naming, whole
+from dnasa.arrays import as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
+from dnasa.core import Array, InputError, Prox, nodes_text, user_code, whole
 from dnasa.extras import needed_by
 from dnasa.problems.checksums import checksum
 from dnasa.problems.problem import Problem
@@ -131,7 +131,7 @@ class Custom(Problem):
         return g
 
     def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
-        with naming(lambda: f"The batched gradient of {named(rngs.nodes)} at step {t}"):
+        with user_code(lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}"):
             value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
         return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
 
@@ -155,7 +155,7 @@ class Custom(Problem):
 
     def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
         g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
-        with naming(lambda: f"The gradient of node {node} at step {t}"):
+        with user_code(lambda: f"The gradient of node {node} at step {t}"):
             for v in range(len(x)):  # variants of a seed have the same samples
                 rngs.at(t)
                 for s, generators in enumerate(rngs.generators):
@@ -202,7 +202,7 @@ class Custom(Problem):
     def _measured(self, point: Array) -> dict[str, float]:
         """What `evaluate` returned, if it is numbers by name, and finite where x is."""
         assert self.metrics is not None
-        with naming(lambda: "The function evaluate"):
+        with user_code(lambda: "The function evaluate"):
             given = self.metrics(copied(point))
         try:
             numbers = {str(name): float(value) for name, value in given.items()}
@@ -218,7 +218,7 @@ class Custom(Problem):
 
     def _loss(self, x: Array, node: int) -> float:
         assert self.loss is not None
-        with naming(lambda: f"The loss of node {node}"):
+        with user_code(lambda: f"The loss of node {node}"):
             value = self.loss(copied(x), node)
         try:
             number = float(value)
@@ -231,7 +231,7 @@ class Custom(Problem):
 
     def _full_gradient(self, x: Array, node: int) -> Array:
         assert self.full_gradient is not None
-        with naming(lambda: f"The full gradient of node {node}"):
+        with user_code(lambda: f"The full gradient of node {node}"):
             value = self.full_gradient(copied(x), node)
         g = _like(value, x, f"full gradient of node {node}")
         if not (abs(g) < np.inf).all() and moderate(x):
@@ -280,17 +280,14 @@ def _starting_point(start: Array) -> Array:
         raise InputError("start must be a one-dimensional NumPy array or torch tensor: the point all nodes start at.")
     if not len(start):
         raise InputError("start is empty: give at least one number.")
-    name = str(start.dtype).removeprefix("torch.")
-    if name not in ("float32", "float64") and not name.startswith(("int", "uint", "bool")):
-        raise InputError(f"start has dtype {name}: convert it to float32 or float64.")
-    if isinstance(start, np.ndarray):
-        return start if start.dtype.kind == "f" else start.astype(np.float64)
-    return start.detach() if start.is_floating_point() else start.double()
+    if not dtype_name(start).startswith(("float32", "float64", "int", "uint", "bool")):
+        raise InputError(f"start has dtype {dtype_name(start)}: convert it to float32 or float64.")
+    return as_floats(start)
 
 
 def _close(a: Array, b: Array) -> bool:
     """Equal to rounding: sums over other shapes may be taken in another order."""
-    tolerance = float(np.finfo(str(b.dtype).removeprefix("torch.")).eps) ** 0.5
+    tolerance = float(np.finfo(dtype_name(b)).eps) ** 0.5
     return bool(abs(a - b).max() <= tolerance * abs(b).max())
 
 
@@ -304,8 +301,8 @@ def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
     """What the user's function returned as an array like `point`, or one line that says what is wrong with it."""
     shape = tuple(point.shape)
     try:
-        array = value.detach() if hasattr(value, "detach") else np.ascontiguousarray(np.asarray(value))
-        real = not array.is_complex() if hasattr(array, "is_complex") else array.dtype.kind in "fiub"
+        array = contiguous(value)
+        real = dtype_name(array).startswith(("float", "bfloat", "int", "uint", "bool"))
     except (TypeError, ValueError, RuntimeError):
         real = False
     if not real:

@@ -2,8 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from typing import Any
 
@@ -143,13 +143,7 @@ class FlatModule:
     def check(self, flat: Tensor, x: Tensor, y: Tensor) -> int:
         """Refuse a model or a loss that cannot work; returns about how many bytes autograd stores for each row."""
         before = {name: part.clone() for name, part in self.training.named_buffers()}
-        saved: list[int] = [x.numel() * x.element_size()]
-
-        def count(part: Tensor) -> Tensor:
-            saved.append(part.numel() * part.element_size())
-            return part
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
+        with counting_saved() as saved:
             self._check_gradient(flat, x, y)
         for name, part in self.training.named_buffers():
             if name not in before or not torch.equal(part, before[name]):
@@ -157,7 +151,7 @@ class FlatModule:
                     f"The model changes its buffer '{name}' in training: only batch norm may. Call .eval() on that layer, "
                     "or replace it."
                 )
-        return max(1, sum(saved) // len(x))
+        return max(1, (x.numel() * x.element_size() + sum(saved)) // len(x))
 
     def _check_gradient(self, flat: Tensor, x: Tensor, y: Tensor) -> None:
         parts = self._leaves(flat)
@@ -171,6 +165,19 @@ class FlatModule:
             raise InputError(
                 "The loss does not depend on the trained parameters: compute it from the outputs with torch."
             )
+
+
+@contextmanager
+def counting_saved() -> Iterator[list[int]]:
+    """Inside, the sizes in bytes of what autograd stores for the backward pass are appended to the list."""
+    sizes: list[int] = []
+
+    def count(part: Tensor) -> Tensor:
+        sizes.append(part.numel() * part.element_size())
+        return part
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda part: part):
+        yield sizes
 
 
 def check_number(name: str, value: object) -> None:

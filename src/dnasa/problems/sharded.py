@@ -5,7 +5,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ class Sharded(Problem):
 
     total: int  # rows for training
     test_total: int
+    footprint: int  # bytes that the gradient of one model at one row needs
 
     def __init__(
         self,
@@ -83,6 +84,13 @@ class Sharded(Problem):
         if not any(map(len, shards)) or rows.min() < 0 or rows.max() >= self.total:
             raise InputError(f"The shards must hold row numbers from 0 to {self.total - 1}, and not all be empty.")
 
+    def _check_labels(self, labels: Tensor, classes: int) -> None:
+        if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+            raise InputError(
+                f"Labels run from {int(labels.min())} to {int(labels.max())}, but the model has {classes} outputs: "
+                f"they must be 0 to {classes - 1}."
+            )
+
     def _check_shapes(self, shape: Sequence[int], test_shape: Sequence[int]) -> None:
         if tuple(shape) != tuple(test_shape):
             raise InputError(
@@ -107,12 +115,22 @@ class Sharded(Problem):
         return len(self.shards[node]) if seeds is None else [len(self.shards_of(seed)[node]) for seed in seeds]
 
     def node_fingerprint(self, node: int, seeds: Sequence[int] | None = None) -> str:
-        its = self._fingerprint_of(node)
+        its = self._node_fingerprints[node]
         return its if seeds is None else f"{its}, divided {checksum([self.shards_of(seed)[node] for seed in seeds])}"
 
+    @cached_property
+    def _node_fingerprints(self) -> list[str]:
+        """Of every node's rows with the partition of seed 0, and of the test rows that belong to it alone."""
+        fingerprints = []
+        for node, rows in enumerate(self._rows_by_node):
+            tests = self.own_test_rows(node) if self.test_counts else np.empty(0, np.int64)
+            its = f"{len(rows):,} rows, checksum {self._checksum_of(rows, tests)}" if len(rows) else ""
+            fingerprints.append(its)
+        return fingerprints
+
     @abstractmethod
-    def _fingerprint_of(self, node: int) -> str:
-        """Of its rows with the partition of seed 0."""
+    def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
+        """Of these training rows and, if there are any, these test rows."""
 
     def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
         return None
@@ -145,6 +163,10 @@ class Sharded(Problem):
         if not isinstance(module, nn.Module):
             raise InputError(f"model must be a torch module or a function that makes one, not {type(module).__name__}.")
         return module.to(self.device, self.dtype)
+
+    def start(self, seed: int) -> Tensor:
+        trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
+        return torch.cat([part.detach().reshape(-1) for part in trained])
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
         """The model with these trained parameters, as it is tested.
@@ -187,6 +209,20 @@ class Sharded(Problem):
         parts = [self.validation[node] for node in nodes]
         weights = [np.full(len(part), 1 / (len(part) * len(nodes))) for part in parts if len(part)]
         return tuple(torch.as_tensor(np.concatenate(some)).to(self.device) for some in (parts, weights))  # type: ignore[return-value]
+
+    def _node_weights(
+        self, weights: Sequence[float] | None, nodes: Sequence[int], seeds: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """How much each node counts in the training loss, a row for each seed or one for all."""
+        return np.broadcast_to(1.0 if weights is None else weights, (len(seeds or [0]), len(nodes)))
+
+    def _models_at_once(self, rows: int) -> int:
+        """How many models with `rows` rows each fit into the budget."""
+        return max(1, BUDGET[self.device.type] // (self.footprint * rows))
+
+    def _chunks(self, rows: Tensor, models: int = 1) -> Sequence[Tensor]:
+        """As many rows at a time as fit into the budget for that many models."""
+        return rows.split(min(MAX_ROWS, self._models_at_once(models)))
 
     def continue_without(self, lost: Sequence[int]) -> None:
         """The remaining nodes evaluate all test rows.

@@ -20,7 +20,7 @@ class Rows:
         low, high = byte_bounds(source)
         self.windows = high - low < source.nbytes and min(source.strides) >= 0
         flat = as_strided(source, ((high - low) // source.itemsize,), (source.itemsize,)) if self.windows else source
-        kept = torch.as_tensor(_readable(flat))
+        kept = as_tensor(flat)
         self.memory = kept.to(device, dtype if kept.is_floating_point() else kept.dtype)
         strides = [stride // source.itemsize for stride in source.strides]
         self.tensor = torch.as_strided(self.memory, source.shape, strides) if self.windows else self.memory
@@ -46,11 +46,13 @@ class Rows:
         return checksum(rows - rows.min(), self.shape, self.memory[begin:end])
 
 
-def _readable(array: np.ndarray) -> np.ndarray:
-    """As torch can read it; unsigned numbers above 8 bits it only stores."""
+def as_tensor(array: Array) -> Tensor:
+    """As torch can compute with it: unsigned numbers above 8 bits it only stores."""
+    if not isinstance(array, np.ndarray):
+        return torch.as_tensor(array)
     if array.dtype.kind == "u" and array.itemsize > 1:
-        return array.astype(np.int64)
-    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        return torch.from_numpy(array.astype(np.int64))
+    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def as_inputs(rows: Tensor, dtype: torch.dtype) -> Tensor:

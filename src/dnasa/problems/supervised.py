@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.core import InputError, Layout, choose
-from dnasa.cuda_graphs import CudaGraphs
+from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards, seeded
+from dnasa.problems.sharded import Model, Sharded, Shards, seeded
 from dnasa.problems.stored import Rows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
@@ -135,11 +135,7 @@ class Supervised(Sharded):
             return {}
         labels = torch.cat([part.memory.flatten() for part in (self.labels, self.test_labels)])
         labels = labels[labels != getattr(self.module.loss, "ignore_index", IGNORED)]
-        if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= outputs.shape[-1]):
-            raise InputError(
-                f"Labels run from {int(labels.min())} to {int(labels.max())}, but the model has {outputs.shape[-1]} outputs: "
-                f"they must be 0 to {outputs.shape[-1] - 1}."
-            )
+        self._check_labels(labels, outputs.shape[-1])
         return {"test_accuracy": _accuracy}
 
     def _check_augment(self, inputs: Tensor) -> Tensor:
@@ -177,28 +173,13 @@ class Supervised(Sharded):
         common = checksum(data, model, self.module.loss, self.augment)
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
-    @cached_property
-    def _node_fingerprints(self) -> list[str]:
-        return [
-            f"{len(rows):,} rows, checksum {self.inputs.checksum(rows)} {self.labels.checksum(rows)}{self._tests_of(node)}"
-            if len(rows)
-            else ""
-            for node, rows in enumerate(self._rows_by_node)
-        ]
-
-    def _tests_of(self, node: int) -> str:
-        """The checksums of the test rows that belong to a node alone."""
-        rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
-        return f" {self.test_inputs.checksum(rows)} {self.test_labels.checksum(rows)}" if len(rows) else ""
-
-    def _fingerprint_of(self, node: int) -> str:
-        return self._node_fingerprints[node]
+    def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
+        parts = [self.inputs.checksum(rows), self.labels.checksum(rows)]
+        if len(tests):
+            parts += [self.test_inputs.checksum(tests), self.test_labels.checksum(tests)]
+        return " ".join(parts)
 
     # ------------------------------------------------------------ training
-
-    def start(self, seed: int) -> Tensor:
-        trained = [part for part in self._seeded(seed).parameters() if part.requires_grad]
-        return torch.cat([part.detach().reshape(-1) for part in trained])
 
     def network(self, point: Tensor, statistics: Tensor | None = None) -> nn.Module:
         module, sizes = super().network(point), self.module.statistic_sizes
@@ -238,7 +219,7 @@ class Supervised(Sharded):
         return out
 
     def _on_gpu(self, flat: Tensor, inputs: Tensor, targets: Tensor, keys: list[int]) -> Tensor:
-        variants, chunk = len(flat) // len(keys), max(1, BUDGET["cuda"] // (self.footprint * self.batch))
+        variants, chunk = len(flat) // len(keys), self._models_at_once(self.batch)
         x, y = (part.expand(variants, *part.shape).flatten(0, 1) for part in (inputs, targets))
         firsts = range(0, len(flat), chunk)
         parts = zip(flat.split(chunk), x.split(chunk), y.split(chunk), strict=True)
@@ -308,8 +289,8 @@ class Supervised(Sharded):
         out = {name: torch.stack([one[name] for one in tested]).view(mean.shape[:-1]) for name in tested[0]}
         if not self.train_metrics:
             return out
-        shape = (len(seeds or [0]), len(nodes))
-        own = np.tile(np.broadcast_to(1.0 if weights is None else weights, shape), (len(points) // shape[0], 1))
+        own = self._node_weights(weights, nodes, seeds)
+        own = np.tile(own, (len(points) // len(own), 1))  # of each point
         each = [self._train(point, nodes, its, seed) for (point, seed), its in zip(points, own, strict=True)]
         losses, gradients = (torch.stack(column) for column in zip(*each, strict=True))
         return {"train_loss": losses.view(mean.shape[:-1])} | out | {"gradient": gradients.view_as(mean)}
@@ -319,7 +300,7 @@ class Supervised(Sharded):
         gradient, part_of = torch.zeros_like(point), torch.empty_like(point)
         for node, weight in zip(nodes, weights, strict=True):
             rows = self._shuffled(node, seed)
-            for part in self._in_batches(rows) if self.module.norms else rows.split(self._most_rows):
+            for part in self._in_batches(rows) if self.module.norms else self._chunks(rows):
                 share = float(weight) * len(part) / (len(rows) * len(nodes))
                 loss += share * self.module.gradient(point, *self._batch(part), part_of, dropout=False)
                 gradient += share * part_of
@@ -351,7 +332,7 @@ class Supervised(Sharded):
     def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures, added up over the rows."""
         totals = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
-        for part in rows.split(self._most_rows) if len(rows) else ():
+        for part in self._chunks(rows) if len(rows) else ():
             x, y = batch(part)
             outputs = self.module.outputs(point, x, statistics)
             for name, measure in self.measures.items():
@@ -360,10 +341,6 @@ class Supervised(Sharded):
 
     def _test_batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return as_inputs(self.test_inputs[rows], self.dtype), as_targets(self.test_labels[rows])
-
-    @property
-    def _most_rows(self) -> int:
-        return max(1, min(MAX_ROWS, BUDGET[self.device.type] // self.footprint))
 
     def _shuffled(self, node: int, seed: int = 0) -> Tensor:
         """A node's rows in an order that is always the same."""

@@ -1,10 +1,13 @@
-"""The paper's figures and other experiments, one file each: `run(...)` returns tables, figures and findings."""
+"""The paper's figures and other experiments: each declares its parts and how they are reported; `experiment` runs them."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dnasa.core import choose
 from dnasa.extras import needed_by
+
+if TYPE_CHECKING:
+    from dnasa.reproduce.experiment import Experiment
 
 __all__ = ["FIGURES", "figure"]
 
@@ -28,12 +31,13 @@ FIGURES = {
 """What `dnasa reproduce` makes, by name."""
 
 
-def figure(name: str) -> Any:
-    """The module of a figure; its `run` makes the figure.
+def figure(name: str) -> "Experiment":
+    """The experiment of this name; its `run` makes the report.
 
     Args:
         name: One of `FIGURES`.
     """
     choose("figure", name, FIGURES)
     with needed_by(f"The study {name}"):
-        return import_module(f"dnasa.reproduce.{name}")
+        experiment: Experiment = import_module(f"dnasa.reproduce.{name}").EXPERIMENT
+    return experiment

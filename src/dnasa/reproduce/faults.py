@@ -3,70 +3,60 @@
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.channels import faulty
-from dnasa.comparing import tuning
-from dnasa.engine.loop import solve
-from dnasa.networks import simulated
-from dnasa.plots import colours, panels, title
+from dnasa.plots import colours, finish, title
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
-from dnasa.tasks import tasks
 
-RULES = ("dsgd", "d2", "dsgt", "dasagt", "dnasa", "adanasa")
+TUNED = ("dsgd", "d2", "dsgt", "dasagt")
+RULES = (*TUNED, "dnasa", "adanasa")
 ETAS = (0.01, 0.03, 0.1, 0.3, 1.0)
 FAULTS = {"drop": (0.0, 0.2, 0.4, 0.6, 0.8), "away": (0.0, 0.2, 0.4, 0.6, 0.8), "stale": (0, 1, 2, 3, 4, 8)}
 LABELS = {
     "drop": "probability that a message is lost",
-    "away": "share of the time a node is unreachable",
-    "stale": "messages up to so many steps late",
+    "away": "share of time a node is unreachable",
+    "stale": "largest delay of a message (steps)",
 }
 
 
-def run(quick: bool = False, progress: bool | None = None) -> Report:
+def parts(quick: bool) -> list[Part]:
     """The digits on a ring of 8, sorted by label among the nodes, so that no node can learn all classes alone."""
     steps, seeds = (400, 2) if quick else (1000, 5)
-    problem = tasks.classification("digits", 8, "by_label", train_metrics=False)
     graph = topology.ring(8, weights="lazy")  # D2 needs eigenvalues above -1/3
-    options: Any = {"steps": steps, "seed": range(seeds), "evaluate": [steps], "progress": progress}
-    best = tuning.best(
-        tuning.grid(solve(problem, graph, list(RULES), eta=ETAS, **options), "test_accuracy"), "test_accuracy"
-    )
-    rows = []
-    for kind, levels in FAULTS.items():
-        for level in levels:
-            channel = faulty(**{kind: level})  # type: ignore[arg-type]
-            for rule, variant in best.iterrows():
-                network = simulated.connect(graph, channel=channel)
-                eta = None if pd.isna(variant.eta) else float(variant.eta)
-                final = solve(problem, graph, str(rule), eta=eta, network=network, **options).final()
-                accuracy = final.test_accuracy.fillna(0.0).mean()
-                rows.append({"fault": kind, "level": level, "rule": rule, "eta": eta, "accuracy": accuracy})
-    table = pd.DataFrame(rows)
-    report = Report("faults", f"Test accuracy after {steps:,} steps on unreliable networks, {seeds} seeds")
-    wide = table.pivot(index=["fault", "level"], columns="rule", values="accuracy")[list(best.index)].reset_index()
-    report.tables["faults"] = wide.rename(columns={rule: f"accuracy {title(rule)}" for rule in best.index})
-    report.data["faults-all"] = table
-    report.figures["faults"] = draw(table, quick)
-    report.findings = findings(table)
-    return report
+    options: Any = {"seeds": range(seeds), "graph": graph, "partition": "by_label"}
+    reliable = Runs(steps, RULES, dict.fromkeys(TUNED, ETAS), **options)
+    runs = [
+        Runs(steps, RULES, labels={"fault": kind, "level": level}, faults={kind: level}, tuned_on=reliable, **options)
+        for kind, levels in FAULTS.items()
+        for level in levels
+    ]
+    return [Part("digits", runs, Task("digits"))]
 
 
-def draw(table: pd.DataFrame, quick: bool) -> Figure:
-    figure, axes = panels(len(FAULTS), width=4.2)
+def report(found: Found) -> Report:
+    runs = found.table.assign(accuracy=found.table.test_accuracy.fillna(0.0))
+    keys = ["fault", "level", "rule", "eta"]
+    table = runs.groupby(keys, sort=False, dropna=False).accuracy.mean().reset_index()
+    caption = f"Test accuracy after {found.last_step:,} steps on unreliable networks, {found.seeds}"
+    out = Report("faults", caption, found.quick)
+    wide = table.pivot(index=["fault", "level"], columns="rule", values="accuracy")[list(table.rule.unique())]
+    out.tables["faults"] = wide.rename(columns=lambda rule: f"accuracy {title(rule)}").reset_index()
+    out.data["faults-all"] = table
+    out.findings = findings(table)
+    draw(out, table)
+    return out
+
+
+def draw(out: Report, table: pd.DataFrame) -> None:
     colour = colours(table.rule)
-    for axis, (kind, levels) in zip(axes[0], FAULTS.items(), strict=True):
-        for rule in colour:
-            same = table[(table.fault == kind) & (table.rule == rule)].set_index("level").accuracy
-            axis.plot(levels, same[list(levels)], "o-", color=colour[rule], label=title(rule))
-        axis.set(xlabel=LABELS[kind], ylabel="test accuracy")
-    axes[0, 0].legend(fontsize=7)
-    figure.suptitle(
-        "Digits, one or two labels per node, ring of 8: accuracy on unreliable networks"
-        + (" (quick run)" if quick else "")
-    )
-    return figure
+    caption = "Digits sorted by label, ring of 8: test accuracy on unreliable networks"
+    with out.draw("faults", len(FAULTS), caption, columns=3, width=3.8) as axes:
+        for axis, kind in zip(axes, FAULTS, strict=True):
+            for rule, same in table[table.fault == kind].groupby("rule", sort=False):
+                axis.plot(same.level, same.accuracy, "o-", ms=4, color=colour[str(rule)], label=title(str(rule)))
+            finish(axis, LABELS[kind], "test accuracy")
 
 
 def findings(table: pd.DataFrame) -> list[str]:
@@ -78,3 +68,6 @@ def findings(table: pd.DataFrame) -> list[str]:
         )
         lines.append(f"{kind} from {levels[0]} to {levels[-1]}, points: {changes}.")
     return lines
+
+
+EXPERIMENT = Experiment("faults", parts, report, on_gpu=False)

@@ -4,25 +4,23 @@ The public repository JasonJiaxiangLi/decen_mpi4py appears to hold the paper's e
 of the network by itself and averages the node's own gradients. The tracker u is computed and sent there, but not used.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
-from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, choose, slices
-from dnasa.engine.loop import solve
-from dnasa.plots import LABELS, by_seed, curve, finish, panels
-from dnasa.reproduce.report import Report
+from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, slices
+from dnasa.plots import LABELS
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.network_tasks import Task
+from dnasa.reproduce.report import Report, draw_lines
 from dnasa.rules import schedules
-from dnasa.tasks.tasks import classification
 
 NODES = 8
 STEPS, QUICK_STEPS = 10_000, 200
 SEEDS = {"mnist": 1, "a9a": 3}
 METRICS = ("train_loss", "test_loss", "test_accuracy")
-FORMS = ("Algorithm 2", "each tensor, own gradients")
 # Test accuracy and training loss after 10,001 steps on the random graph, as printed in the repository's notebooks.
 PUBLISHED = {"mnist": (0.98619, 0.00080), "a9a": (0.84998, 0.32040)}
 
@@ -51,36 +49,37 @@ def per_tensor(eta: Schedule, alpha: Schedule, *, layout: Layout) -> Rule:
     return Rule(lambda x: State(x, z=0 * x), send, lambda s, mixed: State(*mixed), early=early)
 
 
-def run(quick: bool = False, progress: bool | None = None, device: str = "cpu", only: str | None = None) -> Report:
-    """MNIST and a9a, or one of them; 8 nodes on the paper's random graph."""
-    if only is not None:
-        choose("part", only, SEEDS)
+SCHEDULES = schedules.diminishing(NODES)
+FORMS = {
+    "Algorithm 2": lambda eta, layout: rules.dnasa(*SCHEDULES),
+    "each tensor, own gradients": lambda eta, layout: per_tensor(*SCHEDULES, layout=layout),
+}
+
+
+def parts(quick: bool) -> list[Part]:
+    """MNIST and a9a, 8 nodes on the paper's random graph; both forms have the same schedules, samples and start."""
     steps = QUICK_STEPS if quick else STEPS
-    report = Report("fidelity", f"D-NASA in two forms: {NODES} nodes, random graph, {steps:,} steps")
-    history = pd.concat([histories(data, steps, progress, device) for data in ([only] if only else SEEDS)])
-    report.data["fidelity-history"] = history
-    report.tables["fidelity"] = table(history)
-    report.figures["fidelity"] = draw(history, quick)
-    report.findings = findings(report.tables["fidelity"])
-    return report
+    options: Any = {"graph": topology.paper_random(), "loss_scale": "1/n", "train_metrics": True, "rule_makers": FORMS}
+
+    def runs(data: str, seeds: int) -> Runs:
+        return Runs(steps, list(FORMS), seeds=range(seeds), labels={"data": data}, evaluate=steps // 10, **options)
+
+    return [Part(data, [runs(data, seeds)], Task(data)) for data, seeds in SEEDS.items()]
 
 
-def histories(data: str, steps: int, progress: bool | None, device: str) -> pd.DataFrame:
-    """Both forms with the same schedules, samples and starting point."""
-    problem = classification(data, NODES, loss_scale="1/n", device=device)
-    decreasing = schedules.diminishing(NODES)
-    forms = [rules.dnasa(*decreasing), per_tensor(*decreasing, layout=problem.layout)]
-    history = solve(
-        problem,
-        topology.paper_random(),
-        forms,
-        steps=steps,
-        seed=range(SEEDS[data]),
-        evaluate=steps // 10,
-        progress=progress,
-    ).history
-    names = {f"custom {number}": form for number, form in enumerate(FORMS, 1)}
-    return history.assign(data=data, form=history.rule.map(names))
+def report(found: Found) -> Report:
+    history = found.table.rename(columns={"rule": "form"})
+    caption = f"D-NASA in two forms: {NODES} nodes, random graph, {found.last_step:,} steps"
+    out = Report("fidelity", caption, found.quick)
+    out.data["fidelity-history"] = history
+    out.tables["fidelity"] = table(history)
+    out.findings = findings(out.tables["fidelity"])
+    pairs = [(data, metric) for data in found.rows for metric in METRICS]
+    with out.draw("fidelity", len(pairs), "D-NASA in two forms", columns=3, width=4.0, height=3.0) as axes:
+        for axis, (data, metric) in zip(axes, pairs, strict=True):
+            draw_lines(axis, history[history.data == data], metric, ["form"], str)
+            axis.set_title(data)
+    return out
 
 
 def table(history: pd.DataFrame) -> pd.DataFrame:
@@ -93,20 +92,6 @@ def table(history: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def draw(history: pd.DataFrame, quick: bool) -> Figure:
-    figure, axes = panels(len(METRICS), history.data.nunique(), width=4.0, height=3.0)
-    for row, data in zip(axes, history.data.unique(), strict=True):
-        for axis, metric in zip(row, METRICS, strict=True):
-            for form in FORMS:
-                rows = by_seed(history[(history.data == data) & (history.form == form)], metric)
-                curve(axis, rows.index, rows, form)
-            finish(axis, "steps", LABELS[metric], log=metric != "test_accuracy")
-            axis.set_title(data)
-    axes[0, 0].legend(fontsize=7)
-    figure.suptitle("D-NASA in two forms" + (" (quick run)" if quick else ""))
-    return figure
-
-
 def findings(rows: pd.DataFrame) -> list[str]:
     """Which form is nearer to the published numbers."""
     out = []
@@ -116,3 +101,6 @@ def findings(rows: pd.DataFrame) -> list[str]:
         nearer = f"in accuracy '{same.form[accuracy]}', in training loss '{same.form[loss]}'"
         out.append(f"{data}: the form of D-NASA nearer to the published numbers is {nearer}.")
     return out
+
+
+EXPERIMENT = Experiment("fidelity", parts, report, selectable=True)

@@ -1,45 +1,44 @@
 """Figure 1: with more nodes, D-NASA needs fewer steps."""
 
-import numpy as np
+from typing import Any
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.engine.loop import solve
-from dnasa.plots import by_seed, curve, finish, panels
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.report import Report, draw_lines
 
 NODES = (5, 10, 20)
 STEPS = 15_000
 SEEDS = 10
+SCHEDULES = ("fixed", "diminishing")
 
 
-def run(quick: bool = False, progress: bool | None = None) -> Report:
+def parts(quick: bool) -> list[Part]:
     """Least squares on rings of 5, 10 and 20 nodes, fixed and diminishing schedules, 10 seeds."""
     steps, seeds = (3_000, 3) if quick else (STEPS, SEEDS)
-    history = pd.concat([one_size(n, steps, seeds, progress) for n in NODES], ignore_index=True)
-    table = speedup(history)
-    report = Report("fig1", f"Figure 1: least squares, ring, T = {steps:,}, {seeds} seeds")
-    report.tables["fig1-speedup"] = table
-    report.data["fig1-history"] = history
-    report.figures["fig1"] = draw(history, quick)
-    report.findings = findings(table)
-    return report
+    options: Any = {
+        "seeds": range(seeds),
+        "evaluate": evenly(steps, 300),
+        "schedules": SCHEDULES,
+        "problem": LeastSquares,
+    }
+    return [Part("fig1", [Runs(steps, labels={"nodes": n}, graph=topology.ring(n), **options) for n in NODES])]
 
 
-def one_size(n: int, steps: int, seeds: int, progress: bool | None) -> pd.DataFrame:
-    eval_steps = sorted({int(t) for t in np.linspace(0, steps, 301)})
-    result = solve(
-        LeastSquares(),
-        topology.ring(n),
-        steps=steps,
-        schedule=["fixed", "diminishing"],
-        seed=range(seeds),
-        evaluate=eval_steps,
-        progress=progress,
-    )
-    return result.history.assign(nodes=n)
+def report(found: Found) -> Report:
+    history = found.table
+    out = Report("fig1", f"Figure 1: least squares, ring, T = {found.last_step:,}, {found.seeds}", found.quick)
+    table = out.tables["fig1-speedup"] = speedup(history)
+    out.data["fig1-history"] = history
+    out.findings = findings(table)
+    metrics = [(schedule, metric) for schedule in SCHEDULES for metric in ("test_loss", "grad_norm")]
+    with out.draw("fig1", len(metrics), f"D-NASA, least squares on a ring: mean and range over {found.seeds}") as axes:
+        for axis, (schedule, metric) in zip(axes, metrics, strict=True):
+            draw_lines(axis, history[history.schedule == schedule], metric, ["nodes"], lambda n: f"n = {n}")
+            axis.set_title(f"{schedule} stepsizes")
+    return out
 
 
 def speedup(history: pd.DataFrame) -> pd.DataFrame:
@@ -67,23 +66,6 @@ def speedup(history: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(history: pd.DataFrame, quick: bool) -> Figure:
-    figure, axes = panels(2, 2)
-    for row, (schedule, runs) in zip(axes, history.groupby("schedule", sort=False), strict=True):
-        for axis, metric, label in zip(row, ("test_loss", "grad_norm"), ("test loss", "gradient norm"), strict=True):
-            for n, same in runs.groupby("nodes"):
-                table = by_seed(same, metric)
-                curve(axis, table.index, table, f"n = {n}")
-            finish(axis, "step", label, log=True)
-            axis.set_title(f"{schedule} stepsizes")
-    axes[0, 0].legend()
-    seeds = history.seed.nunique()
-    figure.suptitle(
-        f"D-NASA, least squares on a ring: mean and range over {seeds} seeds" + (" (quick run)" if quick else "")
-    )
-    return figure
-
-
 def findings(table: pd.DataFrame) -> list[str]:
     lines = []
     for schedule, rows in table.groupby("schedule", sort=False):
@@ -94,3 +76,6 @@ def findings(table: pd.DataFrame) -> list[str]:
             f"20 nodes are {last['speedup over n = 5']:.2f} times as fast as 5 (linear speedup would be 4)."
         )
     return lines
+
+
+EXPERIMENT = Experiment("fig1", parts, report, on_gpu=False)

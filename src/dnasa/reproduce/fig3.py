@@ -1,20 +1,18 @@
 """Figure 3: test accuracy against the stepsize on real data; D-NASA, which needs none, is a horizontal line."""
 
-import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.core import InputError
-from dnasa.data import Dataset
-from dnasa.engine.loop import solve
-from dnasa.plots import panels, title
+from dnasa.plots import draw_topology, title
+from dnasa.reproduce.choosing import grid
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
-from dnasa.tasks.tasks import classification
 from dnasa.topology import Topology
 
 ETAS = (0.005, 0.01, 0.5, 1, 5, 10, 50, 100)
@@ -24,66 +22,48 @@ QUICK = {"mnist": 60, "a9a": 300, "miniboone": 300, "covertype": 300}
 SEEDS = 10
 
 
-def run(
-    quick: bool = False, progress: bool | None = None, device: str = "cpu", data: Sequence[str] = tuple(STEPS)
-) -> Report:
-    """MNIST, a9a, MiniBooNE and covertype, 8 nodes on the paper's random graph, batch 32."""
-    seeds = 1 if quick else SEEDS
-    report = Report("fig3", f"Figure 3: 8 nodes, random graph (rho = 0.375), {seeds} seeds")
-    figure, axes = panels(2, (len(data) + 1) // 2) if len(data) > 1 else panels(1)
-    for axis, name in zip(axes.flat, data, strict=False):
-        steps = (QUICK if quick else STEPS)[name]
-        began = time.perf_counter()
-        try:
-            table = grid_search(name, topology.paper_random(), steps, seeds, progress, device)
-        except InputError as error:
-            show_error(axis, name, str(error))
-            report.findings.append(f"{name}: {error}")
-            continue
-        draw(axis, table, f"{name}, {steps:,} steps")
-        report.tables[f"fig3-{name}"] = summary(table)
-        report.data[f"fig3-{name}-grid"] = table
-        runs = len(table) * seeds
-        duration = f"{runs} runs of {steps:,} steps in {time.perf_counter() - began:.0f} s"
-        report.findings.append(f"{name}: {sentence(table)} ({duration})")
-    figure.suptitle("Test accuracy against stepsize, 8 nodes, random graph" + (" (quick run)" if quick else ""))
-    report.figures["fig3"] = figure
-    return report
-
-
-def grid_search(
-    name: str | Dataset,
-    graph: Topology,
-    steps: int,
-    seeds: int,
-    progress: bool | None,
-    device: str,
-    how: str = "iid",
-    etas: Sequence[float] | None = None,
-) -> pd.DataFrame:
-    """The final accuracy of every rule and stepsize, all seeds in one batch; the loss is scaled by 1/n as in the paper."""
-    problem = classification(name, graph.nodes, how, loss_scale="1/n", device=device, train_metrics=False)
-    # D2 needs eigenvalues above -1/3
+def search(graph: Topology, steps: int, seeds: int, etas: Sequence[float] | None = None, **options: Any) -> Runs:
+    """Every rule with every stepsize; the loss is scaled by 1/n as in the paper. D2 needs eigenvalues above -1/3."""
     rules = [rule for rule in RULES if rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9]
-    result = solve(
-        problem, graph, rules, eta=etas or ETAS, steps=steps, seed=range(seeds), evaluate=[steps], progress=progress
-    )
-    return tuning.grid(result, "test_accuracy")
+    grids = {rule: tuple(etas or ETAS) for rule in rules if rule != "dnasa"}
+    return Runs(steps, rules, grids, range(seeds), graph=graph, loss_scale="1/n", **options)
 
 
-def draw(axis: Axes, table: pd.DataFrame, name: str) -> None:
-    drawing.draw_stepsizes(axis, table, "test_accuracy")
-    axis.set_title(name)
-    axis.legend(fontsize=7, loc="lower center")
+def parts(quick: bool) -> list[Part]:
+    """MNIST, a9a, MiniBooNE and covertype, 8 nodes on the paper's random graph, batch 32."""
+    graph, seeds = topology.paper_random(), 1 if quick else SEEDS
+    steps = QUICK if quick else STEPS
+    return [Part(name, [search(graph, count, seeds)], Task(name)) for name, count in steps.items()]
 
 
-def show_error(axis: Axes, name: str, why: str) -> None:
-    import textwrap
+def report(found: Found) -> Report:
+    return against_stepsizes(found, "fig3", "Figure 3: 8 nodes, random graph (rho = 0.375)")
 
-    axis.set_title(name)
-    axis.text(0.5, 0.5, textwrap.fill(why, 38), ha="center", va="center", fontsize=8, transform=axis.transAxes)
-    axis.set_xticks([])
-    axis.set_yticks([])
+
+def against_stepsizes(found: Found, name: str, caption: str) -> Report:
+    """A panel and a table for each part, with a drawing of its graph where these differ."""
+    out = Report(name, f"{caption}, {found.seeds}", found.quick)
+    graphs = {part.runs[0].graph.name for part in found.parts.values()}
+    tables = {part: grid(rows, "test_accuracy") for part, rows in found.rows.items()}
+    styles = drawing.line_styles(found.table[["rule"]])
+    with out.draw(name, len(found.parts), f"{caption}: test accuracy against stepsize, {found.seeds}") as axes:
+        for axis, (part, table) in zip(axes, tables.items(), strict=True):
+            rows, graph = found.rows[part], found.parts[part].runs[0].graph
+            steps = rows.step.max()
+            drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", given=styles)
+            axis.set_title(f"{part}, {steps:,} steps")
+            if len(graphs) > 1:
+                axis.set_title(f"{part} (rho = {graph.rho:.3f})")
+                inset = axis.inset_axes((0.38, 0.06, 0.3, 0.42))
+                draw_topology(inset, graph)
+                inset.collections[-1].set_sizes([40])  # type: ignore[attr-defined]
+                inset.margins(0.15)
+                inset.set_title("")
+            out.tables[f"{name}-{part}"] = summary(table)
+            out.data[f"{name}-{part}-grid"] = table
+            duration = f"{len(rows)} runs of {steps:,} steps in {rows.seconds.max():.0f} s"
+            out.findings.append(f"{part}: {sentence(table)} ({duration})")
+    return out
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -114,3 +94,6 @@ def sentence(table: pd.DataFrame) -> str:
         f"D-NASA {100 * ours:.2f} % with nothing tuned; best tuned method {title(str(best))} {100 * theirs:.2f} % "
         f"at eta = {others.eta[best]:g}; difference {100 * (ours - theirs):+.2f} points."
     )
+
+
+EXPERIMENT = Experiment("fig3", parts, report)

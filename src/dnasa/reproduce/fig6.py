@@ -1,9 +1,5 @@
-"""Figure 6: a9a, loss, accuracy and stationarity against epochs and seconds."""
+"""Figure 6: the curves of Figure 5 for the perceptron on a9a."""
 
-from dnasa.reproduce import curves
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.fig5 import curves
 
-
-def run(quick: bool = False, progress: bool | None = None, device: str = "cpu") -> Report:
-    """The perceptron on a9a."""
-    return curves.run("fig6", "a9a", quick, progress, device)
+EXPERIMENT = curves("fig6", "a9a")

@@ -5,17 +5,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import tables, topology
 from dnasa.comparing.comparison import Comparison, compare
 from dnasa.comparing.drawing import draw_curves, line_styles
 from dnasa.core import Array
-from dnasa.plots import data_lines, label, panels
+from dnasa.plots import label
 from dnasa.problems.custom import Custom
+from dnasa.reproduce.experiment import Experiment, Found
 from dnasa.reproduce.report import Report
 
-NODES = 10
+NODES, DIM = 10, 20
 TUNED = ("dsgd", "dsgd:constant", "dsgt", "dsgt:constant", "dasagt", "gt_nsgdm")
 UNTUNED = ("adanasa", "dnasa")
 ETAS = tuple(float(f"{10**power:.3g}") for power in np.arange(-4, 1.01, 0.5))
@@ -27,30 +27,37 @@ class Case(NamedTuple):
     make: Callable[[], Custom]
 
 
-def ill_conditioned() -> Custom:
-    """f_i(x) = (x - c_i)'H(x - c_i)/2, eigenvalues of H from 1e-4 to 1, noise 0.001."""
-    dim = 20
-    curvature = np.logspace(-4, 0, dim)
-    centers = 1 + np.random.default_rng(0).normal(size=(NODES, dim))
+def quadratic(curvature: Array, noise: Callable[[Any], Array]) -> Custom:
+    """f_i(x) = (x - c_i)'H(x - c_i)/2 with a diagonal H."""
+    centers = 1 + np.random.default_rng(0).normal(size=(NODES, DIM))
     solution = centers.mean(0)
 
     def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        return curvature * (x - centers[nodes]) + 0.001 * rngs.standard_normal(dim)
+        return curvature * (x - centers[nodes]) + noise(rngs)
 
     def evaluate(x: Array) -> dict[str, float]:
         return {"gap": curvature @ (x - solution) ** 2 / 2}
 
-    return Custom(gradient, np.zeros(dim), batched=True, evaluate=evaluate)
+    return Custom(gradient, np.zeros(DIM), batched=True, evaluate=evaluate)
+
+
+def ill_conditioned() -> Custom:
+    """Eigenvalues from 1e-4 to 1, noise 0.001."""
+    return quadratic(np.logspace(-4, 0, DIM), lambda rngs: 0.001 * rngs.standard_normal(DIM))
+
+
+def heavy_tails() -> Custom:
+    """Noise of Student's t distribution with 1.5 degrees of freedom: no variance."""
+    return quadratic(np.ones(DIM), lambda rngs: rngs.standard_t(1.5, size=DIM))
 
 
 def absolute_values() -> Custom:
     """f_i(x) = |x|_1, which has a kink at its solution; noise 0.1."""
-    dim = 20
 
     def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        return np.sign(x) + 0.1 * rngs.standard_normal(dim)
+        return np.sign(x) + 0.1 * rngs.standard_normal(DIM)
 
-    return Custom(gradient, np.ones(dim), batched=True, evaluate=lambda x: {"gap": np.abs(x).sum()})
+    return Custom(gradient, np.ones(DIM), batched=True, evaluate=lambda x: {"gap": np.abs(x).sum()})
 
 
 def phase_retrieval() -> Custom:
@@ -73,21 +80,6 @@ def phase_retrieval() -> Custom:
     return Custom(gradient, signal + 0.5 * generator.normal(size=dim) / np.sqrt(dim), batched=True, evaluate=evaluate)
 
 
-def heavy_tails() -> Custom:
-    """f_i(x) = |x - c_i|^2 / 2 with noise of Student's t distribution with 1.5 degrees of freedom: no variance."""
-    dim = 20
-    centers = 1 + np.random.default_rng(0).normal(size=(NODES, dim))
-    solution = centers.mean(0)
-
-    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
-        return x - centers[nodes] + rngs.standard_t(1.5, size=dim)
-
-    def evaluate(x: Array) -> dict[str, float]:
-        return {"gap": ((x - solution) ** 2).sum() / 2}
-
-    return Custom(gradient, np.zeros(dim), batched=True, evaluate=evaluate)
-
-
 CASES = {
     "condition": Case("quadratic, condition number 1e4", "gap", ill_conditioned),
     "kink": Case("absolute values, f = |x|_1", "gap", absolute_values),
@@ -96,30 +88,24 @@ CASES = {
 }
 
 
-def run(quick: bool = False, progress: bool | None = None) -> Report:
-    """Ring of 10: D-NASA and AdaNASA with nothing tuned, the others with their best stepsize, chosen on other seeds."""
-    steps, seeds, etas = (200, 2, ETAS[::4]) if quick else (3000, 5, ETAS)
+def report(found: Found) -> Report:
+    """Ring of 10: D-NASA and AdaNASA with nothing tuned, the others with their best stepsize, chosen on other seeds.
+
+    There are no parts: the runs of each problem are those of `compare`, which extends the grid as it goes.
+    """
+    steps, seeds, etas = (200, 2, ETAS[::4]) if found.quick else (3000, 5, ETAS)
+    options: Any = {"steps": steps, "seed": range(seeds), "extend": not found.quick, "evaluate": max(1, steps // 50)}
+    graph, rules = topology.ring(NODES), (*TUNED, *UNTUNED)
     done = {
-        name: compare(
-            case.make(),
-            topology.ring(NODES),
-            (*TUNED, *UNTUNED),
-            etas,
-            steps=steps,
-            seed=range(seeds),
-            metric=case.metric,
-            extend=not quick,
-            evaluate=max(1, steps // 50),
-            progress=progress,
-        )
-        for name, case in CASES.items()
+        name: compare(case.make(), graph, rules, etas, metric=case.metric, **options) for name, case in CASES.items()
     }
-    report = Report("guidance", f"f(x) - f* or the distance after {steps:,} steps, ring of {NODES}, {seeds} seeds")
-    report.tables["guidance"] = table(done)
-    report.data |= {f"guidance-{name}": comparison.curves() for name, comparison in done.items()}
-    report.figures["guidance"] = draw(done, quick)
-    report.findings = [finding(CASES[name], comparison) for name, comparison in done.items()]
-    return report
+    caption = f"f(x) - f* or the distance after {steps:,} steps, ring of {NODES}, {seeds} seeds"
+    out = Report("guidance", caption, found.quick)
+    out.tables["guidance"] = table(done)
+    out.data |= {f"guidance-{name}": comparison.curves() for name, comparison in done.items()}
+    out.findings = [finding(CASES[name], comparison) for name, comparison in done.items()]
+    draw(out, done)
+    return out
 
 
 def table(done: dict[str, Comparison]) -> pd.DataFrame:
@@ -135,22 +121,18 @@ def table(done: dict[str, Comparison]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def draw(done: dict[str, Comparison], quick: bool) -> Figure:
-    figure, axes = panels(2, 2, width=5.4, height=3.6)
-    for axis, (name, comparison) in zip(axes.flat, done.items(), strict=True):
-        curves = comparison.curves()
-        draw_curves(axis, curves, "step", CASES[name].metric, line_styles(curves))
-        axis.set_yscale("log")
-        axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else "f(x) - f*")
-        axis.set_title(CASES[name].title)
-        seen = curves[["mean", "low"]].stack()
-        axis.set_ylim(
-            seen[seen > 0].min() / 2, 3 * curves["mean"].iloc[0]
-        )  # a large stepsize may overshoot far at first
-    names = [label(row.rule, row.schedule) for row in comparison.choice.itertuples()]
-    figure.legend(data_lines(axis)[: len(names)], names, loc="outside lower center", ncol=4, fontsize=8)
-    figure.suptitle("Nothing tuned in D-NASA and AdaNASA, the best stepsize for the others" + " (quick run)" * quick)
-    return figure
+def draw(out: Report, done: dict[str, Comparison]) -> None:
+    caption = "Nothing tuned in D-NASA and AdaNASA, the best stepsize for the others"
+    with out.draw("guidance", len(done), caption, width=5.4, height=3.6) as axes:
+        for axis, (name, comparison) in zip(axes, done.items(), strict=True):
+            curves = comparison.curves().assign(eta=np.nan)  # they differ from panel to panel
+            draw_curves(axis, curves, "step", CASES[name].metric, line_styles(curves))
+            axis.set_yscale("log")
+            axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else "f(x) - f*")
+            axis.set_title(CASES[name].title)
+            seen = curves[["mean", "low"]].stack()
+            highest = 3 * curves["mean"].iloc[0]  # a large stepsize may overshoot far at first
+            axis.set_ylim(seen[seen > 0].min() / 2, highest)
 
 
 def finding(case: Case, comparison: Comparison) -> str:
@@ -164,3 +146,6 @@ def finding(case: Case, comparison: Comparison) -> str:
         f"{case.title}: D-NASA {dnasa:.3g}, AdaNASA {adanasa:.3g}, best tuned {best['mean']:.3g} "
         f"({label(best.rule, best.schedule, float(best.eta))}); D-NASA is {dnasa / best['mean']:.3g} times that."
     )
+
+
+EXPERIMENT = Experiment("guidance", lambda quick: [], report, on_gpu=False)

@@ -1,18 +1,15 @@
-"""The tasks of the studies on networks: data, network, and what is measured."""
+"""The tasks of the experiments: data, model, and what is measured."""
 
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError
 from dnasa.data import Dataset, from_text, load
 from dnasa.problems.augment import flip_and_shift
-from dnasa.problems.sharded import Sharded
 from dnasa.problems.supervised import Augment
-from dnasa.tasks import models, tasks
+from dnasa.tasks import models
 
 NODES = 8
 GENERATED = "generated-text"
@@ -124,16 +121,6 @@ def read(task: Task) -> Dataset:
     return data if task.rows is None else _first(data, task.rows)
 
 
-def with_data(name: str, task: Task, work: Callable[[Dataset], None]) -> list[str]:
-    """Calls `work` with the data of a task; a line about the task where its data is not there."""
-    try:
-        data = read(task)
-    except InputError as error:
-        return [f"{name} is left out: {error}"]
-    work(data)
-    return []
-
-
 def _first(data: Dataset, rows: int) -> Dataset:
     """Fewer rows, a tenth as many for testing (of a text, windows that do not overlap)."""
     tests = rows // (10 if data.labels.ndim == 1 else 10 * data.labels.shape[1])
@@ -155,25 +142,3 @@ def generated_text(context: int) -> Dataset:
         path = Path(folder) / f"{GENERATED}.txt"
         path.write_text("".join(sentences), encoding="utf-8")
         return from_text(path, context)._replace(name=GENERATED, source="generated")
-
-
-def make_problem(
-    task: Task,
-    data: Dataset,
-    shards: list[np.ndarray],
-    device: str,
-    batch: int | None = None,
-    loss_scale: float = 1.0,
-    validation: Sequence[np.ndarray] = (),
-) -> Sharded:
-    return tasks.on_shards(
-        data,
-        shards,
-        batch or task.batch,
-        loss_scale,
-        device=device,
-        train_metrics=False,
-        model=task.model,
-        augment=task.augment,
-        validation=validation,
-    )

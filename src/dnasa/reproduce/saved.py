@@ -1,8 +1,7 @@
-"""Rows of a study in a CSV file: a study that was stopped continues with what is missing."""
+"""Rows of a part in a CSV file: an experiment that was stopped continues with what is missing."""
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,24 +13,36 @@ NUMBERS = {"eta", "steps", "step", "seed", "value", "bytes", "accuracy", "valida
 
 
 class Saved:
-    """A table that is written after every addition."""
+    """A table that is written after every addition; without columns it stays in memory, with all columns it is given."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]):
-        OwnFiles(path.parent.parent).inside(f"{path.parent.name}/{path.name}")
-        self.own, self.path = OwnFiles(make_folder(path.parent)), path
-        self.table = _read(path, columns) if path.exists() else pd.DataFrame(columns=list(columns))
-        self.own.claim([path.name])
+        self.path, self.columns = path, columns
+        self.table = pd.DataFrame(columns=list(columns))
+        if columns:
+            OwnFiles(path.parent.parent).inside(f"{path.parent.name}/{path.name}")
+            self.own = OwnFiles(make_folder(path.parent))
+            if path.exists():
+                self.table = _read(path, columns)
+            self.own.claim([path.name])
 
-    def find(self, **values: Any) -> pd.DataFrame:
-        """The rows with these values."""
-        table = self.table
-        for name, value in values.items():
-            table = table[table[name].isna() if pd.isna(value) else table[name] == value]
-        return table
+    def missing(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Those of these runs that have not reached their last step."""
+        if self.table.empty or not self.columns:
+            return runs
+        reached = self.table if "steps" in self.columns else self.table.rename(columns={"step": "steps"})
+        keys = [name for name in runs if name in reached]
+        found = runs.merge(reached[keys].drop_duplicates(), on=keys, how="left", indicator=True)
+        return runs[(found._merge == "left_only").to_numpy()]
+
+    def of(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """The rows of these runs, in their order."""
+        keys = [name for name in runs if name in self.columns]
+        return runs[keys].merge(self.table, on=keys)
 
     def add(self, rows: pd.DataFrame) -> None:
         self.table = pd.concat([self.table, rows], ignore_index=True) if len(self.table) else rows
-        self.own.write(self.path.name, self.table.to_csv(index=False).encode())
+        if self.columns:
+            self.own.write(self.path.name, self.table.to_csv(index=False).encode())
 
 
 def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:

@@ -1,13 +1,15 @@
 """The fixed-stepsize theorem, measured: rates in T and n, and how they depend on the graph."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from dnasa import topology
-from dnasa.engine.loop import solve
-from dnasa.plots import drawable, finish, panels
+from dnasa.plots import drawable, finish
 from dnasa.problems.robust_regression import RobustRegression
+from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
 
@@ -19,44 +21,38 @@ METRICS = {"grad_norm": "|grad f|", "tracking": "|zbar - grad f|", "consensus": 
 GRAPHS = {"complete": topology.complete, "exponential": topology.exponential, "ring": topology.ring}
 
 
-def run(quick: bool = False, progress: bool | None = None) -> Report:
+def parts(quick: bool) -> list[Part]:
     """D-NASA with the fixed schedule on robust regression: T x n x graphs, then graphs from rho = 0 to 0.99."""
-    steps, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
-    rates = pd.DataFrame(
-        [
-            averages(make(n), T, seeds, progress) | {"graph": graph, "nodes": n, "steps": T}
-            for graph, make in GRAPHS.items()
-            for n in nodes
-            if n > 2 or graph == "complete"
-            for T in steps
-        ]
-    )
-    T = steps[-2]
-    graphs = pd.DataFrame(
-        [averages(graph, T, seeds, progress) | {"rho": graph.rho, "steps": T} for graph in graphs_by_rho(16)]
-    )
-    report = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {seeds} seeds")
-    report.tables["theory-slopes"] = slopes(rates)
-    report.tables["theory-graphs"] = graphs
-    report.data["theory-rates"] = rates
-    report.figures["theory"] = draw(rates, graphs, quick)
-    report.findings = findings(report.tables["theory-slopes"], graphs)
-    return report
+    every, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
+
+    def runs(graph: Topology, steps: int, labels: dict[str, object]) -> Runs:
+        made: Any = {"schedules": ["fixed"], "problem": partial(RobustRegression, graph.nodes)}
+        evaluate = evenly(steps - 1, EVALUATIONS - 1)
+        return Runs(steps, seeds=range(seeds), labels=labels | {"T": steps}, graph=graph, evaluate=evaluate, **made)
+
+    rates = [
+        runs(make(n), steps, {"graph": name, "nodes": n})
+        for name, make in GRAPHS.items()
+        for n in nodes
+        if n > 2 or name == "complete"
+        for steps in every
+    ]
+    graphs = [runs(graph, every[-2], {"rho": graph.rho}) for graph in graphs_by_rho(16)]
+    return [Part("rates", rates), Part("graphs", graphs)]
 
 
-def averages(graph: Topology, T: int, seeds: int, progress: bool | None) -> dict[str, float]:
+def report(found: Found) -> Report:
     """The three averages of the theorem over t = 0 .. T-1, taken at evenly spaced steps, and over the seeds."""
-    eval_steps = sorted({int(t) for t in np.linspace(0, T - 1, EVALUATIONS)})
-    result = solve(
-        RobustRegression(graph.nodes),
-        graph,
-        steps=T,
-        schedule="fixed",
-        seed=range(seeds),
-        evaluate=eval_steps,
-        progress=progress,
+    rates, graphs = (
+        found.rows[part].groupby(keys, sort=False)[list(METRICS)].mean().reset_index().rename(columns={"T": "steps"})
+        for part, keys in (("rates", ["graph", "nodes", "T"]), ("graphs", ["rho", "T"]))
     )
-    return {metric: float(result.history[metric].mean()) for metric in METRICS}
+    out = Report("theory", f"Theorem 4.2 (fixed schedule) on robust regression, {found.seeds}", found.quick)
+    out.tables |= {"theory-slopes": slopes(rates), "theory-graphs": graphs}
+    out.data["theory-rates"] = rates
+    out.findings = findings(out.tables["theory-slopes"], graphs)
+    draw(out, rates, graphs)
+    return out
 
 
 def graphs_by_rho(n: int) -> list[Topology]:
@@ -77,51 +73,36 @@ def slopes(rates: pd.DataFrame) -> pd.DataFrame:
     rows = []
     longest = rates.steps.max()
     for graph, runs in rates.groupby("graph", sort=False):
-        late = runs[runs.steps >= np.sqrt(runs.steps.min() * longest)]
-        for metric, theory_T, theory_n in (("grad_norm", "-1/4", "-1/4"), ("tracking", "-1/4", "-1/4")):
-            in_T = [slope(same.steps, same[metric]) for _, same in late.groupby("nodes")]
-            last = runs[runs.steps == longest]
-            rows.append(
-                {
-                    "graph": graph,
-                    "average of": METRICS[metric],
-                    "slope T": np.nanmean(in_T),
-                    "theory T": theory_T,
-                    "slope n": slope(last.nodes, last[metric]),
-                    "theory n": theory_n,
-                    "slope nT": slope(late.nodes * late.steps, late[metric]),
-                }
-            )
-        spread = late[late.consensus > 1e-25]
-        if len(spread):
-            in_T = [slope(same.steps, same.consensus) for _, same in spread.groupby("nodes")]
-            rows.append({"graph": graph, "average of": "consensus", "slope T": np.nanmean(in_T), "theory T": "<= -1/2"})
+        late, last = runs[runs.steps >= np.sqrt(runs.steps.min() * longest)], runs[runs.steps == longest]
+        for metric, name in METRICS.items():
+            known = late[late[metric] > 1e-25]
+            in_T = [slope(same.steps, same[metric]) for _, same in known.groupby("nodes")]
+            row = {"graph": graph, "average of": name, "slope T": np.nanmean(in_T) if in_T else np.nan}
+            if metric == "consensus":
+                rows += [row | {"theory T": "<= -1/2"}] * bool(in_T)
+                continue
+            row |= {"theory T": "-1/4", "slope n": slope(last.nodes, last[metric]), "theory n": "-1/4"}
+            rows.append(row | {"slope nT": slope(late.nodes * late.steps, late[metric])})
     return pd.DataFrame(rows)
 
 
-def draw(rates: pd.DataFrame, graphs: pd.DataFrame, quick: bool) -> Figure:
-    figure, axes = panels(4)
-    shown = rates[rates.graph == "ring"]
-    shown = pd.concat([rates[(rates.graph == "complete") & (rates.nodes <= 2)], shown])
-    for axis, (metric, label) in zip(axes[0], METRICS.items(), strict=False):
-        for n, same in shown.groupby("nodes"):
-            if (same[metric] > 1e-25).all():
-                axis.plot(same.steps, same[metric], "o-", ms=3, label=f"n = {n}")
-        anchor = shown[shown.steps == shown.steps.min()][metric].max()
-        T = np.array(sorted(shown.steps.unique()))
-        power = -0.5 if metric == "consensus" else -0.25
-        axis.plot(T, anchor * (T / T[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
-        axis.set_xscale("log")
-        finish(axis, "steps T", f"average {label}", log=True)
-        axis.legend(fontsize=7)
-    for metric, label in METRICS.items():
-        axes[0, 3].plot(graphs.rho, drawable(graphs[metric]).clip(lower=1e-9), "o-", ms=3, label=label)
-    axes[0, 3].legend(fontsize=7)
-    finish(axes[0, 3], "rho of the graph", f"averages, n = 16, T = {int(graphs.steps.iloc[0]):,}", log=True)
-    figure.suptitle(
-        "D-NASA, fixed schedule, nonconvex robust regression, nothing retuned" + (" (quick run)" if quick else "")
-    )
-    return figure
+def draw(out: Report, rates: pd.DataFrame, graphs: pd.DataFrame) -> None:
+    shown = pd.concat([rates[(rates.graph == "complete") & (rates.nodes <= 2)], rates[rates.graph == "ring"]])
+    steps = np.array(sorted(shown.steps.unique()))
+    with out.draw("theory", 4, "D-NASA, fixed schedule, nonconvex robust regression, nothing retuned") as axes:
+        for axis, (metric, label) in zip(axes, METRICS.items(), strict=False):
+            for i, (n, same) in enumerate(shown.groupby("nodes")):
+                if (same[metric] > 1e-25).all():
+                    axis.plot(same.steps, same[metric], "o-", ms=3, color=f"C{i}", label=f"n = {n}")
+            power = -0.5 if metric == "consensus" else -0.25
+            anchor = shown[shown.steps == steps[0]][metric].max()
+            axis.plot(steps, anchor * (steps / steps[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
+            axis.set_xscale("log")
+            finish(axis, "steps T", f"average {label}", log=True)
+        for i, (metric, label) in enumerate(METRICS.items()):
+            values = drawable(graphs[metric]).clip(lower=1e-9)
+            axes[3].plot(graphs.rho, values, "s:", ms=3, color=f"C{7 + i}", label=label)
+        finish(axes[3], "rho of the graph", f"averages, n = 16, T = {graphs.steps.iloc[0]:,}", log=True)
 
 
 def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:
@@ -138,3 +119,6 @@ def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:
         f"{last.grad_norm:.4g} with nothing retuned."
     )
     return lines
+
+
+EXPERIMENT = Experiment("theory", parts, report, on_gpu=False)

@@ -11,7 +11,6 @@ from dnasa.rules.forms import ScaledAverage, declare
 
 SMALL = 1e-4  # radius at the start, relative to 1 + |x|
 GROWTH = 3.0  # eta is at most this many radii
-NEEDS = Needs(doubly_stochastic=True)  # the radius is that of x itself, which push-sum scales
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
 
 
@@ -21,9 +20,9 @@ class State(NamedTuple):
     z: Array  # moving average of the node's own gradients
     m: Array  # second moments of the gradients, mixed
     start: Array  # x at the start, at a sample of the coordinates
-    way: Array  # sum of the scaled gradients there, weighted by the steps
-    back: Array  # sum of their inner products with the way back to the start, with the same weights
-    r: Array  # radius: a lower bound of the distance to go
+    S: Array  # sum of lambda h there
+    A: Array  # sum of lambda dot(h, x(0) - x)
+    r: Array  # radius: a lower bound on the distance to the solution
     average: Array  # of the iterates; empty where the last one is the answer
 
 
@@ -40,7 +39,7 @@ def adanasa(
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
     x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 3 r),
-    and r = max(r, sum of lambda dot(h, x(0) - x) / |sum of lambda h|) for h = g / max(sqrt(m'), |g|), normalized.
+    A <- A + lambda dot(h, x(0) - x), S <- S + lambda h and r <- max(r, A / |S|) for h = g / max(sqrt(m'), |g|), normalized.
 
     Args:
         eta: The largest step at t, before the factor d^(-1/3).
@@ -59,20 +58,19 @@ def adanasa(
     def init(x: Array) -> State:
         part = sample(x)
         average = x if weight else x[..., :0]
-        return State(
-            x, 0 * x, 0 * x, 0 * x, part, 0 * part, back=0 * norm(x), r=radius * (1 + norm(x)), average=average
-        )
+        length = norm(x)
+        return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, 0 * length, r=radius * (1 + length), average=average)
 
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
         """The step, and the state with the radius and the average of the iterates after it."""
         step = d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
         x, m, g = sample(s.x), sample(s.m), sample(g)
         h = unit(scaled(g, second_moments(m, g, t)))
-        way = s.way + step * h
-        back = s.back + step * (h * (s.start - x)).sum(-1)[..., None]
-        r = maximum(s.r, every**0.5 * back / nonzero(norm(way)))
+        S = s.S + step * h
+        A = s.A + step * (h * (s.start - x)).sum(-1)[..., None]
+        r = maximum(s.r, every**0.5 * A / nonzero(norm(S)))
         average = s.average + weight(t) * (s.x - s.average) if weight else s.average
-        return step, s._replace(way=way, back=back, r=r, average=average)
+        return step, s._replace(S=S, A=A, r=r, average=average)
 
     def second_moments(m: Array, g: Array, t: int) -> Array:
         return beta(t) * m + (1 - beta(t)) * g**2
@@ -89,12 +87,6 @@ def adanasa(
         x, y, m = mixed
         return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
-    def restart(s: State) -> State:
-        return s._replace(y=s.z)  # then mean(y) = mean(z) over the nodes that are left
-
-    def answer(s: State) -> Array:
-        return s.average if weight else s.x
-
     form = ScaledAverage(
         learn,
         alpha,
@@ -102,7 +94,15 @@ def adanasa(
         unpack=lambda s: (s.x, s.y, s.m, s.z),
         pack=lambda s, x, y, m, z: s._replace(x=x, y=y, m=m, z=z),
     )
-    rule = Rule(init, send, receive, answer=answer, restart=restart, estimate=lambda s: s.y, needs=NEEDS)
+    rule = Rule(
+        init,
+        send,
+        receive,
+        answer=(lambda s: s.average) if weight else None,
+        restart=lambda s: s._replace(y=s.z),
+        estimate=lambda s: s.y,
+        needs=Needs(doubly_stochastic=True),  # the radius is that of x itself, which push-sum scales
+    )
     return declare(rule, form)
 
 

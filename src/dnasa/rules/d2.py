@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
 
 
 class State(NamedTuple):
@@ -26,8 +26,4 @@ def d2(eta: Schedule) -> Rule:
         move = eta(t) * g
         return (2 * s.x - s.x_old - move + s.move,), State(s.x, x_old=s.x, move=move)
 
-    def receive(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return s._replace(x=x)
-
-    return Rule(init, send, receive, needs=Needs(smallest_eigenvalue=-1 / 3))
+    return Rule(init, send, assign("x"), needs=Needs(smallest_eigenvalue=-1 / 3))

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -27,13 +27,13 @@ def dadam(eta: Schedule) -> Rule:
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        m = BETA1 * s.m + (1 - BETA1) * g
-        v = BETA2 * s.v + (1 - BETA2) * g**2
+        m, v = moments(s.m, s.v, g)
         unbiased_m, unbiased_v = m / (1 - BETA1 ** (t + 1)), v / (1 - BETA2 ** (t + 1))
         return (s.x - eta(t) * unbiased_m / (unbiased_v**0.5 + EPSILON),), State(s.x, m, v)
 
-    def receive(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return s._replace(x=x)
+    return Rule(init, send, assign("x"), restart=lambda s: s)  # moments must not start again at 0: t does not
 
-    return Rule(init, send, receive, restart=lambda s: s)  # moments must not start again at 0: t does not
+
+def moments(m: Array, v: Array, g: Array) -> tuple[Array, Array]:
+    """Adam's first and second moments after the gradient g."""
+    return BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2

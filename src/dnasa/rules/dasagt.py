@@ -20,7 +20,7 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         return (s.x - eta(t) * s.z,)
 
     if prox is None:
-        return declare(normalized._replace(early=early), tracked_average(eta, alpha, normalised=False))
+        return declare(normalized._replace(early=early), tracked_average(eta, alpha, normalized=False))
 
     def early_prox(s: State, t: int) -> Messages:
         gamma = eta(t) / alpha(t)

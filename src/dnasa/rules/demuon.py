@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.arrays import unit
-from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, slices
+from dnasa.core import Array, Exchange, Gradients, Layout, Messages, Rule, Schedule, assign, slices
 
 THETA = 0.2  # weight of the newest gradient
 ITERATIONS = 5
@@ -34,21 +34,11 @@ def demuon(eta: Schedule, *, layout: Layout) -> Rule:
         m = (1 - THETA) * s.m + THETA * g
         return (s.v + m - s.m,), s._replace(m=m)
 
-    def receive(s: State, mixed: Messages) -> State:
-        (v,) = mixed
-        return s._replace(v=v)
-
     def send_x(s: State, t: int) -> tuple[Messages, State]:
         return (s.x - eta(t) * direction(s.v, layout),), s
 
-    def receive_x(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return s._replace(x=x)
-
-    def restart(s: State) -> State:
-        return s._replace(v=s.m)  # then mean(v) = mean(m) over the nodes that are left
-
-    return Rule(init, send, receive, then=(Exchange(send_x, receive_x),), restart=restart, estimate=lambda s: s.v)
+    then = (Exchange(send_x, assign("x")),)
+    return Rule(init, send, assign("v"), then, restart=lambda s: s._replace(v=s.m), estimate=lambda s: s.v)
 
 
 def direction(v: Array, layout: Layout) -> Array:

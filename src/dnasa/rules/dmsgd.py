@@ -1,8 +1,8 @@
-"""D-SGD with momentum at each node (for decentralised momentum see Yu et al., 2019)."""
+"""D-SGD with momentum at each node (for decentralized momentum see Yu et al., 2019)."""
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
 
 BETA = 0.9
 
@@ -27,8 +27,4 @@ def dmsgd(eta: Schedule) -> Rule:
         m = BETA * s.m + g
         return (s.x - eta(t) * m,), s._replace(m=m)
 
-    def receive(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return s._replace(x=x)
-
-    return Rule(init, send, receive, restart=lambda s: s)  # a node's momentum does not depend on who else is there
+    return Rule(init, send, assign("x"), restart=lambda s: s)  # a node's momentum does not depend on the others

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.arrays import nonzero, norm, unit
-from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, assign
 from dnasa.rules.forms import TrackedAverage, declare
 
 
@@ -36,16 +36,16 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         u = s.u + g - s.v
         return (u, (1 - alpha(t)) * s.z + alpha(t) * u), s._replace(v=g)
 
-    def receive(s: State, mixed: Messages) -> State:
-        x, u, z = mixed
-        return s._replace(x=x, u=u, z=z)
-
-    def restart(s: State) -> State:
-        return s._replace(u=s.v)  # then mean(u) = mean(v) over the nodes that are left
-
-    rule = Rule(init, send, receive, early=early, restart=restart, estimate=lambda s: s.z)
+    rule = Rule(
+        init,
+        send,
+        assign("x", "u", "z"),
+        early=early,
+        restart=lambda s: s._replace(u=s.v),
+        estimate=lambda s: s.z,
+    )
     if prox is None:
-        return declare(rule, tracked_average(eta, alpha, normalised=True))
+        return declare(rule, tracked_average(eta, alpha, normalized=True))
 
     def early_prox(s: State, t: int) -> Messages:
         length = norm(s.z)
@@ -54,12 +54,12 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     return rule._replace(early=early_prox)
 
 
-def tracked_average(eta: Schedule, alpha: Schedule, normalised: bool) -> TrackedAverage:
+def tracked_average(eta: Schedule, alpha: Schedule, normalized: bool) -> TrackedAverage:
     """The form of the rules with this state."""
     return TrackedAverage(
         eta,
         alpha,
-        normalised,
+        normalized,
         unpack=lambda s: (s.x, s.u, s.z, s.v),
         pack=lambda x, u, z, v: State(x, u, v, z),
     )

@@ -5,7 +5,7 @@ With a projection: Bianchi and Jakubowicz (2013).
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, assign, no_prox
 
 
 class State(NamedTuple):
@@ -24,7 +24,4 @@ def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         (g,) = gradients
         return (prox(s.x - eta(t) * g, eta(t)),), s
 
-    def receive(s: State, mixed: Messages) -> State:
-        return State(*mixed)
-
-    return Rule(State, send, receive)
+    return Rule(State, send, assign("x"))

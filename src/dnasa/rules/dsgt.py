@@ -5,7 +5,7 @@ With a proximal step: NEXT with a linear surrogate (Di Lorenzo and Scutari, 2016
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, no_prox
+from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, assign, no_prox
 
 
 class State(NamedTuple):
@@ -30,11 +30,4 @@ def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         u = s.u + g - s.v
         return (prox(s.x - eta(t) * u, eta(t)), u), s._replace(v=g)
 
-    def receive(s: State, mixed: Messages) -> State:
-        x, u = mixed
-        return s._replace(x=x, u=u)
-
-    def restart(s: State) -> State:
-        return s._replace(u=s.v)  # then mean(u) = mean(v) over the nodes that are left
-
-    return Rule(init, send, receive, restart=restart, estimate=lambda s: s.u)
+    return Rule(init, send, assign("x", "u"), restart=lambda s: s._replace(u=s.v), estimate=lambda s: s.u)

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
 
 BETA = 0.9
 
@@ -31,11 +31,5 @@ def edm(eta: Schedule) -> Rule:
         psi = s.x - eta(t) * m
         return (psi + s.x - s.psi,), State(s.x, psi, m)
 
-    def receive(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return s._replace(x=x)
-
-    def restart(s: State) -> State:
-        return s._replace(psi=s.x)  # then mean(psi) = mean(x) over the nodes that are left
-
-    return Rule(init, send, receive, restart=restart, needs=Needs(smallest_eigenvalue=-1 / 3))
+    needs = Needs(smallest_eigenvalue=-1 / 3)
+    return Rule(init, send, assign("x"), restart=lambda s: s._replace(psi=s.x), needs=needs)

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
 
-NEEDS = Needs(doubly_stochastic=True)  # with push-sum, complex eigenvalues of W make c grow without bound
-
 
 class State(NamedTuple):
     x: Array
@@ -32,4 +30,5 @@ def extra(eta: Schedule) -> Rule:
         (x,) = mixed
         return State(s.x + x, s.c + x / 2)
 
-    return Rule(init, send, receive, needs=NEEDS)
+    # With push-sum, complex eigenvalues of W make c grow without bound.
+    return Rule(init, send, receive, needs=Needs(doubly_stochastic=True))

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from dnasa.core import Array, Rule, Schedule, State
 
+PLAIN, NORMALISED, SCALED = range(3)  # kinds of a step, as `engine/kernels.c` numbers them
+
 
 class TrackedAverage(NamedTuple):
     """D-NASA's family: x, u, z <- W[x - eta z/|z| (or - eta z), u + g - v, (1 - alpha) z + alpha (u + g - v)], v <- g.
@@ -21,6 +23,10 @@ class TrackedAverage(NamedTuple):
     normalised: bool
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
     pack: Callable[[Array, Array, Array, Array], State]
+
+    @property
+    def kind(self) -> int:
+        return NORMALISED if self.normalised else PLAIN
 
     def state_with(self, state: State, arrays: Iterable[Array]) -> State:
         return self.pack(*arrays)
@@ -44,6 +50,10 @@ class ScaledAverage(NamedTuple):
     beta: Schedule
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
     pack: Callable[[State, Array, Array, Array, Array], State]
+
+    @property
+    def kind(self) -> int:
+        return SCALED
 
     def state_with(self, state: State, arrays: Iterable[Array]) -> State:
         return self.pack(state, *arrays)

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule
-
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+from dnasa.rules.dadam import EPSILON, moments
 
 
 class State(NamedTuple):
@@ -30,8 +29,7 @@ def gt_adam(eta: Schedule) -> Rule:
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         y = s.y + g - s.g
-        m = BETA1 * s.m + (1 - BETA1) * y
-        v = BETA2 * s.v + (1 - BETA2) * y**2
+        m, v = moments(s.m, s.v, y)
         move = -eta(t) * m / (v + EPSILON) ** 0.5
         return (s.x, y), State(move, y, g, m, v)  # the average of x is added to the move
 
@@ -39,7 +37,4 @@ def gt_adam(eta: Schedule) -> Rule:
         x, y = mixed
         return s._replace(x=s.x + x, y=y)
 
-    def restart(s: State) -> State:
-        return s._replace(y=s.g)  # then mean(y) = mean(g) over the nodes that are left
-
-    return Rule(init, send, receive, restart=restart, estimate=lambda s: s.y)
+    return Rule(init, send, receive, restart=lambda s: s._replace(y=s.g), estimate=lambda s: s.y)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.arrays import unit
-from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule
+from dnasa.core import Array, Exchange, Gradients, Messages, Rule, Schedule, assign
 
 
 class State(NamedTuple):
@@ -28,18 +28,8 @@ def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
         v = beta(t) * s.v + (1 - beta(t)) * g
         return (s.y + v - s.v,), s._replace(v=v)
 
-    def receive(s: State, mixed: Messages) -> State:
-        (y,) = mixed
-        return s._replace(y=y)
-
     def send_x(s: State, t: int) -> tuple[Messages, State]:
         return (s.x - eta(t) * unit(s.y),), s
 
-    def receive_x(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return s._replace(x=x)
-
-    def restart(s: State) -> State:
-        return s._replace(y=s.v)  # then mean(y) = mean(v) over the nodes that are left
-
-    return Rule(init, send, receive, then=(Exchange(send_x, receive_x),), restart=restart, estimate=lambda s: s.y)
+    then = (Exchange(send_x, assign("x")),)
+    return Rule(init, send, assign("y"), then, restart=lambda s: s._replace(y=s.v), estimate=lambda s: s.y)

@@ -33,7 +33,7 @@ def mt(eta: Schedule) -> Rule:
         x, c = mixed
         return State(s.x + x, s.u, s.c + c)
 
-    def restart(s: State) -> State:
-        return s._replace(c=0 * s.c)  # then mean(c) = 0 over the nodes that are left
+    def estimate(s: State) -> Array:
+        return (1 - BETA) * (s.u - s.c)
 
-    return Rule(init, send, receive, restart=restart, estimate=lambda s: (1 - BETA) * (s.u - s.c))
+    return Rule(init, send, receive, restart=lambda s: s._replace(c=0 * s.c), estimate=estimate)

@@ -8,7 +8,7 @@ from dnasa.core import Array, Exchange, Gradients, InputError, Messages, Rule
 class State(NamedTuple):
     inner: Any
     w: Array  # how much of the total weight a node holds, (..., k, 1); 1 everywhere for doubly stochastic weights
-    due: tuple[Array, ...] = ()  # w again, within a step whose first exchange had nothing to send
+    unsent: tuple[Array, ...] = ()  # w, within a step whose first exchange had nothing to send
 
     @property
     def x(self) -> Array:
@@ -43,21 +43,21 @@ def push_sum(rule: Rule) -> Rule:
         sent = (*early, *messages)
         if sent:
             return (*sent, s.w), State(inner, s.w)
-        return (), State(inner, s.w, due=(s.w,) if rule.then else ())
+        return (), State(inner, s.w, unsent=(s.w,) if rule.then else ())
 
     def receive(s: State, mixed: Messages) -> State:
         *messages, w = mixed or (s.w,)
-        return State(rule.receive(s.inner, tuple(messages)), w, s.due)
+        return State(rule.receive(s.inner, tuple(messages)), w, s.unsent)
 
     def further(exchange: Exchange, last: bool) -> Exchange:
         def send(s: State, t: int) -> tuple[Messages, State]:
             messages, inner = exchange.send(s.inner, t)
-            return ((*messages, *s.due) if messages else ()), s._replace(inner=inner)
+            return ((*messages, *s.unsent) if messages else ()), s._replace(inner=inner)
 
         def receive(s: State, mixed: Messages) -> State:
-            arrived = len(s.due) if mixed else 0
+            arrived = len(s.unsent) if mixed else 0
             inner = exchange.receive(s.inner, mixed[: len(mixed) - arrived])
-            return State(inner, mixed[-1] if arrived else s.w, due=() if arrived or last else s.due)
+            return State(inner, mixed[-1] if arrived else s.w, unsent=() if arrived or last else s.unsent)
 
         return Exchange(send, receive)
 

@@ -33,7 +33,10 @@ def qg_dsgdm(eta: Schedule) -> Rule:
         (x,) = mixed
         return s._replace(x=x, m=MU * s.m + (1 - MU) * (s.x - x) / nonzero(s.eta))
 
-    def restart(s: State) -> State:
-        return s  # m is a past movement of x, which does not depend on who else is there
-
-    return Rule(init, send, receive, restart=restart, needs=Needs(smallest_eigenvalue=STABLE))
+    return Rule(
+        init,
+        send,
+        receive,
+        restart=lambda s: s,  # m is a past movement of x, which does not depend on the other nodes
+        needs=Needs(smallest_eigenvalue=STABLE),
+    )

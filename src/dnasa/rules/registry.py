@@ -1,8 +1,8 @@
 """The rules that can be used by name, with the schedules, title and colour of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, check_new_name, choose, positive
@@ -33,7 +33,7 @@ Schedules = Callable[[int, Any, Any], tuple[Schedule, ...]]
 
 
 @dataclass(frozen=True)
-class Stated:
+class ScheduleSpec:
     """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts.
 
     `needs_steps` says whether they depend on the number of steps T; None: not declared, and detected when T is used without
@@ -42,7 +42,7 @@ class Stated:
 
     make: Schedules
     formula: str = ""
-    needs_steps: bool | None = None
+    needs_steps: bool | None = False
     ends: bool = False
 
     def __call__(self, n: int, T: Any, eta: Any) -> tuple[Schedule, ...]:
@@ -63,7 +63,7 @@ class Method(NamedTuple):
     """
 
     make: Callable[..., Rule]
-    schedules: dict[str, Stated]
+    schedules: dict[str, ScheduleSpec]
     needs_eta: bool = True
     needs_layout: bool = False
     title: str = ""
@@ -79,36 +79,38 @@ class Look(NamedTuple):
     schedule: str | None = None
 
 
-def of_t(make: Schedules, formula: str) -> Stated:
-    """Schedules that do not depend on the number of steps."""
-    return Stated(make, formula, needs_steps=False)
-
-
-def of_steps(make: Schedules, formula: str, ends: bool = False) -> Stated:
-    """Schedules that depend on the number of steps."""
-    return Stated(make, formula, needs_steps=True, ends=ends)
-
-
 ETA = {
-    "diminishing": of_t(lambda n, T, eta: (schedules.root_decay(eta, n),), "eta sqrt(n/(t+1))"),
-    "fixed": of_steps(lambda n, T, eta: (schedules.root_fixed(eta, n, T),), "eta sqrt(n/T)"),
-    "constant": of_t(lambda n, T, eta: (schedules.constant(eta),), "eta"),
-    "cosine": of_steps(
-        lambda n, T, eta: (schedules.cosine(eta, T),), "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2", ends=True
+    "diminishing": ScheduleSpec(lambda n, T, eta: (schedules.root_decay(eta, n),), "eta sqrt(n/(t+1))"),
+    "fixed": ScheduleSpec(lambda n, T, eta: (schedules.root_fixed(eta, n, T),), "eta sqrt(n/T)", needs_steps=True),
+    "constant": ScheduleSpec(lambda n, T, eta: (schedules.constant(eta),), "eta"),
+    "cosine": ScheduleSpec(
+        lambda n, T, eta: (schedules.cosine(eta, T),),
+        "eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2",
+        needs_steps=True,
+        ends=True,
     ),
 }
 COSINE_FIRST = {"cosine": ETA["cosine"]} | ETA
 PARAMETER_FREE = {
-    "parameter-free": of_t(lambda n, T, eta: (schedules.parameter_free(eta),), "eta/sqrt(t)"),
-    "parameter-free-fixed": of_steps(lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),), "eta/sqrt(T)"),
+    "parameter-free": ScheduleSpec(lambda n, T, eta: (schedules.parameter_free(eta),), "eta/sqrt(t)"),
+    "parameter-free-fixed": ScheduleSpec(
+        lambda n, T, eta: (schedules.parameter_free_fixed(eta, T),), "eta/sqrt(T)", needs_steps=True
+    ),
 }
 DNASA = {
-    "diminishing": of_t(lambda n, T, eta: schedules.diminishing(n), "n^(1/4)/t^(3/4)"),
-    "fixed": of_steps(lambda n, T, eta: schedules.fixed(n, T), "n^(1/4)/T^(3/4)"),
+    "diminishing": ScheduleSpec(lambda n, T, eta: schedules.diminishing(n), "n^(1/4)/t^(3/4)"),
+    "fixed": ScheduleSpec(lambda n, T, eta: schedules.fixed(n, T), "n^(1/4)/T^(3/4)", needs_steps=True),
 }
 ADANASA = {
-    "linear": of_steps(lambda n, T, eta: schedules.adanasa(n, T), "0.4 sqrt(n) min(1, 10(t+1)/T) (1 - t/T)", ends=True),
-    "averaged": of_t(lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"),
+    "linear": ScheduleSpec(
+        lambda n, T, eta: schedules.adanasa(n, T),
+        "0.4 sqrt(n) min(1, 10(t+1)/T) (1 - t/T)",
+        needs_steps=True,
+        ends=True,
+    ),
+    "averaged": ScheduleSpec(
+        lambda n, T, eta: schedules.adanasa_averaged(n), "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))"
+    ),
 }
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
 
@@ -131,17 +133,17 @@ for _name in (
     setattr(UnknownSteps, f"__{_name}__", UnknownSteps.refuse)
 
 
-def and_also(etas: dict[str, Stated], other: Callable[[int], Schedule]) -> dict[str, Stated]:
+def and_also(etas: dict[str, ScheduleSpec], other: Callable[[int], Schedule]) -> dict[str, ScheduleSpec]:
     """For rules with a second schedule, which depends on n alone."""
 
-    def both(made: Stated) -> Stated:
+    def both(made: ScheduleSpec) -> ScheduleSpec:
         return replace(made, make=lambda n, T, eta: (*made(n, T, eta), other(n)))
 
     return {name: both(made) for name, made in etas.items()}
 
 
 GT_NSGDM = and_also(COSINE_FIRST, lambda n: schedules.constant(0.9)) | {
-    "theorem-fixed": of_steps(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)")
+    "theorem-fixed": ScheduleSpec(lambda n, T, eta: schedules.gt_nsgdm_fixed(eta, T), "eta/T^(3/4)", needs_steps=True)
 }
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4", takes_prox=True),
@@ -167,6 +169,8 @@ RULES: dict[str, Method] = {
     "dnasa": Method(dnasa, DNASA, needs_eta=False, title="D-NASA", colour="#d62728", takes_prox=True),
 }
 """All rules that can be used by name, with registered ones."""
+DEFAULT_RULE = "dnasa"  # of the command line and the estimators; it needs no stepsize
+COMPARED = ("dsgd", "dsgt", "dasagt", "adanasa", "dnasa")  # by default
 
 
 def register(
@@ -199,7 +203,10 @@ def register(
     check_new_name("rule", name, BUILT_IN)
     if not callable(make):
         raise InputError(f"The maker of rule '{name}' must be a function that returns a Rule.")
-    own = {key: made if isinstance(made, Stated) else Stated(made) for key, made in (schedules or {}).items()}
+    own = {
+        key: made if isinstance(made, ScheduleSpec) else ScheduleSpec(made, needs_steps=None)
+        for key, made in (schedules or {}).items()
+    }
     RULES[name] = Method(make, own or ETA, needs_eta, needs_layout, title or name, colour, takes_prox)
 
 
@@ -227,15 +234,14 @@ class Variant(NamedTuple):
     eta: Any = None
 
     @property
-    def stated(self) -> Stated | None:
+    def spec(self) -> ScheduleSpec | None:
         """Its schedule as registered; None for an eta that is a function of t."""
         return RULES[self.rule].schedules.get(self.schedule) if self.rule in RULES else None
 
     @property
     def formula(self) -> str:
         """The stepsize at step t with its eta inserted; empty where it is not stated."""
-        stated = self.stated
-        text = stated.formula if stated else ""
+        text = self.spec.formula if self.spec else ""
         return text.replace("eta", f"{self.eta:.3g}", 1) if isinstance(self.eta, float) else text
 
     def label(self) -> dict[str, Any]:
@@ -246,7 +252,7 @@ class Variant(NamedTuple):
         return {"rule": self.rule, "schedule": CUSTOM if name == "<lambda>" else name, "eta": None}
 
 
-class Group(NamedTuple):
+class VariantGroup(NamedTuple):
     """Variants of one method side by side, as one rule on `size` entries of the first axis."""
 
     rule: Rule
@@ -284,30 +290,26 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
 
 def groups(
     runs: Sequence[Variant | Rule], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None = None
-) -> list[Group]:
+) -> list[VariantGroup]:
     """One rule for neighbouring variants of the same method; the user's rules one by one."""
-    if prox is not None and any(isinstance(run, Rule) for run in runs):
+    own = sum(isinstance(run, Rule) for run in runs)
+    if prox is not None and own:
         raise InputError("A rule of your own must be given prox by its maker: register it with takes_prox=True.")
-    several = sum(isinstance(run, Rule) for run in runs) > 1
-    numbers = count(1)
-    out: list[Group] = []
-    for custom, same in groupby(runs, key=lambda run: isinstance(run, Rule) or _kind(run, nodes, steps)):
-        if custom is True:
-            out += [Group(rule, (_own(several, numbers),)) for rule in same if isinstance(rule, Rule)]
-        else:
-            variants = tuple(run for run in same if isinstance(run, Variant))
-            out.append(Group(_side_by_side(variants, nodes, steps, like, layout, prox), variants))
+    labels = iter([CUSTOM] if own == 1 else [f"{CUSTOM} {number}" for number in range(1, own + 1)])
+
+    def kind(run: Variant | Rule) -> tuple[str, int] | None:
+        """What variants must share to be one rule, which is made from as many schedules."""
+        return None if isinstance(run, Rule) else (run.rule, len(schedules_of(run, nodes, steps)))
+
+    out: list[VariantGroup] = []
+    for _, neighbours in groupby(runs, key=kind):
+        same = list(neighbours)
+        out += [VariantGroup(run, (Variant(next(labels), CUSTOM),)) for run in same if isinstance(run, Rule)]
+        if variants := tuple(run for run in same if isinstance(run, Variant)):
+            each = [schedules_of(run, nodes, steps) for run in variants]
+            columns = [schedules.side_by_side(column, like, steps) for column in zip(*each, strict=True)]
+            out.append(VariantGroup(make(RULES[variants[0].rule], columns, layout, prox), variants))
     return out
-
-
-def _kind(variant: Variant, nodes: int, steps: int) -> tuple[str, int]:
-    """What variants must share to be one rule, which is made from as many schedules."""
-    return variant.rule, len(schedules_of(variant, nodes, steps))
-
-
-def _own(several: bool, numbers: Iterator[int]) -> Variant:
-    """The label of a rule that is not registered."""
-    return Variant(f"{CUSTOM} {next(numbers)}" if several else CUSTOM, CUSTOM)
 
 
 def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Schedule, ...]:
@@ -343,11 +345,3 @@ def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox 
     if not isinstance(rule, Rule):
         raise InputError(f"The maker of rule '{method.title}' must return a Rule, not {type(rule).__name__}.")
     return rule
-
-
-def _side_by_side(
-    group: Sequence[Variant], nodes: int, steps: int, like: Array, layout: Layout, prox: Prox | None
-) -> Rule:
-    each = [schedules_of(run, nodes, steps) for run in group]
-    columns = [schedules.side_by_side(column, like, steps) for column in zip(*each, strict=True)]
-    return make(RULES[group[0].rule], columns, layout, prox)

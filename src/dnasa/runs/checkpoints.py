@@ -9,20 +9,19 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa.core import InputError, RunError
-from dnasa.files import read_bytes
+from dnasa.files import fits, read_bytes
 from dnasa.runs.own_files import OwnFiles
 
 FORMAT = 2  # of checkpoints and of run folders
 RETAINED = 3
 NAME = re.compile(r"step-(\d{12})-([0-9a-f]{8})\.safetensors")
-ARRAY_NAME = re.compile(r"\d{1,4}\.(state\..+|memory\.\d{1,4}\.\d{1,4}\.\d{1,4})")
+ARRAY_NAME = re.compile(r"\d{1,4}\.(state\..+|memory\.\d{1,3}\.\d{1,3}\.\d{1,4})")  # few messages, whoever wrote it
 
 
 class Damaged(InputError):
@@ -106,23 +105,7 @@ def check_format(path: Path, number: Any) -> None:
         )
 
 
-def newest(
-    folder: Path, report: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda checkpoint: None
-) -> Path | None:
-    """The newest good checkpoint's file; damaged ones are reported and skipped."""
-    for path in found(folder):
-        try:
-            check(load(path))
-        except Damaged as error:
-            report(f"{error} The checkpoint before is used.")
-        else:
-            return path
-    return None
-
-
 # ---------------------------------------------------------------- checks of the contents
-
-Check = Callable[[Any], bool]
 
 
 def _integer(value: Any) -> bool:
@@ -137,38 +120,22 @@ def _number(value: Any) -> bool:
     return _integer(value) or (type(value) is float and math.isfinite(value))
 
 
-def _list_of(check: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(check, value))
-
-
-def _pair_of(first: Check, second: Check) -> Check:
-    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
-
-
-def _table(value: Any) -> bool:
-    return _list_of(_list_of(_integer))(value) and len({len(row) for row in value}) == 1
-
-
-def _loss(value: Any) -> bool:
-    return isinstance(value, dict) and _count(value.get("step")) and _list_of(_count)(value.get("nodes"))
-
-
-NOTES: dict[str, Check] = {
-    "diverged": _table,
-    "diverged_node": _table,
-    "agreed": _table,
+NOTES: dict[str, Any] = {
+    "diverged": [[_integer]],
+    "diverged_node": [[_integer]],
+    "agreed": [[_integer]],
     "seconds": _number,
-    "periods": lambda value: _list_of(_pair_of(_count, _count))(value) and len(value) > 0,
-    "lost": _list_of(_loss),
-    "settings": lambda value: isinstance(value, dict),
-    "members": _list_of(_count),
-    "sent": _list_of(_pair_of(_count, _number)),
-    "history": _pair_of(_count, _count),
+    "periods": lambda value: value != [] and fits(value, [(_count, _count)]),
+    "lost": [{"step": _count, "nodes": [_count]}],
+    "settings": {},
+    "members": [_count],
+    "sent": [(_count, _number)],
+    "history": (_count, _count),
 }
 
 
 def _wrong_notes(notes: dict[str, Any]) -> str | None:
-    wrong = [name for name, check in NOTES.items() if not check(notes.get(name))]
+    wrong = [name for name, form in NOTES.items() if not fits(notes.get(name), form)]
     return f"its {wrong[0]} is not as written by a run" if wrong else None
 
 
@@ -187,6 +154,6 @@ def _wrong_shapes(arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> str |
     tables = [notes[name] for name in ("diverged", "diverged_node", "agreed")]
     if sorted(group for group, _ in sizes) != sorted(groups):
         return "its arrays are not of the groups it names"
-    if any(len(table) != rows or {len(row) for row in table} != columns for table in tables):
+    if len(columns) != 1 or any(len(table) != rows or {len(row) for row in table} != columns for table in tables):
         return "its arrays and notes are of different runs"
     return None

@@ -7,15 +7,16 @@ import platform
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnasa.core import InputError, RunError
-from dnasa.files import make_folder, read_bytes, read_json, to_json
+from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
@@ -65,9 +66,9 @@ class RunFolder:
         self.path, self.resume, self.force = Path(path), resume, force
         self.config = {"format": FORMAT} | (config or {})
         self.own = OwnFiles(path)
-        self.locks: list[BinaryIO | None] = []
+        self.locks = ExitStack()
         self.steps: int | None = None
-        self.history_bytes = self.history_checksum = 0
+        self.history_bytes = self.history_crc = 0
         if resume:
             self.config = self.read_config()
 
@@ -100,10 +101,10 @@ class RunFolder:
                 f"{self.path} has no list of the run's files ({LIST}), as those of older versions: it is read, but not "
                 "continued or replaced. Start again in another folder."
             )
-        held = next((path for path in self.path.iterdir() if path.name not in listed & IN_USE), None)
-        if held is not None:
+        other = next((path for path in self.path.iterdir() if path.name not in listed & IN_USE), None)
+        if other is not None:
             raise InputError(
-                f"{self.path} holds files that are not of a run, such as {held.name}: choose an empty or a new folder."
+                f"{self.path} holds files that are not of a run, such as {other.name}: choose an empty or a new folder."
             )
 
     def _check_names(self, own: set[str]) -> None:
@@ -123,7 +124,8 @@ class RunFolder:
             lock = locks.acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")
-            self.locks = [lock, locks.acquire(self.path / RUNNING, wait=True)]
+            self.locks.enter_context(lock)
+            self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
                 self.own.clear((LOCK, RUNNING))
@@ -134,9 +136,7 @@ class RunFolder:
             raise InputError(f"Cannot use {self.path}: {error}. Choose another folder.") from error
 
     def close(self) -> None:
-        for lock in self.locks:
-            if lock is not None:
-                lock.close()
+        self.locks.close()
 
     def begin(self, run: dict[str, Any], steps: int, graph: dict[str, Any] | None = None) -> None:
         """Write the config, the graph and the status before the first step."""
@@ -158,19 +158,21 @@ class RunFolder:
             self.log(f"Begun with {'; '.join(other)}: the last digits may differ.")
 
     def _write(self, name: str, data: bytes) -> None:
-        try:
+        with self._naming(name):
             self.own.write(name, data)
-        except OSError as error:
-            raise self._cannot_write(name, error) from error
 
     def _append(self, name: str, data: bytes) -> None:
-        try:
+        with self._naming(name):
             self.own.append(name, data)
-        except OSError as error:
-            raise self._cannot_write(name, error) from error
 
-    def _cannot_write(self, name: str, error: OSError) -> RunError:
-        return RunError(f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume.")
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
+            ) from error
 
     def status(self, state: str, step: int, steps: int) -> None:
         self._write("status.json", to_json({"state": state, "step": step, "steps": steps}))
@@ -184,7 +186,7 @@ class RunFolder:
         data = rows.to_csv(index=False, header=self.history_bytes == 0).encode()
         self._append("history.csv", data)
         self.history_bytes += len(data)
-        self.history_checksum = zlib.crc32(data, self.history_checksum)
+        self.history_crc = zlib.crc32(data, self.history_crc)
 
     def repair_history(self, rows: "pd.DataFrame", t: int) -> None:
         """After the writing process was lost: keep its complete rows before step t and add those it did not write."""
@@ -193,14 +195,14 @@ class RunFolder:
         steps = [row["step"] for row in parse_rows(b"".join(complete).decode())]
         data = b"".join(complete[:1] + [line for line, step in zip(complete[1:], steps, strict=True) if step < t])
         self._write("history.csv", data)
-        self.history_bytes, self.history_checksum = len(data), zlib.crc32(data)
+        self.history_bytes, self.history_crc = len(data), zlib.crc32(data)
         if len(rows):  # there is none before the first evaluation
             missing = rows[~rows.step.isin(steps) & (rows.step < t)]
             if len(missing):
                 self.append(missing)
 
     def save(self, step: int, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
-        notes = notes | {"history": [self.history_bytes, self.history_checksum]}
+        notes = notes | {"history": [self.history_bytes, self.history_crc]}
         folder = self.path / "checkpoints"
         try:
             self.own.sync("history.csv")  # a checkpoint must never be newer than its history
@@ -211,31 +213,30 @@ class RunFolder:
 
     def newest(self) -> Path | None:
         """The file of the newest checkpoint that is intact and whose history is; newer ones are renamed `rejected-`."""
-        folder = self.path / "checkpoints"
-        chosen = checkpoints.newest(folder, self._report, self._check_history)
         listed = self.own.names()
-        for path in checkpoints.found(folder):
-            if path == chosen:
-                break
+        for path in checkpoints.found(self.path / "checkpoints"):
+            try:
+                self._check_history(checkpoints.load(path))
+                return path
+            except Damaged as error:
+                line = f"{error} The checkpoint before is used."
+                self.log(line)
+                print(line, file=sys.stderr, flush=True)
             if f"checkpoints/{path.name}" in listed:
                 self.own.rename(f"checkpoints/{path.name}", f"checkpoints/rejected-{path.name}")
-        return chosen
-
-    def _report(self, line: str) -> None:
-        self.log(line)
-        print(line, file=sys.stderr, flush=True)
+        return None
 
     def _check_history(self, checkpoint: Checkpoint) -> None:
         if self.steps is not None and checkpoint.step > self.steps:
             raise Damaged(f"The checkpoint of step {checkpoint.step} is beyond the end of the run, step {self.steps}.")
-        length, checksum = checkpoint.notes["history"]
+        length, crc = checkpoint.notes["history"]
         data = self._history()[:length]
-        if length and (len(data) != length or zlib.crc32(data) != checksum or not _is_history(data)):
+        if length and (len(data) != length or zlib.crc32(data) != crc or not _is_history(data)):
             raise Damaged(f"{self.path / 'history.csv'} is not as it was at step {checkpoint.step}.")
 
     def truncate_history(self, checkpoint: Checkpoint | None) -> str:
         """history.csv up to the checkpoint; the rows after it are removed, since these steps are made again."""
-        self.history_bytes, self.history_checksum = checkpoint.notes["history"] if checkpoint else (0, 0)
+        self.history_bytes, self.history_crc = checkpoint.notes["history"] if checkpoint else (0, 0)
         history = self._history()[: self.history_bytes]
         self._write("history.csv", history)
         return history.decode()
@@ -260,7 +261,7 @@ class RunFolder:
         """Title, colour and default schedule of the rules that are not built in: reading them executes no plugin."""
         stored = self.config.get("rules")
         entries = stored.items() if isinstance(stored, dict) else ()
-        return {name: Look(*entry) for name, entry in entries if _is_look(entry)}
+        return {name: Look(*entry) for name, entry in entries if fits(entry, (str, _is_text, _is_text))}
 
     def read_config(self) -> dict[str, Any]:
         return read_json(self.path / "config.json", f"{self.path} holds no run to continue")
@@ -285,9 +286,8 @@ def _own_rules(run: dict[str, Any]) -> dict[str, Any]:
     return {"rules": own} if own else {}
 
 
-def _is_look(entry: Any) -> bool:
-    texts = isinstance(entry, list) and all(part is None or isinstance(part, str) for part in entry)
-    return texts and len(entry) == len(Look._fields) and entry[0] is not None
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
 
 
 def node_name(sites: Sequence[str], node: Any) -> str:

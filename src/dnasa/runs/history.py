@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule, naming
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule, user_code
 from dnasa.prox import checked
-from dnasa.rules.registry import Group, Variant
+from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
 from dnasa.runs.result import Result
 
@@ -45,7 +45,7 @@ class Recorder:
         self,
         problem: "Problem",
         network: Network,
-        groups: Sequence[Group],
+        groups: Sequence[VariantGroup],
         seeds: Sequence[int],
         own_metrics: Mapping[str, Metric],
         node_weights: np.ndarray | None,
@@ -276,7 +276,7 @@ def _answer(rule: Rule, state: Any) -> Array:
 
 def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
     try:
-        with naming(lambda: f"The metric '{name}'"):
+        with user_code(lambda: f"The metric '{name}'"):
             values = [[metric(point) for point in variant] for variant in mean]
         return np.array([[float(value) for value in of_variant] for of_variant in values])
     except (TypeError, ValueError) as error:

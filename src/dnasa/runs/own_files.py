@@ -8,8 +8,9 @@ same time, such as a run and `dnasa report --html`, so the list is changed under
 import os
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from dnasa.core import InputError, RunError
 from dnasa.files import open_regular, read_bytes, read_json, to_json, write_durably
@@ -117,14 +118,8 @@ class OwnFiles:
         (self.path / DRAFT).unlink(missing_ok=True)  # of a killed process
         write_durably(path, data, self.path / DRAFT, sync)
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = locks.acquire(self.path / LIST_LOCK, wait=True)
-        try:
-            yield
-        finally:
-            if lock is not None:
-                lock.close()
+    def _locked(self) -> AbstractContextManager[Any]:
+        return locks.acquire(self.path / LIST_LOCK, wait=True) or nullcontext()
 
     def write(self, name: str, data: bytes) -> Path:
         """Write a file, completely or not at all."""

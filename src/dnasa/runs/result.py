@@ -3,10 +3,9 @@
 import contextlib
 import csv
 import io
-import math
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from dnasa.arrays import to_numpy
 from dnasa.core import Array, InputError
-from dnasa.files import make_folder, read_bytes, read_json, to_json
+from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Result:
                 raise InputError(f"{folder} holds no saved result: {name} is missing.")
         try:
             runs = _read_runs(folder / "runs.csv")
-            arrays = parsed(read_bytes(folder / "x.safetensors", largest=math.inf))
+            arrays = parsed(read_bytes(folder / "x.safetensors", largest=inf))
             x, statistics = arrays["x"], arrays.get("statistics")
             settings = read_json(folder / "settings.json", "settings.json")
             history = pd.DataFrame(parse_rows(read_bytes(folder / "history.csv").decode()))
@@ -150,17 +149,11 @@ def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> 
             raise ValueError(f"history.csv has no whole numbers as {name}")
     if "rule" not in history or None in history:
         raise ValueError("history.csv has no rule, or rows longer than its header")
-    timing, lost = settings.get("timing"), settings.get("lost", [])
-    if not isinstance(timing, dict) or not all(
-        type(value) in (int, float) and isfinite(value) for value in timing.values()
-    ):
+    timing: Any = settings.get("timing")
+    if not fits(timing, {}) or not all(type(value) in (int, float) and isfinite(value) for value in timing.values()):
         raise ValueError("settings.json has no timing in numbers")
-    if not isinstance(lost, list) or not all(map(_is_loss, lost)):
+    if not fits(settings.get("lost", []), [{"step": lambda step: step is not None, "nodes": list}]):
         raise ValueError("settings.json has lost nodes without a step")
-
-
-def _is_loss(entry: Any) -> bool:
-    return isinstance(entry, dict) and "step" in entry and isinstance(entry.get("nodes"), list)
 
 
 def parse_rows(text: str) -> list[dict[str, Any]]:

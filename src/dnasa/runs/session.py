@@ -16,15 +16,13 @@ import numpy as np
 from dnasa.arrays import like, to_numpy
 from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, leaves, rebuilt
 from dnasa.files import to_json
-from dnasa.rules.registry import Group
+from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.graph import describe
+from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.result import parse_rows
-
-MOST_MESSAGES = 1000  # of one exchange, in a checkpoint that is to be believed
 
 
 class Session:
@@ -39,23 +37,28 @@ class Session:
         if folder is not None and folder.resume:
             folder.check()
             self._check_settings(folder.config.get("run", {}))
-        if folder is not None and network.rank == 0:
-            folder.open()
-            folder.begin(self.settings, steps, None if network.topology is None else describe(network.topology))
+        if self.writer is not None:
+            graph = None if network.topology is None else graph_json(network.topology)
+            self.writer.open()
+            self.writer.begin(self.settings, steps, graph)
+
+    @property
+    def writer(self) -> RunFolder | None:
+        """The folder, in the process that writes to it."""
+        return self.folder if self.network.rank == 0 else None
 
     # ------------------------------------------------------------ resume
 
     def restore(
-        self, groups: Sequence[Group], snapshots: list[Snapshot], recorder: Recorder
+        self, groups: Sequence[VariantGroup], snapshots: list[Snapshot], recorder: Recorder
     ) -> tuple[int, list[Snapshot]]:
         """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
             return 0, snapshots
-        newest = self.folder.newest() if self.network.rank == 0 else None
+        newest = self.writer.newest() if self.writer else None
         name = self.network.allgather_text(newest.name if newest else "")[0]
         found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
-        rows = self.folder.truncate_history(found) if self.network.rank == 0 else ""
-        rows = self.network.allgather_text(rows)[0]
+        rows = self.network.allgather_text(self.writer.truncate_history(found) if self.writer else "")[0]
         if found is None:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
@@ -84,8 +87,8 @@ class Session:
 
     def record(self, recorder: Recorder) -> None:
         """Append the rows of this evaluation to the history on disk."""
-        if self.folder is not None and self.network.rank == 0:
-            self.folder.append(recorder.frame(last=True))
+        if self.writer is not None:
+            self.writer.append(recorder.frame(last=True))
 
     def maybe_checkpoint(
         self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool
@@ -94,9 +97,9 @@ class Session:
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
-        due = self.every is not None and t > 0 and t % self.every == 0
-        stop = self._all_stop(evaluated or due)
-        if due or stop:
+        scheduled = self.every is not None and t > 0 and t % self.every == 0
+        stop = self._all_stop(evaluated or scheduled)
+        if scheduled or stop:
             self.save(t, snapshots(), recorder)
         if stop:
             self.end("interrupted", t)
@@ -111,31 +114,30 @@ class Session:
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
         gather = self.network.gather
         arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in _arrays(s).items()}
-        if self.network.rank == 0:
+        if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
-            self.folder.save(t, arrays, notes)  # type: ignore[union-attr]
+            self.writer.save(t, arrays, notes)
 
     def log(self, line: str) -> None:
-        if self.folder is not None and self.network.rank == 0:
-            self.folder.log(line)
+        if self.writer is not None:
+            self.writer.log(line)
 
     def end(self, state: str, t: int) -> None:
-        if self.folder is not None and self.network.rank == 0:
-            self.folder.status(state, t, self.steps)
-            self.folder.log(f"{state.capitalize()} at step {t}.")
-            self.folder.close()
+        if self.writer is not None:
+            self.writer.status(state, t, self.steps)
+            self.writer.log(f"{state.capitalize()} at step {t}.")
+            self.writer.close()
 
     def continue_without(self, network: Network, recorder: Recorder, lost: list[int], t: int) -> None:
         """The first of the remaining processes writes from here on."""
-        new_writer = network.rank == 0 and self.network.rank != 0
-        self.network = network
-        if self.folder is not None and new_writer:
-            self.folder.resume = True
-            self.folder.open()
-        if self.folder is not None and network.rank == 0:
+        before, self.network = self.writer, network
+        if self.writer is not None and before is None:
+            self.writer.resume = True
+            self.writer.open()
+        if self.writer is not None:
             recorder.discard(t)
-            self.folder.repair_history(recorder.frame(), t)
+            self.writer.repair_history(recorder.frame(), t)
         if lost:
             self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
         else:
@@ -158,11 +160,11 @@ class Session:
         self.stop_requested = True
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.folder is not None and self.network.rank == 0 and kind is not None and kind is not Interrupted:
+        if self.writer is not None and kind is not None and kind is not Interrupted:
             with suppress(RunError):
-                self.folder.status("failed", self.t, self.steps)
-                self.folder.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
-            self.folder.close()
+                self.writer.status("failed", self.t, self.steps)
+                self.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
+            self.writer.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 
@@ -170,7 +172,7 @@ class Session:
 # ---------------------------------------------------------------- snapshots as named arrays
 
 
-def restarted(groups: Sequence[Group], snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+def restarted(groups: Sequence[VariantGroup], snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """After nodes left or joined: each rule restarts as it says, channels forget what was sent."""
     return [Snapshot(group.rule.restarted(s.state), {}, s.sent) for group, s in zip(groups, snapshots, strict=True)]
 
@@ -199,32 +201,27 @@ def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network)
     dtype = str(x.dtype).removeprefix("torch.")
     expected = leaves(fresh.state, "state.")
     state = rebuilt(fresh.state, {name: rows(name, a.shape[-1], dtype) for name, a in expected.items()}, "state.")
-    memory = _memory({name: rows(name, None, dtype) for name in arrays if name.startswith("memory.")}, found.step)
+    memory = _memory({name: rows(name, None, dtype) for name in arrays if name.startswith("memory.")})
     messages, sent_bytes = found.notes["sent"][number]
     return Snapshot(state, memory, Sent(int(messages), float(sent_bytes)))
 
 
 def _members(found: Checkpoint, nodes: int) -> list[int]:
-    members = found.notes["members"]
-    if not isinstance(members, list) or not members or sorted(set(members) & set(range(nodes))) != sorted(members):
+    members: list[int] = found.notes["members"]
+    if not members or sorted(set(members) & set(range(nodes))) != sorted(members):
         raise InputError(f"The checkpoint of step {found.step} does not fit this run: its nodes are {members!r:.60}.")
     return members
 
 
-def _memory(arrays: dict[str, Array], step: int) -> dict[int, tuple[Any, ...]]:
+def _memory(arrays: dict[str, Array]) -> dict[int, tuple[Any, ...]]:
     """From names such as memory.0.2.1 (exchange, message, array) back to tuples of tuples."""
-    try:
-        keys = {tuple(int(part) for part in name.split(".")[1:]): a for name, a in arrays.items()}
-        memory: dict[int, list[list[Array]]] = {}
-        for (exchange, message, _), a in sorted(keys.items()):
-            entries = memory.setdefault(exchange, [])
-            entries += [[] for _ in range(min(message, MOST_MESSAGES) + 1 - len(entries))]
-            entries[message].append(a)
-    except (ValueError, IndexError) as error:
-        raise InputError(
-            f"The checkpoint of step {step} does not fit this run: its channel memory is damaged."
-        ) from error
-    return {exchange: tuple(map(tuple, entries)) for exchange, entries in memory.items()}
+    keys = {tuple(map(int, name.split(".")[1:])): a for name, a in arrays.items()}
+    memory: dict[int, list[list[Array]]] = {}
+    for (exchange, message, _), a in sorted(keys.items()):
+        messages = memory.setdefault(exchange, [])
+        messages += [[] for _ in range(message + 1 - len(messages))]
+        messages[message].append(a)
+    return {exchange: tuple(map(tuple, messages)) for exchange, messages in memory.items()}
 
 
 def _fill_missing_nodes(a: np.ndarray, members: list[int], nodes: int) -> np.ndarray:

@@ -1,19 +1,18 @@
 """Known datasets, how the user's own were read, and how rows are divided among the nodes: tables and a plot."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from dnasa.core import InputError
 from dnasa.data import DATASETS, Dataset, class_table, load
+from dnasa.data.columns import kind_of, numbers
 from dnasa.data.datasets import cache_folder, local_files
-from dnasa.data.encoding import numbers
 from dnasa.data.rows import Rows
-from dnasa.data.summaries import kind_of
 from dnasa.plots import finish, panels
-from dnasa.tasks.sources import listed, preparation
+from dnasa.tasks.sources import first_of, preparation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,59 +32,51 @@ def datasets() -> pd.DataFrame:
             continue
         try:
             data = load(name)
-            rows.append({"name": name, "source": data.source} | describe(data).iloc[0].to_dict())
+            rows.append({"name": name, "source": data.source} | sizes(data).iloc[0].to_dict())
         except InputError as error:
             rows.append({"name": name, "source": f"cannot be read: {error}"})
     return pd.DataFrame(rows).fillna("")
 
 
-def describe(data: Dataset) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "training rows": f"{len(data.labels):,}",
-                "test rows": f"{len(data.test_labels):,}",
-                "inputs": " x ".join(map(str, data.inputs.shape[1:])),
-                "classes": str(data.classes),
-                "class shares": "" if data.vocabulary else _shares(data),
-            }
-        ]
-    )
+def sizes(data: Dataset) -> pd.DataFrame:
+    """Rows, inputs and classes, in one row."""
+    row = {
+        "training rows": f"{len(data.labels):,}",
+        "test rows": f"{len(data.test_labels):,}",
+        "inputs": " x ".join(map(str, data.inputs.shape[1:])),
+        "classes": str(data.classes),
+        "class shares": "" if data.vocabulary else " ".join(f"{100 * share:.1f}" for share in _shares(data)) + " %",
+    }
+    return pd.DataFrame([row])
 
 
-def _shares(data: Dataset) -> str:
-    shares = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
-    return " ".join(f"{100 * share:.1f}" for share in shares) + " %"
+def _shares(data: Dataset) -> np.ndarray:
+    return np.bincount(data.labels, minlength=data.classes) / len(data.labels)
 
 
 # ---------------------------------------------------------------- the user's own rows
 
 
-def understood(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
+def reading(data: Dataset, how: Mapping[str, str]) -> dict[str, str]:
     """How a file or folder was read: `how`, its target, and what was done to its columns."""
     made = data.encoding
     assert made is not None
     counts = [sum(feature.kind == kind for feature in made.features) for kind in ("number", "text")]
     columns = f"{counts[0]} of numbers, {counts[1]} of text, {len(made.target)} of targets" if made.features else ""
+    train, test = len(data.labels), sum(data.test_counts) or len(data.test_labels)
     rows = {
-        "rows": f"{len(data.labels) + (sum(data.test_counts) or len(data.test_labels)):,}: {_division_of_rows(data)}",
+        "rows": f"{train + test:,}: {train:,} for training, {test:,} for testing{', of all nodes' * bool(data.test_counts)}",
         **how,
         **({"columns": columns} if columns else {"one row": " x ".join(map(str, made.shape))}),
         "target": ", ".join(made.target),
         "task": made.task,
     }
     if made.task == "classification":
-        counts_of = np.bincount(data.labels, minlength=data.classes) / len(data.labels)
-        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, counts_of, strict=True)]
-        rows["classes"] = f"{data.classes}: {listed(shares, MOST_CLASSES)}"
+        shares = [f"{name} ({100 * share:.1f} %)" for name, share in zip(made.classes, _shares(data), strict=True)]
+        rows["classes"] = f"{data.classes}: {first_of(shares, MOST_CLASSES)}"
     if made.target_mean is not None and made.target_scale is not None:
         rows["target's mean"] = f"{made.target_mean[0]:.5g}, standard deviation {made.target_scale[0]:.5g}"
     return rows | {"inputs of the model": " ".join(preparation(data)) or "bytes, from -2 to 2"}
-
-
-def _division_of_rows(data: Dataset) -> str:
-    tests = f"{sum(data.test_counts) or len(data.test_labels):,} for testing"
-    return f"{len(data.labels):,} for training, {tests}" + (", of all nodes" if data.test_counts else "")
 
 
 def columns(rows: Rows) -> pd.DataFrame:
@@ -97,7 +88,7 @@ def _column(name: str, column: pd.Series) -> dict[str, str]:
     kind, missing = kind_of(name, column), int(column.isna().sum())
     if kind == "text":
         categories = [f"'{value}'" for value in pd.unique(column.dropna())]
-        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {listed(categories, 4)}"
+        values = f"{len(categories)} categor{'y' if len(categories) == 1 else 'ies'}: {first_of(categories, 4)}"
     else:
         values = _range(numbers(name, column, missing=True))
     return {
@@ -125,28 +116,24 @@ def _range(values: np.ndarray) -> str:
 
 def division(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame:
     """How many rows of each class each node has; of a text, which windows; of a regression, its targets."""
-    nodes = {"node": range(len(shards))}
-    total = [len(shard) for shard in shards]
+    made = data.encoding
+    columns: dict[str, Any] = {}
     if data.vocabulary:
-        ends = {"first": [shard[0] for shard in shards], "last": [shard[-1] for shard in shards]}
-        return pd.DataFrame({**nodes, **ends, "total": total})
-    if data.task == "regression":
-        return pd.DataFrame({**nodes, **_targets(data, shards), "total": total})
-    if data.task == "multilabel":
-        made = data.encoding
-        assert made is not None
-        labels = {name: [int(data.labels[shard, j].sum()) for shard in shards] for j, name in enumerate(made.target)}
-        return pd.DataFrame({**nodes, **labels, "total": total})
-    names = data.encoding.classes if data.encoding else range(data.classes)
-    counts = class_table(data.labels, shards, data.classes)
-    table = pd.DataFrame(counts, columns=[str(name) for name in names])
-    return pd.concat([pd.DataFrame(nodes), table], axis=1).assign(total=total)
+        columns = {"first": [shard[0] for shard in shards], "last": [shard[-1] for shard in shards]}
+    elif data.task == "classification":
+        names = made.classes if made else range(data.classes)
+        counts = class_table(data.labels, shards, data.classes)
+        columns = {str(name): counts[:, place] for place, name in enumerate(names)}
+    elif made and data.task == "multilabel":
+        columns = {name: [int(data.labels[shard, j].sum()) for shard in shards] for j, name in enumerate(made.target)}
+    elif made:
+        own = [made.target_values(data.labels[shard, 0]) for shard in shards]
+        columns = {"mean target": [float(y.mean()) for y in own], "deviation": [float(y.std()) for y in own]}
+    return pd.DataFrame({**_names(data, shards), **columns, "total": [len(shard) for shard in shards]})
 
 
-def _targets(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[float]]:
-    assert data.encoding is not None
-    own = [data.encoding.target_values(data.labels[shard, 0]) for shard in shards]
-    return {"mean target": [float(y.mean()) for y in own], "deviation": [float(y.std()) for y in own]}
+def _names(data: Dataset, shards: list[np.ndarray]) -> dict[str, list[str] | range]:
+    return {"site": [site.name for site in data.sites]} if data.sites else {"node": range(len(shards))}
 
 
 def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
@@ -158,20 +145,22 @@ def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
     most = np.abs(means).argmax(1)
     shifts = [f"{made.inputs[j]} ({mean[j]:+.2f})" for j, mean in zip(most, means, strict=True)]
     spread = [float(np.abs(mean).mean()) for mean in means]
-    return pd.DataFrame({"node": range(len(shards)), "differs most in": shifts, "mean difference": spread})
+    return pd.DataFrame({**_names(data, shards), "differs most in": shifts, "mean difference": spread})
 
 
 def draw(table: pd.DataFrame, name: str, how: str) -> "Figure":
     figure, axes = panels(1, width=6.5)
     from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-    axis, bottom, classes = axes[0, 0], np.zeros(len(table)), table.columns[1:-1]
+    axis, bottom, (which, *classes, _) = axes[0, 0], np.zeros(len(table)), table.columns
     for column, colour in zip(classes, colours(len(classes)), strict=True):
-        axis.bar(table.node, table[column], bottom=bottom, label=f"class {column}", color=colour)
+        axis.bar(range(len(table)), table[column], bottom=bottom, label=f"class {column}", color=colour)
         bottom += table[column].to_numpy()
-    finish(axis, "node", "training rows")
+    finish(axis, which, "training rows")
     axis.set_axisbelow(True)
     axis.xaxis.set_major_locator(MultipleLocator(1) if len(table) <= ALL_NODES else MaxNLocator(integer=True))
+    if which == "site" and len(table) <= ALL_NODES:
+        axis.set_xticks(range(len(table)), [f"{name:.12}" for name in table.site], rotation=90)
     axis.set_title(f"{name}, {how}")
     axis.legend(fontsize=7, ncol=2, loc="upper left", bbox_to_anchor=(1, 1))
     return figure

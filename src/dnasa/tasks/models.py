@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from torch import nn
@@ -15,15 +16,6 @@ from dnasa.problems.models import ACTIVATIONS, gpt, lenet, perceptron, resnet
 from dnasa.tasks import own_model
 
 Shape = Sequence[int]  # of one row of inputs
-SIZE = r"[1-9]\d{0,5}"
-MLP = "mlp, mlp:128,64 with the widths of the hidden layers, or mlp:128,64,relu,dropout=0.1"
-FORMS = {  # what may follow a name, and how to write it
-    "linear": ("", "linear"),
-    "mlp": (f"(:{SIZE}(,{SIZE})*(,({'|'.join(ACTIVATIONS)}))?(,dropout=0?\\.\\d{{1,6}})?)?", MLP),
-    "lenet": ("", "lenet"),
-    "resnet": (f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group"),
-    "gpt": (f"(:{SIZE},{SIZE},{SIZE})?", "gpt, or gpt:2,96,64 with its layers, width and context"),
-}
 
 
 def parse(text: str) -> tuple[str, list[str]]:
@@ -31,20 +23,14 @@ def parse(text: str) -> tuple[str, list[str]]:
     if own_model.is_own(text):
         return "own", []
     name, _, rest = text.partition(":")
-    if name not in FORMS:
-        known = ", ".join(FORMS)
+    if name not in MODELS:
+        known = ", ".join(MODELS)
         raise InputError(f"Unknown model '{text:.60}'. Choose from: {known}, or give your own as my_file.py:make.")
-    pattern, forms = FORMS[name]
-    if not re.fullmatch(name + pattern, text):
-        if name == "mlp":
-            _check_activations(rest)
-        raise InputError(f"Cannot read the model '{text:.40}'. Write {forms}.")
+    if not re.fullmatch(name + MODELS[name].pattern, text):
+        for word in re.findall(r"(?:^|,)([A-Za-z]\w*)(?=,|$)", rest) if name == "mlp" else ():
+            choose("activation", word, ACTIVATIONS)
+        raise InputError(f"Cannot read the model '{text:.40}'. Write {MODELS[name].form}.")
     return name, rest.split(",") if rest else []
-
-
-def _check_activations(rest: str) -> None:
-    for word in re.findall(r"(?:^|,)([A-Za-z]\w*)(?=,|$)", rest):
-        choose("activation", word, ACTIVATIONS)
 
 
 def context(text: str | None) -> int:
@@ -84,7 +70,7 @@ def network(text: str, shape: Shape, outputs: int, data: str) -> Callable[[], nn
     name, words = parse(text)
     if name == "own":
         return own_model.maker(text, shape, outputs)
-    return MAKERS[name](shape, outputs, words, data)
+    return MODELS[name].make(shape, outputs, words, data)
 
 
 def batched(text: str, rows: Dataset) -> bool:
@@ -144,10 +130,25 @@ def _gpt(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[]
     return partial(gpt, outputs, depth, width, context=shape[0])
 
 
-MAKERS: dict[str, Callable[[Shape, int, list[str], str], Callable[[], nn.Module]]] = {
-    "linear": _perceptron,
-    "mlp": lambda shape, outputs, words, data: _perceptron(shape, outputs, words or ["64"], data),
-    "lenet": _lenet,
-    "resnet": _resnet,
-    "gpt": _gpt,
+class Named(NamedTuple):
+    """A model by name: what may follow the name, how to write it, and what makes it from a row's shape, outputs and words."""
+
+    pattern: str
+    form: str
+    make: Callable[[Shape, int, list[str], str], Callable[[], nn.Module]]
+
+
+SIZE = r"[1-9]\d{0,5}"
+MODELS = {
+    "linear": Named("", "linear", _perceptron),
+    "mlp": Named(
+        f"(:{SIZE}(,{SIZE})*(,({'|'.join(ACTIVATIONS)}))?(,dropout=0?\\.\\d{{1,6}})?)?",
+        "mlp, mlp:128,64 with the widths of the hidden layers, or mlp:128,64,relu,dropout=0.1",
+        lambda shape, outputs, words, data: _perceptron(shape, outputs, words or ["64"], data),
+    ),
+    "lenet": Named("", "lenet", _lenet),
+    "resnet": Named(
+        f"(:{SIZE}(,(batch|group))?)?", "resnet, resnet:16 with the first width, or resnet:16,group", _resnet
+    ),
+    "gpt": Named(f"(:{SIZE},{SIZE},{SIZE})?", "gpt, or gpt:2,96,64 with its layers, width and context", _gpt),
 }

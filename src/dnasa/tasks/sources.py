@@ -1,15 +1,15 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from dnasa.core import InputError, choose, size, whole
-from dnasa.data.encoding import MISSING
+from dnasa.data.columns import MISSING
 from dnasa.data.shards import alone
 from dnasa.data.text import CONTEXT
 from dnasa.extras import needed_by
@@ -21,11 +21,64 @@ if TYPE_CHECKING:
     from dnasa.data.partitions import Shards
     from dnasa.problems.problem import Problem
 
+Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
 UNEVEN = 10  # times as many rows at a site as at another
 OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
 OF_FILES = (*OF_TABLES, "no_standardise")  # without effect on known datasets
 PROBLEMS = ("least_squares", "spike", "robust_regression")  # that need no data
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What is trained on: data and how it is read and divided, or a synthetic problem; the model; when it is evaluated.
+
+    Each field is documented by the option of `dnasa train` or `dnasa compare` that has its name.
+    """
+
+    data: str | None = None
+    target: str | None = None
+    columns: str | None = None
+    drop_columns: str | None = None
+    id_column: str | None = None
+    separator: str | None = None
+    no_header: bool | None = None
+    task: str | None = None
+    no_standardise: bool | None = None
+    shard_dir: Path | None = None
+    partition: str | None = "iid"
+    partition_seed: int | None = None
+    model: str | None = None
+    problem: str | None = None
+    nodes: int = 8
+    weights_by: str | None = None
+    class_weight: str | None = None
+    batch: int | None = None
+    loss_scale: str | float = 1.0
+    dtype: str | None = None
+    device: str = "cpu"
+    steps: int = 1000
+    evaluate: int | None = None
+    metric: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """From the options of a command or a study, which has more of them."""
+        return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the user's files are read, as `dnasa.data` takes it."""
+        return {
+            "target": self.target,
+            "separator": self.separator,
+            "header": False if self.no_header else None,
+            "task": self.task,
+            "standardise": not self.no_standardise,
+            "columns": self.columns,
+            "drop_columns": self.drop_columns,
+            "id_column": self.id_column,
+        }
 
 
 class Source(NamedTuple):
@@ -48,44 +101,47 @@ class Source(NamedTuple):
 
 
 def make_source(
-    given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
+    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone
 ) -> Source:
-    """`given` has the options of `dnasa train`; a process makes the problem of its `local_nodes`.
+    """Make the problem of a process.
 
-    With `validate`, the problem has validation rows, and curves have up to 50 points. `allgather_text` is the network's.
+    Args:
+        options: What to train on.
+        local_nodes: The nodes of the process.
+        validate: Whether to hold out validation rows, and to evaluate up to 50 times.
+        allgather_text: With several processes, that of their network.
     """
-    if given.batch is not None and given.batch < 1:
-        raise InputError(f"--batch must be at least 1, not {given.batch}.")
-    if given.dtype not in (None, "float32", "float64"):
-        raise InputError(f"Unknown dtype '{given.dtype}'. Choose from: float32, float64.")
-    if given.problem is not None:
-        steps = evenly(given.steps, CURVE_POINTS) if validate and given.evaluate is None else given.evaluate
-        return Source(synthetic(given), steps)
+    if options.batch is not None and options.batch < 1:
+        raise InputError(f"--batch must be at least 1, not {options.batch}.")
+    choose("dtype", options.dtype or "float32", dict.fromkeys(("float32", "float64")))
+    if options.problem is not None:
+        points = evenly(options.steps, CURVE_POINTS) if validate and options.evaluate is None else options.evaluate
+        return Source(synthetic(options), points)
     with needed_by("Training on data"):
         from dnasa.tasks import models, tasks
 
-    options: Any = {
-        "batch": given.batch or tasks.BATCH,
-        "loss_scale": given.loss_scale,
-        "dtype": given.dtype or "float32",
-        "device": given.device,
-    }
-    rows, shards, validation = divided(given, local_nodes, validate, allgather_text)
-    model = given.model or models.default(rows)
-    evaluate = curve_steps(given, rows, options["batch"]) if validate else None
-    options |= {
-        "class_weight": given.class_weight,
-        "model": model,
-        "validation": validation,
-        "train_metrics": evaluate is None,
-    }
-    task = tasks.on_shards(rows, shards, **options)
-    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}.", *preparation(rows)]
-    lines.insert(1, f"Layers: {models.layers(task.make())}.")
-    if given.model is None and model == "resnet" and task.device.type == "cpu":
+    batch = options.batch or tasks.BATCH
+    rows, shards, validation = divided(options, local_nodes, validate, allgather_text)
+    model = options.model or models.default(rows)
+    evaluate = curve_steps(options, rows, batch) if validate else None
+    task = tasks.on_shards(
+        rows,
+        shards,
+        batch,
+        options.loss_scale,
+        options.dtype or "float32",
+        options.device,
+        train_metrics=evaluate is None,
+        model=model,
+        validation=validation,
+        class_weight=options.class_weight,
+    )
+    lines = [f"Model {model} with {size(task.layout):,} parameters, data from {rows.source}."]
+    lines += [f"Layers: {models.layers(task.make())}.", *preparation(rows)]
+    if options.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
-    warnings = (*rows.warnings, *uneven(rows.sites, given.weights_by))
-    return Source(task, evaluate or given.evaluate, " ".join(lines), model, rows, warnings)
+    warnings = (*rows.warnings, *uneven(rows.sites, options.weights_by))
+    return Source(task, evaluate or options.evaluate, " ".join(lines), model, rows, warnings)
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
@@ -99,81 +155,63 @@ def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
     ]
 
 
-def synthetic(given: SimpleNamespace) -> "Problem":
-    name = choose("problem", given.problem, dict(zip(PROBLEMS, PROBLEMS, strict=True)))
+def synthetic(options: SourceOptions) -> "Problem":
+    name = choose("problem", options.problem or "", {name: name for name in PROBLEMS})
     if name != "robust_regression":
-        return LeastSquares(spike=name == "spike", batch=given.batch or 1, dtype=given.dtype or "float64")
-    if given.batch is not None or given.dtype == "float32":
+        return LeastSquares(spike=name == "spike", batch=options.batch or 1, dtype=options.dtype or "float64")
+    if options.batch is not None or options.dtype == "float32":
         raise InputError("robust_regression has one sample per node and step, in float64: leave batch and dtype out.")
-    return RobustRegression(given.nodes)
+    return RobustRegression(options.nodes)
 
 
 def divided(
-    given: SimpleNamespace, local_nodes: range, validate: bool, allgather_text: Callable[[str], list[str]] = alone
+    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather
 ) -> tuple["Dataset", "Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
     """The data, which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     from dnasa import data
 
-    if given.shard_dir is not None:
-        rows, shards = shards_of(given, local_nodes, allgather_text)
+    if options.shard_dir is not None:
+        rows, shards = load_shards(options, local_nodes, allgather_text)
         return rows, *(data.hold_out_of_each(shards) if validate else (shards, ()))
-    rows = loaded(given)
+    rows = load_data(options)
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
-    validation = () if held_out is None else data.divide_validation(held_out, given.nodes)
-    divide = partial(data.divide, rows, train, given.partition, given.nodes)
-    if given.partition_seed is not None:
-        return rows, divide(whole("--partition-seed", given.partition_seed, low=0)), validation
-    return rows, divide(0) if given.partition == "contiguous" else divide, validation
+    validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
+    divide = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
+    if options.partition_seed is not None:
+        return rows, divide(whole("--partition-seed", options.partition_seed, low=0)), validation
+    return rows, divide(0) if options.partition == "contiguous" else divide, validation
 
 
-def shards_of(
-    given: SimpleNamespace, local_nodes: range, allgather_text: Callable[[str], list[str]] = alone
+def load_shards(
+    options: SourceOptions, local_nodes: range, allgather_text: Allgather = alone
 ) -> tuple["Dataset", "Shards"]:
     from dnasa import data
 
-    folder, options = Path(given.shard_dir), reading_options(given)
-    return data.from_shards(folder, local_nodes, given.nodes, given.target, allgather_text=allgather_text, **options)
+    folder = Path(options.shard_dir or "")
+    return data.from_shards(folder, local_nodes, options.nodes, allgather_text=allgather_text, **options.reading)
 
 
-def loaded(given: SimpleNamespace) -> "Dataset":
+def load_data(options: SourceOptions) -> "Dataset":
     """The data that --data names, read as the other options say."""
     from dnasa import data
 
-    if given.data in data.DATASETS:
-        for name in OF_FILES:
-            if getattr(given, name):
-                raise InputError(f"--{name.replace('_', '-')} is for files of your own: leave it out for {given.data}.")
-    text, context = text_options(given.model)
-    for name in OF_TABLES if text else ():
-        if getattr(given, name):
-            option = name.replace("_", "-")
-            raise InputError(
-                f"--{option} is for tables, and gpt is a model of the characters of a text: leave one out."
-            )
-    return data.load(given.data, given.target, context, text=text, **reading_options(given))
+    name = options.data or ""
+    text, context = None, CONTEXT  # None: the data decides whether it is a text
+    if options.model is not None:
+        with needed_by("A model"):
+            from dnasa.tasks import models
+        text, context = models.parse(options.model)[0] == "gpt" or None, models.context(options.model)
+    if name in data.DATASETS:
+        refuse(options, OF_FILES, f"files of your own: leave it out for {name}")
+    if text:
+        refuse(options, OF_TABLES, "tables, and gpt is a model of the characters of a text: leave one out")
+    return data.load(name, context=context, text=text, **options.reading)
 
 
-def text_options(model: str | None) -> tuple[bool | None, int]:
-    """Whether the model is one of a text (None: the data decides), and how many characters it sees at once."""
-    if model is None:
-        return None, CONTEXT
-    with needed_by("A model"):
-        from dnasa.tasks import models
-
-    return models.parse(model)[0] == "gpt" or None, models.context(model)
-
-
-def reading_options(given: SimpleNamespace) -> dict[str, Any]:
-    """How the user's files are read."""
-    return {
-        "separator": given.separator,
-        "header": False if given.no_header else None,
-        "task": given.task,
-        "standardise": not given.no_standardise,
-        "columns": given.columns,
-        "drop_columns": given.drop_columns,
-        "id_column": given.id_column,
-    }
+def refuse(options: SourceOptions, names: Sequence[str], reason: str) -> None:
+    for name in names:
+        if getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} is for {reason}.")
 
 
 def preparation(rows: "Dataset") -> list[str]:
@@ -192,35 +230,37 @@ def preparation(rows: "Dataset") -> list[str]:
         lines.append(f"{what} standardised with the mean and standard deviation of the training rows.")
     elif rows.inputs.dtype != "uint8":
         lines.append("Inputs are not standardised.")
-    words = [feature.name for feature in made.features if feature.kind == "text"]
-    gaps = [feature.name for feature in made.features if feature.fill is not None]
-    empty = [feature.name for feature in made.features if MISSING in feature.categories]
-    lines += [f"Text became one input for each category: {listed(words)}."] if words else []
-    lines += [f"Missing values became the mean, with an input that flags them: {listed(gaps)}."] if gaps else []
-    lines += [f"Missing text became a category of its own: {listed(empty)}."] if empty else []
-    lines += (
-        ["No common test rows: each node tests on its own, every fifth or its test file."] if rows.test_counts else []
-    )
+    for sentence, names in {
+        "Text became one input for each category": [f.name for f in made.features if f.kind == "text"],
+        "Missing values became the mean, with an input that flags them": [
+            f.name for f in made.features if f.fill is not None
+        ],
+        "Missing text became a category of its own": [f.name for f in made.features if MISSING in f.categories],
+    }.items():
+        lines += [f"{sentence}: {first_of(names)}."] if names else []
+    if rows.test_counts:
+        lines.append("No common test rows: each node tests on its own, every fifth or its test file.")
     return [*lines, *rows.notes]
 
 
-def listed(names: list[str], most: int = 8) -> str:
+def first_of(names: list[str], most: int = 8) -> str:
+    """The first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
-def curve_steps(given: SimpleNamespace, rows: "Dataset", batch: int) -> list[int] | None:
+def curve_steps(options: SourceOptions, rows: "Dataset", batch: int) -> list[int] | None:
     """Where to evaluate the test rows alone: at 50 steps, or as many as cost about as much as the training.
 
     None where the training data are evaluated too: where they are compared by, few enough, or only partly here.
     """
-    by_training = given.metric is not None and not given.metric.startswith("test_")
-    samples = given.steps * batch * given.nodes
+    by_training = options.metric is not None and not options.metric.startswith("test_")
+    samples = options.steps * batch * options.nodes
     few = samples >= 2 * CURVE_POINTS * len(rows.labels)
-    if given.evaluate is not None or given.shard_dir is not None or by_training or few:
+    if options.evaluate is not None or options.shard_dir is not None or by_training or few:
         return None
     count = max(5, min(CURVE_POINTS, 3 * samples // len(rows.test_labels)))  # a gradient costs three times as much
-    return evenly(given.steps, count)
+    return evenly(options.steps, count)
 
 
 def evenly(steps: int, count: int) -> list[int]:

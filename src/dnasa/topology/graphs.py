@@ -7,6 +7,7 @@ itself and the nodes it sends to.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from inspect import signature
 from itertools import pairwise, zip_longest
 from math import log2
@@ -18,33 +19,22 @@ import scipy.sparse as sp
 
 from dnasa.core import InputError, check_new_name, choose, whole
 from dnasa.topology.matrices import changing, from_matrix
-from dnasa.topology.types import Changing, Topology, check_node
+from dnasa.topology.types import Topology, check_node
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
 
 MOST_LINKS = 200_000_000  # what fits into memory
 
 
-def _build(name: str, n: int, pairs: Any, weights: str | None, default: Weights = laplacian) -> Topology:
-    """W from pairs of nodes; a pair listed twice counts twice (the ring of two nodes)."""
-    rule: Weights = default if weights is None else choose("weights", weights, {**WEIGHTS, "lazy": lazy(default)})
-    if n == 1:
-        return from_matrix(np.ones((1, 1)), name)
-    edges = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    return from_matrix(rule(_adjacency(n, np.concatenate([edges, edges[:, ::-1]]))), name)
-
-
-def _build_directed(name: str, n: int, pairs: Any, weights: str | None) -> Topology:
-    """W from pairs (sender, receiver)."""
-    if weights is not None:
+def _build(
+    name: str, adjacency: Any, weights: str | None, default: Weights = laplacian, parameters: str = ""
+) -> Topology:
+    """`adjacency[i, j]` is the number of edges over which i receives from j; a directed graph has `equal_shares`."""
+    if default is equal_shares and weights is not None:
         raise InputError(
             "A directed graph has weights of its own, equal shares: leave weights out, or use from_matrix."
         )
-    return from_matrix(equal_shares(_adjacency(n, np.asarray(pairs, dtype=np.int64).reshape(-1, 2))), name)
-
-
-def _adjacency(n: int, edges: np.ndarray) -> sp.csr_array:
-    senders, receivers = edges.T
-    return sp.csr_array((np.ones(len(edges)), (receivers, senders)), shape=(n, n))
+    rule: Weights = default if weights is None else choose("weights", weights, {**WEIGHTS, "lazy": lazy(default)})
+    return replace(from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name), parameters=parameters)
 
 
 def _node_count(n: Any) -> int:
@@ -75,10 +65,25 @@ def _hops(n: int) -> list[int]:
     return [1 << k for k in range((n - 1).bit_length())]
 
 
-def _steps(n: int, hops: Sequence[int]) -> np.ndarray:
-    """Pairs (i, i + hop mod n) for every node i and every hop."""
-    nodes = np.arange(n)
-    return np.concatenate([np.empty((0, 2), np.int64), *(np.stack([nodes, (nodes + hop) % n], axis=1) for hop in hops)])
+def _edges(n: int, senders: np.ndarray, receivers: np.ndarray) -> sp.csr_array:
+    return sp.csr_array((np.ones(len(senders)), (receivers, senders)), shape=(n, n))
+
+
+def _shifts(n: int, hops: Sequence[int]) -> sp.csr_array:
+    """Node i sends to i + hop mod n, for each of the hops."""
+    nodes = np.tile(np.arange(n), len(hops))
+    return _edges(n, nodes, (nodes + np.repeat(hops, n)) % n) if hops else sp.csr_array((n, n))
+
+
+def _line(n: int) -> sp.csr_array:
+    """A path."""
+    return sp.diags_array([np.ones(n - 1)] * 2, offsets=[-1, 1], shape=(n, n))
+
+
+def _circle(n: int, hops: Sequence[int]) -> sp.csr_array:
+    """Node i is joined to i +- hop mod n, by one edge each."""
+    shifts = _shifts(n, hops)
+    return (shifts + shifts.T).astype(bool).astype(np.float64)
 
 
 def ring(n: int, weights: str | None = None) -> Topology:
@@ -89,7 +94,8 @@ def ring(n: int, weights: str | None = None) -> Topology:
         weights: A name in `WEIGHTS`, or "lazy"; by default 1/3 for a node itself and each neighbour.
     """
     n = _node_count(n)
-    return _build("ring", n, _steps(n, [1]), weights, default=third)
+    shifts = _shifts(n, [1])
+    return _build("ring", shifts + shifts.T, weights, default=third)  # two edges join two nodes
 
 
 def path(n: int, weights: str | None = None) -> Topology:
@@ -100,7 +106,7 @@ def path(n: int, weights: str | None = None) -> Topology:
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
     n = _node_count(n)
-    return _build("path", n, _steps(n, [1])[:-1], weights)
+    return _build("path", _line(n), weights)
 
 
 def star(n: int, weights: str | None = None) -> Topology:
@@ -112,7 +118,8 @@ def star(n: int, weights: str | None = None) -> Topology:
     """
     n = _node_count(n)
     others = np.arange(1, n)
-    return _build("star", n, np.stack([0 * others, others], axis=1), weights)
+    spokes = _edges(n, 0 * others, others)
+    return _build("star", spokes + spokes.T, weights)
 
 
 def complete(n: int, weights: str | None = None) -> Topology:
@@ -124,7 +131,7 @@ def complete(n: int, weights: str | None = None) -> Topology:
     """
     n = _node_count(n)
     _check_links(n, n)
-    return _build("complete", n, np.stack(np.triu_indices(n, k=1), axis=1), weights)
+    return _build("complete", np.ones((n, n)) - np.eye(n), weights)
 
 
 def grid(n: int, weights: str | None = None) -> Topology:
@@ -134,7 +141,7 @@ def grid(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes, not a prime above 2.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    return _lattice("grid", n, "path", weights, wrap=False)
+    return _lattice("grid", n, "path", weights, _line)
 
 
 def torus(n: int, weights: str | None = None) -> Topology:
@@ -144,18 +151,19 @@ def torus(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes, not a prime above 2.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    return _lattice("torus", n, "ring", weights, wrap=True)
+    return _lattice("torus", n, "ring", weights, lambda n: _circle(n, _hops(n)[:1]))
 
 
-def _lattice(name: str, n: int, line: str, weights: str | None, wrap: bool) -> Topology:
+def _lattice(name: str, n: int, line: str, weights: str | None, adjacency: Callable[[int], sp.csr_array]) -> Topology:
+    """The product of two graphs, paths or rings, of as many nodes as the grid has rows and columns."""
     rows, columns = squarest(n)
     if rows == 1 and n > 2:
         sizes = f"{n - 1} or {n + 1}" if n > 3 else "4"
         raise InputError(
             f"{n} is prime, so a {name} of {n} nodes would be a {line}: take {sizes} nodes, or the {line}."
         )
-    made = _build(name, n, _lattice_pairs(rows, columns, wrap), weights)
-    return replace(made, parameters=f"{rows} x {columns}")
+    joined = sp.kronsum(adjacency(columns), adjacency(rows))
+    return _build(name, joined, weights, parameters=f"{rows} x {columns}")
 
 
 def ladder(n: int, weights: str | None = None) -> Topology:
@@ -168,7 +176,7 @@ def ladder(n: int, weights: str | None = None) -> Topology:
     n = _node_count(n)
     if n % 2 and n > 1:
         raise InputError(f"A ladder has two equal sides: its number of nodes must be even, not {n}. Try {n + 1}.")
-    return _build("ladder", n, _lattice_pairs(2, n // 2, wrap=False), weights)
+    return _build("ladder", sp.kronsum(_line(max(n // 2, 1)), _line(min(n, 2))), weights)
 
 
 def hypercube(n: int, weights: str | None = None) -> Topology:
@@ -179,9 +187,7 @@ def hypercube(n: int, weights: str | None = None) -> Topology:
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
     n = _power_of_two(n, "A hypercube")
-    nodes = np.arange(n)
-    pairs = [np.stack([nodes, nodes | hop], axis=1)[nodes & hop == 0] for hop in _hops(n)]
-    return _build("hypercube", n, np.concatenate(pairs) if pairs else [], weights)
+    return _build("hypercube", reduce(sp.kronsum, [_line(2)] * len(_hops(n)), sp.csr_array((1, 1))), weights)
 
 
 def exponential(n: int, weights: str | None = None) -> Topology:
@@ -193,8 +199,7 @@ def exponential(n: int, weights: str | None = None) -> Topology:
     """
     n = _node_count(n)
     _check_links(n, 2 * log2(n))
-    pairs = np.unique(np.sort(_steps(n, _hops(n)), axis=1), axis=0)
-    return _build("exponential", n, pairs, weights)
+    return _build("exponential", _circle(n, _hops(n)), weights)
 
 
 def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) -> Topology:
@@ -214,7 +219,7 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     for attempt in range(100):
         graph = nx.fast_gnp_random_graph(n, p, seed=np.random.default_rng([seed, attempt]))
         if nx.is_connected(graph):
-            return replace(_build("random", n, list(graph.edges), weights), parameters=f"p = {p:g}, seed {seed}")
+            return _build("random", nx.to_scipy_sparse_array(graph), weights, parameters=f"p = {p:g}, seed {seed}")
     raise InputError(f"No connected graph in 100 draws with n = {n}, p = {p}. Raise p above log(n)/n.")
 
 
@@ -228,7 +233,7 @@ def _probability(p: Any) -> float:
     return value
 
 
-def one_peer(n: int, weights: str | None = None) -> Changing | Topology:
+def one_peer(n: int, weights: str | None = None) -> Topology:
     """One-peer exponential graph: at step t, node i averages with the node whose number differs in digit t mod log2(n).
 
     One message per node and step; log2(n) steps together are an exact average.
@@ -261,8 +266,8 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
     """
     if _node_count(n) != 8:
         raise InputError(f"The paper's random graph has 8 nodes, not {n}. Use 'random' for other sizes.")
-    pairs = [[int(node) - 1 for node in edge.split("-")] for edge in PAPER_EDGES.split()]
-    return _build("paper_random", 8, pairs, weights)
+    graph = nx.Graph(edge.split("-") for edge in PAPER_EDGES.split())
+    return _build("paper_random", nx.to_scipy_sparse_array(graph, sorted(graph)), weights)
 
 
 def directed_ring(n: int, weights: str | None = None) -> Topology:
@@ -273,7 +278,7 @@ def directed_ring(n: int, weights: str | None = None) -> Topology:
         weights: Must be None: the weights are equal shares.
     """
     n = _node_count(n)
-    return _build_directed("directed_ring", n, _steps(n, _hops(n)[:1]), weights)
+    return _build("directed_ring", _shifts(n, _hops(n)[:1]), weights, equal_shares)
 
 
 def directed_exponential(n: int, weights: str | None = None) -> Topology:
@@ -285,7 +290,7 @@ def directed_exponential(n: int, weights: str | None = None) -> Topology:
     """
     n = _node_count(n)
     _check_links(n, log2(n))
-    return _build_directed("directed_exponential", n, _steps(n, _hops(n)), weights)
+    return _build("directed_exponential", _shifts(n, _hops(n)), weights, equal_shares)
 
 
 def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None = None) -> Topology:
@@ -302,15 +307,13 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
         raise InputError(f"from_networkx needs a networkx Graph or DiGraph, not a {type(graph).__name__}.")
     n = _node_count(graph.number_of_nodes())
     labels = range(n) if set(graph.nodes) == set(range(n)) else graph.nodes
-    number = {node: i for i, node in enumerate(labels)}
-    pairs = {(number[a], number[b]) for a, b in graph.edges() if a != b}
-    name = name or str(graph.name) or "networkx"
-    if graph.is_directed():
-        return _build_directed(name, n, sorted(pairs), weights)
-    return _build(name, n, sorted({(min(pair), max(pair)) for pair in pairs}), weights)
+    edges = nx.to_scipy_sparse_array(graph, labels, weight=None, dtype=np.float64)
+    adjacency = (edges - sp.diags_array(edges.diagonal())).astype(bool).astype(np.float64)
+    default = equal_shares if graph.is_directed() else laplacian
+    return _build(name or str(graph.name) or "networkx", adjacency.T, weights, default)
 
 
-def without(topology: Topology | Changing, lost: Sequence[int]) -> Topology:
+def without(topology: Topology, lost: Sequence[int]) -> Topology:
     """The graph of the remaining nodes, with the fewest new edges that make it (strongly) connected, and default weights.
 
     The remaining nodes are numbered again from 0, in the same order.
@@ -374,20 +377,6 @@ def squarest(n: int) -> tuple[int, int]:
     return rows, n // rows
 
 
-def _lattice_pairs(rows: int, columns: int, wrap: bool) -> np.ndarray:
-    """The pairs of neighbours in a grid; `wrap` joins opposite sides."""
-    number = np.arange(rows * columns).reshape(rows, columns)
-    pairs = [
-        np.stack([number[:, :-1].ravel(), number[:, 1:].ravel()], axis=1),
-        np.stack([number[:-1].ravel(), number[1:].ravel()], axis=1),
-    ]
-    if wrap and columns > 2:
-        pairs.append(np.stack([number[:, 0], number[:, -1]], axis=1))
-    if wrap and rows > 2:
-        pairs.append(np.stack([number[0], number[-1]], axis=1))
-    return np.concatenate(pairs)
-
-
 UNDIRECTED = (ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, paper_random)
 DIRECTED = (directed_ring, directed_exponential)
 TOPOLOGIES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (*UNDIRECTED, *DIRECTED)}
@@ -411,31 +400,31 @@ def register(name: str, make: Callable[..., Any]) -> None:
         raise InputError(f"The maker of topology '{name}' must be a function of the number of nodes.")
     takes_weights = "weights" in signature(make).parameters
 
-    def named(nodes: int, weights: str | None = None) -> Topology | Changing:
+    def checked(nodes: int, weights: str | None = None) -> Topology:
         nodes = _node_count(nodes)
-        made = make(nodes, weights=weights) if takes_weights else make(nodes)
+        graph = make(nodes, weights=weights) if takes_weights else make(nodes)
         try:
-            return _named(name, made, nodes, None if takes_weights else weights)
+            return replace(_registered(graph, nodes, None if takes_weights else weights), name=name)
         except InputError as error:
             raise InputError(f"Topology '{name}': {error}") from error
 
-    TOPOLOGIES[name] = named
+    TOPOLOGIES[name] = checked
 
 
-def _named(name: str, made: Any, nodes: int, weights: str | None) -> Topology | Changing:
-    """What a registered function returned, checked, under its name."""
-    if isinstance(made, nx.Graph):
-        made = from_networkx(made, weights)
+def _registered(graph: Any, nodes: int, weights: str | None) -> Topology:
+    """The topology of what a registered function returned."""
+    if isinstance(graph, nx.Graph):
+        graph = from_networkx(graph, weights)
     elif weights is not None:
         raise InputError("It has weights of its own: leave weights out, or return a networkx graph.")
-    elif not isinstance(made, Topology | Changing):
-        made = from_matrix(made)
-    if made.nodes != nodes:
-        raise InputError(f"Its function returned {made.nodes} nodes in place of {nodes}.")
-    return replace(made, name=name)
+    elif not isinstance(graph, Topology):
+        graph = from_matrix(graph)
+    if graph.nodes != nodes:
+        raise InputError(f"Its function returned {graph.nodes} nodes in place of {nodes}.")
+    return graph
 
 
-def make(name: str, nodes: int, weights: str | None = None) -> Any:
+def make(name: str, nodes: int, weights: str | None = None) -> Topology:
     """The topology of that name.
 
     Args:

@@ -10,7 +10,7 @@ from scipy.sparse import csgraph
 
 from dnasa.core import InputError, Rule
 from dnasa.topology import spectrum
-from dnasa.topology.types import TOLERANCE, Changing, Topology, store
+from dnasa.topology.types import TOLERANCE, Changing, Topology, compact
 
 
 def from_matrix(weights: Any, name: str = "custom") -> Topology:
@@ -25,7 +25,7 @@ def from_matrix(weights: Any, name: str = "custom") -> Topology:
     matrix = _matrix(weights)
     _check_sums(matrix)
     _check_mixing(matrix)
-    return store(name, matrix)
+    return Topology(name, compact(matrix))
 
 
 def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
@@ -42,7 +42,7 @@ def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
     if not given:
         raise InputError("A changing topology needs at least one topology or matrix.")
     each = tuple(_part(number, part, name) for number, part in enumerate(given))
-    sizes = sorted({topology.nodes for topology in each})
+    sizes = sorted({graph.nodes for graph in each})
     if len(sizes) > 1:
         raise InputError(
             "All graphs of a changing topology must have the same size; "
@@ -62,7 +62,7 @@ def _part(number: int, part: Any, name: str) -> Topology:
             f"Graph {number} of the changing topology is directed: a changing topology must be undirected."
         )
     _check_sums(matrix)
-    return part if isinstance(part, Topology) else store(name, matrix)
+    return part if isinstance(part, Topology) else Topology(name, compact(matrix))
 
 
 def _matrix(weights: Any) -> sp.csr_array:
@@ -170,7 +170,7 @@ def _period(matrix: sp.csr_array) -> int:
     return int(np.gcd.reduce(distance[edges.row] + 1 - distance[edges.col]))
 
 
-def check_weights(rule: Rule, topology: Topology | Changing, rounds: int, name: str = "This rule") -> None:
+def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This rule") -> None:
     """Refuse a topology that does not have what the rule needs of W.
 
     W^rounds has no negative eigenvalue for even rounds; those of large graphs are known to three digits only.

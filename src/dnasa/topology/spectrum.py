@@ -23,9 +23,8 @@ single_threaded: Callable[[Function], Function] = threadpool_limits.wrap(limits=
 @single_threaded
 def largest_eigenvalue(matrix: sp.csr_array) -> float:
     """Of a symmetric matrix."""
-    if matrix.shape[0] <= DENSE_EIGENVALUES:
-        return float(np.linalg.eigvalsh(matrix.toarray())[-1])
-    return _largest(matrix)
+    dense = matrix.shape[0] <= DENSE_EIGENVALUES
+    return float(np.linalg.eigvalsh(matrix.toarray())[-1]) if dense else _largest(matrix)
 
 
 @single_threaded
@@ -35,7 +34,8 @@ def extremes(weights: sp.csr_array) -> tuple[float, float]:
     if n <= DENSE_EIGENVALUES:
         values = np.linalg.eigvalsh(weights.toarray() - 1 / n)
         return float(values[0]), float(values[-1])
-    return 1 - _largest(sp.eye_array(n) - weights), _second_largest(weights)
+    second = _second(eigsh, weights, lambda y: weights @ y - y.mean(), "LA", count=2).max()
+    return 1 - _largest(sp.eye_array(n) - weights), float(second)
 
 
 @single_threaded
@@ -48,12 +48,7 @@ def second_modulus(weights: sp.csr_array) -> float:
     if n <= DENSE_DIRECTED:
         dense = weights.toarray()
         return float(np.abs(np.linalg.eigvals(dense - dense.mean(axis=1, keepdims=True))).max())
-    centred = _operator(n, lambda y: weights @ (y - y.mean()))
-    try:
-        return float(abs(eigs(centred, k=1, which="LM", maxiter=60, v0=_start(n), return_eigenvectors=False)[0]))
-    except ArpackNoConvergence:  # graphs that mix slowly, such as long rings: their eigenvalues cluster at 1
-        values = eigs(weights.tocsc(), k=3, sigma=1 + 1e-9, which="LM", v0=_start(n), return_eigenvectors=False)
-        return float(np.abs(np.delete(values, np.abs(values - 1).argmin())).max())
+    return float(np.abs(_second(eigs, weights, lambda y: weights @ (y - y.mean()), "LM", count=3)).max())
 
 
 @single_threaded
@@ -88,12 +83,14 @@ def _largest(matrix: Any) -> float:
     return float(eigsh(matrix, k=1, which="LA", tol=1e-3, v0=_start(n), return_eigenvectors=False)[0])
 
 
-def _second_largest(weights: sp.csr_array) -> float:
-    """Lanczos for graphs that mix well, shift and invert for the others, whose eigenvalues cluster at 1."""
-    n = weights.shape[0]
-    centred = _operator(n, lambda y: weights @ y - y.mean())
+def _second(solve: Any, weights: sp.csr_array, centred: Any, which: str, count: int) -> np.ndarray:
+    """Eigenvalues of W next to 1: by iterations with W - 11'/n, or by shift and invert where they cluster at 1.
+
+    They do on graphs that mix slowly, such as long rings. A directed graph may have two of the same modulus.
+    """
+    options = {"v0": _start(weights.shape[0]), "return_eigenvectors": False}
     try:
-        return float(eigsh(centred, k=1, which="LA", maxiter=60, v0=_start(n), return_eigenvectors=False)[0])
+        return solve(_operator(weights.shape[0], centred), k=1, which=which, maxiter=60, **options)
     except ArpackNoConvergence:
-        values = eigsh(weights.tocsc(), k=2, sigma=1 + 1e-9, which="LM", v0=_start(n), return_eigenvectors=False)
-        return float(np.sort(values)[0])
+        values = solve(weights.tocsc(), k=count, sigma=1 + 1e-9, which="LM", **options)
+        return np.delete(values, np.abs(values - 1).argmin())

@@ -5,7 +5,7 @@ An exchange computes W @ x: W[i, j] is the weight with which node i receives fro
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -102,41 +102,17 @@ class Topology:
     def _extremes(self) -> tuple[float, float]:
         return spectrum.extremes(self.sparse)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """The same text for the same name and W, such as "ring 8 nodes 1a2b3c4d"."""
-        return f"{self.name} {self.nodes} nodes {checksum([self])}"
-
-
-@dataclass(frozen=True, eq=False)
-class Changing:
-    """An undirected topology that changes with time. Its graphs need not be connected one by one, only all together.
-
-    Attributes:
-        name: For titles, such as "one_peer".
-        each: The graphs of a period, in order.
-        nodes: The number of nodes.
-        period: The number of steps after which the graphs repeat.
-    """
-
-    name: str
-    each: tuple[Topology, ...]
-    directed = False
-    parameters = ""
-
-    def __repr__(self) -> str:
-        kind = f"{self.period} graphs in turn, degree {extent(self.degrees)}"
-        return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
-
     @property
-    def nodes(self) -> int:
-        return self.each[0].nodes
+    def each(self) -> tuple["Topology", ...]:
+        """The graphs of a period, in order: of a graph that does not change, the graph itself."""
+        return (self,)
 
     @property
     def period(self) -> int:
+        """The number of steps after which the graphs repeat."""
         return len(self.each)
 
-    def at(self, t: int) -> Topology:
+    def at(self, t: int) -> "Topology":
         """The graph of step t.
 
         Args:
@@ -145,60 +121,60 @@ class Changing:
         return self.each[t % self.period]
 
     @cached_property
+    def fingerprint(self) -> str:
+        """The same text for the same name and the same matrices in the same order, such as "ring 8 nodes 1a2b3c4d"."""
+        return f"{self.name} {self.nodes} nodes {checksum(self.each)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Changing(Topology):
+    """An undirected topology that changes with time. Its graphs need not be connected one by one, only all together.
+
+    As a topology it is the average over a period: its graph has all edges of the period.
+
+    Attributes:
+        name: For titles, such as "one_peer".
+        each: The graphs of a period, in order.
+        weights: The average of their matrices W.
+    """
+
+    weights: Any = field(init=False)
+    parameters: str = field(init=False, default="")
+    each: tuple[Topology, ...] = ()
+
+    def __post_init__(self) -> None:
+        average = sum(graph.sparse for graph in self.each) / self.period
+        object.__setattr__(self, "weights", compact(sp.csr_array(average)))
+
+    def __repr__(self) -> str:
+        kind = f"{self.period} graphs in turn, degree {extent(self.degrees)}"
+        return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
+
+    @cached_property
     def messages(self) -> int:
         """Messages sent in one exchange by all nodes together, on average over a period."""
-        return round(sum(topology.messages for topology in self.each) / self.period)
+        return round(sum(graph.messages for graph in self.each) / self.period)
 
     @cached_property
     def rho(self) -> float:
         """Of the product over one period, as a rate per step."""
-        return spectrum.product_norm([topology.sparse for topology in self.each]) ** (1 / self.period)
+        return spectrum.product_norm([graph.sparse for graph in self.each]) ** (1 / self.period)
 
     @property
     def smallest_eigenvalue(self) -> float:
-        return min(topology.smallest_eigenvalue for topology in self.each)
+        """Of all matrices of a period."""
+        return min(graph.smallest_eigenvalue for graph in self.each)
 
     @cached_property
     def degrees(self) -> np.ndarray:
         """The number of neighbours of each node, on average over a period."""
-        return np.sum([topology.degrees for topology in self.each], axis=0) // self.period
-
-    @cached_property
-    def average(self) -> Topology:
-        """The average of the matrices of a period; its graph has all edges of the period."""
-        return store(self.name, sp.csr_array(sum(topology.sparse for topology in self.each) / self.period))
-
-    @property
-    def sparse(self) -> sp.csr_array:
-        return self.average.sparse
-
-    @property
-    def weights(self) -> Any:
-        return self.average.weights
-
-    @property
-    def graph(self) -> nx.Graph:
-        return self.average.graph
-
-    def neighbours(self, node: int) -> list[int]:
-        """The nodes that `node` receives from at some time of a period.
-
-        Args:
-            node: A node, numbered from 0.
-        """
-        return self.average.neighbours(node)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The same text for the same name and matrices in the same order."""
-        return f"{self.name} {self.nodes} nodes {checksum(self.each)}"
+        return np.sum([graph.degrees for graph in self.each], axis=0) // self.period
 
 
-def store(name: str, matrix: sp.csr_array) -> Topology:
-    """A topology with W in the format that multiplies faster."""
+def compact(matrix: sp.csr_array) -> Any:
+    """W in the format that multiplies faster."""
     n = matrix.shape[0]
-    sparse = n > DENSE_NODES and matrix.nnz < 0.1 * n * n
-    return Topology(name, matrix if sparse else matrix.toarray())
+    return matrix if n > DENSE_NODES and matrix.nnz < 0.1 * n * n else matrix.toarray()
 
 
 def extent(numbers: np.ndarray) -> str:
@@ -213,10 +189,10 @@ def check_node(node: int, nodes: int) -> None:
         raise InputError(f"There is no node {node}: nodes are numbered from 0 to {nodes - 1}.")
 
 
-def checksum(topologies: Sequence[Topology]) -> str:
+def checksum(graphs: Sequence[Topology]) -> str:
     """Of the matrices, in order; indices as 64-bit numbers, since SciPy stores them with 32 or 64."""
     value = 0
-    for W in (topology.sparse for topology in topologies):
+    for W in (graph.sparse for graph in graphs):
         for part in (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data):
             value = zlib.crc32(part.tobytes(), value)
     return f"{value:08x}"

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
-    from dnasa.trained.files import load, save
     from dnasa.trained.model import TrainedModel
+    from dnasa.trained.saving import load, save
 
 __all__ = ["TrainedModel", "load", "save"]
 
-MODULES = {"TrainedModel": "model", "load": "files", "save": "files"}
+MODULES = {"TrainedModel": "model", "load": "saving", "save": "saving"}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.core import InputError
 from dnasa.data import Dataset
-from dnasa.files import read_json
+from dnasa.files import read_json, refusing_damage
 
 if TYPE_CHECKING:
     from dnasa.trained.model import TrainedModel
@@ -33,7 +32,8 @@ def evaluate(model: "TrainedModel", rows: Dataset, of_nodes: "Iterable[TrainedMo
         scale = np.ones(labels.shape[1]) if model.encoding.target_scale is None else model.encoding.target_scale
         out |= {"scale": scale.tolist()} | errors(outputs, labels)
     else:
-        decided, confidence = decisions(model, outputs)
+        p = model.probabilities(outputs)
+        decided, confidence = model.decide(p), np.maximum(p, 1 - p) if model.task == "multilabel" else p.max(1)
         out["confusion"] = confusion(decided, labels, len(model.classes), model.task)
         out |= calibration(confidence, decided == labels)
     return out | {"nodes": [score(each, rows.test_inputs, labels) for each in of_nodes]}
@@ -64,15 +64,7 @@ def score(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray) -> floa
     outputs = model.outputs(inputs)
     if model.task == "regression":
         return float(((labels - outputs) ** 2).sum())
-    return float((decisions(model, outputs)[0] == labels).sum())
-
-
-def decisions(model: "TrainedModel", outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The class of each row, or 0 or 1 for each label, and the probability that the model gives to it."""
-    p = model.probabilities(outputs)
-    if model.task == "multilabel":
-        return (p >= 0.5).astype(np.int64), np.maximum(p, 1 - p)
-    return p.argmax(1), p.max(1)
+    return float((model.decide(model.probabilities(outputs)) == labels).sum())
 
 
 def confusion(decided: np.ndarray, labels: np.ndarray, classes: int, task: str) -> list[Any]:
@@ -153,11 +145,9 @@ def read(folder: Path) -> Evaluation | None:
     if not path.exists():
         return None
     stored = read_json(path, "evaluation.json")
-    try:
+    with refusing_damage(path):
         _check(stored)
         stored["names"] = [str(name).encode(errors="replace").decode() for name in stored["names"]]
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path} is damaged ({error}): train the model again.") from error
     return stored
 
 

@@ -17,8 +17,9 @@ from dnasa.problems.sharded import Sharded
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
 from dnasa.trained import evaluation, report
-from dnasa.trained.files import save
+from dnasa.trained.evaluation import Evaluation
 from dnasa.trained.model import TrainedModel, encoding_of, kind_of
+from dnasa.trained.saving import save
 
 
 def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
@@ -34,35 +35,34 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     def trained(point: torch.Tensor) -> TrainedModel:
         return TrainedModel(problem.network(point, statistics), encoding, kind)
 
-    def of_all(part: evaluation.Evaluation) -> evaluation.Evaluation:
-        texts = network.allgather_text(json.dumps(part))
-        return evaluation.merged([json.loads(text) for text in texts])
+    def of_all(part: Evaluation) -> Evaluation:
+        return evaluation.merged([json.loads(text) for text in network.allgather_text(json.dumps(part))])
 
     own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
     lost = result.settings.get("lost")
     tested = kind != "tokens" and not (own_tests and lost)
-    model, row = trained(x.mean(0)), result.final().loc[run]
+    model, row, measured = trained(x.mean(0)), result.final().loc[run], Evaluation()
     if tested and (own_tests or result.rank == 0):
-        quick = problem.test_total <= 3 * problem.batch * int(
-            row.step
-        )  # testing all nodes takes less than the training
+        quick = problem.test_total <= 3 * problem.batch * int(row.step)  # all nodes take less time than the training
         measured = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
-        if own_tests:
-            measured = of_all(measured)
-    at_sites = {}
+    if tested and own_tests:
+        measured = of_all(measured)
     if tested and rows.sites and not lost:
-        at_sites = of_all(evaluation.at_sites(model, _parts(problem, rows), "test" if rows.test_counts else "training"))
+        kind_of_rows = "test" if rows.test_counts else "training"
+        measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind_of_rows))
     if result.rank == 0:
         if tested:
-            own = OwnFiles(folder)
-            measured |= at_sites | ({"members": list(problem.remaining)} if lost else {})
-            own.write("evaluation.json", to_json(measured))
-            if can_draw():
-                figure = report.draw(measured, [site.name for site in rows.sites])
-                own.write("evaluation.png", rendered(figure, "png"))
+            measured |= {"members": list(problem.remaining)} if lost else {}
+            _write_tests(OwnFiles(folder), measured, [site.name for site in rows.sites])
         about = {"rule": row.rule, "seed": row.seed, "steps": row.step, "nodes": len(x), "data": rows.source}
         save(folder, model, name, {"trained": about})
     return tested
+
+
+def _write_tests(own: OwnFiles, measured: Evaluation, sites: list[str]) -> None:
+    own.write("evaluation.json", to_json(measured))
+    if can_draw():
+        own.write("evaluation.png", rendered(report.draw(measured, sites), "png"))
 
 
 def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:

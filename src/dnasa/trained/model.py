@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Dataset, Encoding
+from dnasa.data.encoding import ARRAYS
 from dnasa.problems.stored import as_inputs
 
 ROWS = 1024  # computed at a time
@@ -28,7 +29,7 @@ class TrainedModel:
 
     def __init__(self, network: nn.Module, encoding: Encoding, kind: str = "numbers"):
         self.network, self.encoding, self.kind = network.eval(), encoding, kind
-        self.dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
+        self.dtype = _dtype(network)
 
     def __repr__(self) -> str:
         return f"TrainedModel, {type(self.network).__name__}; {self.encoding}"
@@ -57,10 +58,8 @@ class TrainedModel:
         if self.task == "regression":
             values = self.encoding.target_values(self._outputs(rows))
             return values[:, 0] if values.shape[1] == 1 else values
-        probabilities = self.predict_proba(rows)
-        if self.task == "multilabel":
-            return (probabilities >= 0.5).astype(np.int64)
-        return self.classes[probabilities.argmax(1)]
+        decided = self.decide(self.predict_proba(rows))
+        return decided if self.task == "multilabel" else self.classes[decided]
 
     def predict_proba(self, rows: Any) -> np.ndarray:
         """(rows, classes): the probability of each class, or of each label.
@@ -119,6 +118,14 @@ class TrainedModel:
         logits = torch.from_numpy(outputs)
         return (logits.sigmoid() if self.task == "multilabel" else logits.softmax(1)).numpy()
 
+    def decide(self, probabilities: np.ndarray) -> np.ndarray:
+        """The number of each row's class; of several labels, 0 or 1 for each.
+
+        Args:
+            probabilities: Those of each class, or of each label.
+        """
+        return (probabilities >= 0.5).astype(np.int64) if self.task == "multilabel" else probabilities.argmax(1)
+
 
 class Scaled(nn.Module):
     """A module that takes inputs before they are scaled, and gives values in the units of the target."""
@@ -131,12 +138,11 @@ class Scaled(nn.Module):
     def __init__(self, network: nn.Module, encoding: Encoding, kind: str):
         super().__init__()
         self.network = network
-        self.dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
-        mean, scale = BYTES if kind == "bytes" else (encoding.mean, encoding.scale)
-        self._constants(mean=mean, scale=scale, target_mean=encoding.target_mean, target_scale=encoding.target_scale)
-
-    def _constants(self, **values: Any) -> None:
-        for name, value in values.items():
+        self.dtype = _dtype(network)
+        constants = {name: getattr(encoding, name) for name in ARRAYS}
+        if kind == "bytes":
+            constants["mean"], constants["scale"] = BYTES
+        for name, value in constants.items():
             self.register_buffer(name, None if value is None else torch.tensor(value, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -146,6 +152,10 @@ class Scaled(nn.Module):
         if self.target_mean is not None:
             outputs = (outputs * self.target_scale + self.target_mean).to(self.dtype)
         return outputs
+
+
+def _dtype(network: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.float32)
 
 
 def encoding_of(rows: Dataset) -> Encoding:

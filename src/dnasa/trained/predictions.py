@@ -38,12 +38,10 @@ def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
     import pandas as pd
 
     if model.task == "regression":
-        values = model.predict(rows).reshape(-1, model.encoding.outputs)
-        names = ["prediction"] if values.shape[1] == 1 else list(model.encoding.target)
-        return pd.DataFrame(values, columns=names)
-    probabilities = pd.DataFrame(model.predict_proba(rows), columns=[f"p_{name}" for name in model.classes])
-    if model.task == "multilabel":
-        decided = (probabilities.to_numpy() >= 0.5).astype(int)
-        return pd.concat([pd.DataFrame(decided, columns=list(model.classes)), probabilities], axis=1)
-    probabilities.insert(0, "prediction", model.classes[probabilities.to_numpy().argmax(1)])
-    return probabilities
+        predicted, probabilities = model.predict(rows), pd.DataFrame()
+    else:
+        p = model.predict_proba(rows)
+        predicted = model.decide(p) if model.task == "multilabel" else model.classes[model.decide(p)]
+        probabilities = pd.DataFrame(p, columns=[f"p_{name}" for name in model.classes])
+    names = ["prediction"] if predicted.ndim == 1 else list(model.encoding.target)
+    return pd.concat([pd.DataFrame(predicted, columns=names), probabilities], axis=1)

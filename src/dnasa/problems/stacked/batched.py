@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dnasa.core import InputError, Layout
+from dnasa.problems.modules import counting_saved
 from dnasa.problems.stacked import layers
 from dnasa.problems.stacked.layers import Layer
 
@@ -30,7 +31,7 @@ UNSUPPORTED = {
 }
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """(R, b): the loss of every row of every model."""
     return logits.logsumexp(-1) - logits.gather(-1, labels[..., None])[..., 0]
 
@@ -51,7 +52,7 @@ class Models:
         return functional_call(self.module, {name: piece.view(shape) for (name, shape), piece in pieces}, (x,))
 
     def _loss(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        each = cross_entropy(self._call(flat, x), y)
+        each = cross_entropies(self._call(flat, x), y)
         return (each * weight).sum(), each
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ class Models:
 
         def at_logits(logits: Tensor) -> Tensor:
             if losses is not None:
-                losses.append(cross_entropy(logits, y))
+                losses.append(cross_entropies(logits, y))
             slope = torch.softmax(logits, -1)
             slope.scatter_add_(-1, y[..., None], slope.new_full((*y.shape, 1), -1.0))
             return slope * (weight if isinstance(weight, float) else weight[..., None])
@@ -84,23 +85,14 @@ class Models:
         """Approximate bytes that the gradient of one model at one row needs; also checks that the model runs."""
         try:
             self.gradient(point[None], x[None], torch.zeros(1, 1, dtype=torch.long, device=x.device), 1.0)
-            numbers = self.stack.footprint(point[None], x[None]) if self.stack else self._saved_by_autograd(point, x)
+            if self.stack:
+                return self.stack.footprint(point[None], x[None]) * point.element_size()
+            with counting_saved() as sizes, torch.enable_grad():
+                self._call(point.detach().clone().requires_grad_(), x)
         except RuntimeError as error:
             line = str(error).splitlines()[0]
             raise InputError(f"This model does not take rows of shape {tuple(x.shape[1:])}: {line}") from error
-        return numbers * point.element_size()
-
-    def _saved_by_autograd(self, point: Tensor, x: Tensor) -> int:
-        """How many numbers autograd stores for the backward pass."""
-        sizes = [x.numel()]
-
-        def count(saved: Tensor) -> Tensor:
-            sizes.append(saved.numel())
-            return saved
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda saved: saved), torch.enable_grad():
-            self._call(point.detach().clone().requires_grad_(), x)
-        return sum(sizes)
+        return x.numel() * x.element_size() + sum(sizes)
 
 
 def check(module: nn.Module) -> None:

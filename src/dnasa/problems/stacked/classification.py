@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, InputError, Layout
-from dnasa.cuda_graphs import CudaGraphs
+from dnasa.core import Array, Layout
+from dnasa.cuda import CudaGraphs
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
-from dnasa.problems.sharded import BUDGET, MAX_ROWS, Model, Sharded, Shards
-from dnasa.problems.stacked.batched import Models, cross_entropy
+from dnasa.problems.sharded import Model, Sharded, Shards
+from dnasa.problems.stacked.batched import Models, cross_entropies
+from dnasa.problems.stored import as_tensor
 
 SMALL = 1 << 28  # bytes of activations up to which launching kernels costs a GPU more than running them
 
@@ -67,14 +68,12 @@ class Classification(Sharded):
         self.models = Models(self._seeded(0))
         self.replayed = CudaGraphs(self._gradient_of)
         self.footprint = self.models.footprint(self.start(0), self.inputs[:1])
-        self._check_labels()
+        classes = self.models.logits(self.start(0)[None], self.inputs[None, :1]).shape[-1]
+        self._check_labels(torch.cat([self.labels, self.test_labels]), classes)
         self.class_weight = None if class_weight is None else torch.as_tensor(class_weight).to(self.device, self.dtype)
 
     def _tensors(self, inputs: Array, labels: Array) -> tuple[Tensor, Tensor]:
-        x, y = (
-            torch.as_tensor(np.require(part, requirements="W") if isinstance(part, np.ndarray) else part)
-            for part in (inputs, labels)
-        )
+        x, y = as_tensor(inputs), as_tensor(labels)
         x = x.to(self.device, self.dtype if x.is_floating_point() else torch.long)
         return x, y.to(self.device, torch.long)
 
@@ -91,34 +90,9 @@ class Classification(Sharded):
         common = checksum(*tests, self.layout, kinds, *weights)
         return f"classification, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
-    @cached_property
-    def _node_fingerprints(self) -> list[str]:
-        return [
-            f"{len(rows):,} rows, checksum {checksum(self.inputs[rows], self.labels[rows], *self._tests_of(node))}"
-            if len(rows)
-            else ""
-            for node, rows in enumerate(self._rows_by_node)
-        ]
-
-    def _tests_of(self, node: int) -> tuple[Tensor, ...]:
-        """The test rows that belong to a node alone."""
-        rows = self.own_test_rows(node) if self.test_counts else np.empty(0)
-        return (self.test_inputs[rows], self.test_labels[rows]) if len(rows) else ()
-
-    def _fingerprint_of(self, node: int) -> str:
-        return self._node_fingerprints[node]
-
-    def _check_labels(self) -> None:
-        classes = self.models.logits(self.start(0)[None], self.inputs[None, :1]).shape[-1]
-        labels = torch.cat([self.labels, self.test_labels])
-        if int(labels.min()) < 0 or int(labels.max()) >= classes:
-            low, high = int(labels.min()), int(labels.max())
-            raise InputError(
-                f"Labels run from {low} to {high}, but the model has {classes} outputs: they must be 0 to {classes - 1}."
-            )
-
-    def start(self, seed: int) -> Tensor:
-        return torch.cat([parameter.detach().reshape(-1) for parameter in self._seeded(seed).parameters()])
+    def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
+        own_tests = (self.test_inputs[tests], self.test_labels[tests]) if len(tests) else ()
+        return checksum(self.inputs[rows], self.labels[rows], *own_tests)
 
     def gradient(self, x: Tensor, nodes: range, seeds: Sequence[int], t: int) -> Tensor:
         rows = self._drawn(nodes, seeds, t)
@@ -132,7 +106,7 @@ class Classification(Sharded):
     def _all_gradients(self, flat: Tensor, rows: Tensor) -> Tensor:
         """Of models each of which has rows of its own, or shares them with as many consecutive ones."""
         sharing = len(flat) // len(rows)
-        chunk = max(1, self._models_in_budget(self.batch) // sharing)
+        chunk = max(1, self._models_at_once(self.batch) // sharing)
         parts = [self._gradient(*part) for part in zip(flat.split(chunk * sharing), rows.split(chunk), strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -151,10 +125,6 @@ class Classification(Sharded):
     def _weighted(self, weight: Any, labels: Tensor) -> Any:
         """How much the loss of a row counts, a number for all or one for each."""
         return weight if self.class_weight is None else weight * self.class_weight[labels]
-
-    def _models_in_budget(self, rows: int) -> int:
-        """How many models with `rows` rows each fit into the budget."""
-        return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
     def evaluate(
         self,
@@ -180,16 +150,12 @@ class Classification(Sharded):
         if not self.train_metrics:
             return out
         if seeds is None:
-            loss, gradient = self._train(flat, nodes, [1.0] * len(nodes) if weights is None else weights, 0)
+            loss, gradient = self._train(flat, nodes, self._node_weights(weights, nodes)[0], 0)
         else:
-            own = np.broadcast_to(1.0 if weights is None else weights, (len(seeds), len(nodes)))
+            own = self._node_weights(weights, nodes, seeds)
             each = [self._train(mean[:, s], nodes, own[s], seed) for s, seed in enumerate(seeds)]
             loss, gradient = (torch.stack(column, 1) for column in zip(*each, strict=True))
         return {"train_loss": loss.view(mean.shape[:-1])} | out | {"gradient": gradient.view_as(mean)}
-
-    def _chunks(self, rows: Tensor, models: int) -> Sequence[Tensor]:
-        limit = BUDGET[self.device.type] // (self.footprint * models)
-        return rows.split(max(1, min(MAX_ROWS, limit)))
 
     def _train(self, flat: Tensor, nodes: range, weights: Sequence[float], seed: int) -> tuple[Tensor, Tensor]:
         shards = [self._own(node, seed) for node in nodes]
@@ -207,24 +173,26 @@ class Classification(Sharded):
 
     def _test(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows = self._test_rows(nodes)
-        loss, correct = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
-        for part in self._chunks(rows, len(flat)):
-            logits = self.models.logits(flat, _for_each(flat, self.test_inputs[part]))
-            labels = _for_each(flat, self.test_labels[part])
-            loss += cross_entropy(logits, labels).sum(1)
-            correct += (logits.argmax(-1) == labels).sum(1)
+        each = torch.ones(len(rows), dtype=self.dtype, device=self.device)
+        loss, accuracy = self._measure(flat, self.test_inputs, self.test_labels, rows, each)
         scale = len(self.remaining) / (len(nodes) * self.test_total)
-        return loss * scale, correct * scale
+        return loss * scale, accuracy * scale
 
     def _validate(self, flat: Tensor, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
         rows, weights = self._validation_rows(nodes)
-        loss, accuracy = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        return self._measure(flat, self.inputs, self.labels, rows, weights)
+
+    def _measure(
+        self, flat: Tensor, inputs: Tensor, labels: Tensor, rows: Tensor, weights: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The weighted sums of the rows' losses and of those that are classified correctly."""
+        loss, correct = (flat.new_zeros(len(flat), dtype=torch.float64) for _ in range(2))
         for part in self._chunks(torch.arange(len(rows), device=self.device), len(flat)):
-            logits = self.models.logits(flat, _for_each(flat, self.inputs[rows[part]]))
-            labels = _for_each(flat, self.labels[rows[part]])
-            loss += (cross_entropy(logits, labels) * weights[part]).sum(1)
-            accuracy += ((logits.argmax(-1) == labels) * weights[part]).sum(1)
-        return loss, accuracy
+            x, y = _for_each(flat, inputs[rows[part]]), _for_each(flat, labels[rows[part]])
+            logits = self.models.logits(flat, x)
+            loss += (cross_entropies(logits, y) * weights[part]).sum(1)
+            correct += ((logits.argmax(-1) == y) * weights[part]).sum(1)
+        return loss, correct
 
     def accuracies(self, x: Tensor) -> Tensor:
         """The test accuracy of every model, such as that of each node.
@@ -233,7 +201,7 @@ class Classification(Sharded):
             x: The parameters of the models, `(..., d)`.
         """
         self._check_all_test_rows()
-        parts = x.reshape(-1, x.shape[-1]).split(self._models_in_budget(64))
+        parts = x.reshape(-1, x.shape[-1]).split(self._models_at_once(64))
         return torch.cat([self._test(part, self.remaining)[1] for part in parts]).view(x.shape[:-1])
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dnasa.cuda import triton_works
+
 PIXELS = 128  # of an image in one program
 MAX_OUTPUTS = 64  # channels in one program
 MIN_MODELS = 512  # fewer do not fill a GPU: the gradient at a model's kernels has one warp for 32 of their entries
@@ -18,19 +20,12 @@ MAX_WINDOW = 255  # pixels in a window of a pool, whose places are stored as byt
 
 
 def applies(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype == torch.float32 and _compiles()
+    return x.is_cuda and x.dtype == torch.float32 and _has_tf32() and triton_works()
 
 
 @cache
-def _compiles() -> bool:
-    """Triton needs a C compiler, and TF32 a GPU of NVIDIA's that has it."""
-    if torch.version.hip is not None or torch.cuda.get_device_capability() < (8, 0):
-        return False
-    try:
-        pool(torch.zeros(1, 1, 2, 2, device="cuda"), (2, 2))
-    except Exception:  # whatever Triton raises, the layers work without it
-        return False
-    return True
+def _has_tf32() -> bool:
+    return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def convolve(x: Tensor, weights: Tensor, biases: Tensor | None, kernel: tuple[int, int]) -> Tensor:

@@ -1,10 +1,11 @@
-"""Formats of known datasets: IDX, LIBSVM, MiniBooNE's text, CIFAR-10; archives of arrays, text. Damaged files get one line."""
+"""File formats: gzip, text, LIBSVM, arrays, and those of known datasets. A damaged file is refused with one line."""
 
 import gzip
 import io
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,39 @@ from typing import Any
 import numpy as np
 
 from dnasa.core import InputError
+from dnasa.data import spreadsheets
+from dnasa.data.columns import as_float32
 from dnasa.extras import needed_by
 
+GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"  # the byte-order mark that some programs write before UTF-8 text
 
 
-def read_bytes(path: Path) -> bytes:
-    """The whole file, unpacked if its first bytes are those of gzip."""
+def kind(path: Path) -> str:
+    """The end of the name, without .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """A file of bytes, unpacked if the first are those of gzip; a workbook as text with commas."""
     try:
-        raw = path.read_bytes()
-        return gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        if kind(path) == ".xlsx":
+            yield io.BytesIO(spreadsheets.read(path).text)
+            return
+        with open(path, "rb") as file:
+            zipped = file.read(2) == GZIP
+            file.seek(0)
+            yield gzip.GzipFile(fileobj=file) if zipped else file
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"Cannot read {path}: {str(error) or 'it is truncated'}. Download the file again.") from error
+        raise InputError(
+            f"Cannot read {path}: {str(error) or 'it is truncated'}. Write or download the file again."
+        ) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    with opened(path) as file:
+        return bytes(file.read())
 
 
 def read_idx(path: Path) -> np.ndarray:
@@ -43,17 +65,20 @@ def read_idx(path: Path) -> np.ndarray:
     return data.reshape(sizes)
 
 
-def read_libsvm(path: Path, features: int) -> tuple[np.ndarray, np.ndarray]:
-    """`label index:value ...` per line, indices from 1."""
+def read_libsvm(path: Path, features: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """`label index:value ...` per line, indices from 1; by default as many features as occur."""
     with needed_by("Reading LIBSVM files"):
         from sklearn.datasets import load_svmlight_file
 
     text = io.BytesIO(read_bytes(path))
     try:
-        rows, labels = load_svmlight_file(text, n_features=features, dtype=np.float32)
+        inputs, labels = load_svmlight_file(text, n_features=features, dtype=np.float32)
     except (ValueError, OverflowError) as error:
-        raise InputError(f"{path} is not LIBSVM text of {features} features: {error}.") from error
-    return checked_inputs(rows.toarray(), path), numbered(labels)
+        of_features = f" of {features} features" if features else ""
+        raise InputError(
+            f"{path.name} is not LIBSVM text (label index:value ...){of_features}: {first_line(error)}."
+        ) from error
+    return inputs.toarray(), labels
 
 
 def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +95,7 @@ def read_miniboone(path: Path) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"{path} declares {signal} + {background} rows but has {len(inputs)}. Download the file again."
         )
-    return checked_inputs(inputs, path), np.repeat([1, 0], [signal, background])
+    return as_float32(inputs, path.name), np.repeat([1, 0], [signal, background])
 
 
 def read_cifar10(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -87,14 +112,9 @@ def read_cifar10_jpeg(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for part in ("train", "test"):
         names = {name: [f"{part}_{name}"] for name in ("jpeg", "ends", "labels")}
         raw, ends, labels = read_arrays(path, names).values()
-        plain = (
-            raw.dtype == np.uint8
-            and ends.dtype.kind in "iu"
-            and ends.shape == labels.shape
-            and raw.ndim == ends.ndim == 1
-        )
+        plain = raw.dtype == np.uint8 and ends.dtype.kind in "iu" and raw.ndim == ends.ndim == labels.ndim == 1
         cuts = np.append(0, ends).astype(np.int64) if plain and len(ends) else np.zeros(1)
-        if len(cuts) == 1 or (np.diff(cuts) <= 0).any() or cuts[-1] != len(raw):
+        if len(cuts) == 1 or len(ends) != len(labels) or (np.diff(cuts) <= 0).any() or cuts[-1] != len(raw):
             raise InputError(f"{path} is damaged: the images in '{part}_jpeg' do not end where '{part}_ends' says.")
         images = [decode_jpeg(raw[start:end].tobytes(), path) for start, end in pairwise(cuts)]
         yield np.stack(images).transpose(0, 3, 1, 2), _checked_classes(labels, 10, path)
@@ -133,25 +153,31 @@ def not_utf8(path: Path, where: str = "") -> str:
     """The name of the encoding is a guess from the first bytes."""
     with open(path, "rb") as file:
         start = file.read(2)
-    if path.suffix == ".gz" and start != b"\x1f\x8b":
+    if path.suffix == ".gz" and start != GZIP:
         return f"{path.name} is neither gzipped nor text: write it again."
     encoding = "utf16" if start in (b"\xff\xfe", b"\xfe\xff") else "latin1"
     return f"{path.name} is not UTF-8 text{where}: convert it, such as `iconv -f {encoding} -t utf8 {path.name} > new.csv`."
 
 
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def read_array(path: Path) -> np.ndarray:
+    """The array of an .npy, never a pickle."""
+    with _plain_arrays(path, "a plain array. Write it with np.save"):
+        return np.asarray(np.load(path, allow_pickle=False))
+
+
 def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
     """Arrays of an .npz, never a pickle, each by the first of its possible names; of test arrays all or none."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            known = archive.files
-            found = {key: next((name for name in some if name in known), None) for key, some in names.items()}
-            parts = {key: np.asarray(archive[name]) for key, name in found.items() if name is not None}
-    except OSError as error:
-        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
-        raise InputError(
-            f"Cannot read {path}: it is not an archive of plain arrays. Write it with np.savez."
-        ) from error
+    with (
+        _plain_arrays(path, "an archive of plain arrays. Write it with np.savez"),
+        np.load(path, allow_pickle=False) as archive,
+    ):
+        known = archive.files
+        found = {key: next((name for name in some if name in known), None) for key, some in names.items()}
+        parts = {key: np.asarray(archive[name]) for key, name in found.items() if name is not None}
     optional = [key for key in names if key.startswith("test_")]
     missing = [key for key in names if key not in parts and (key not in optional or parts.keys() & set(optional))]
     if missing:
@@ -159,21 +185,19 @@ def read_arrays(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.
     return parts
 
 
-def checked_inputs(inputs: np.ndarray, path: Path) -> np.ndarray:
-    """Finite numbers, one row per sample, in single precision."""
-    with np.errstate(over="ignore"):
-        rows = inputs.astype(np.float32, copy=False)
-    if not np.isfinite(rows).all():
-        bad = int(np.argmax(~np.isfinite(rows).all(1)))
-        raise InputError(f"Row {bad} of {path.name} has a missing, infinite or enormous value: fill, scale or drop it.")
-    return rows
+@contextmanager
+def _plain_arrays(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except Exception as error:  # NumPy and zipfile raise many kinds for damaged files
+        raise InputError(f"Cannot read {path}: it is not {what}.") from error
 
 
-def numbered(labels: Any) -> np.ndarray:
+def as_classes(labels: Any) -> np.ndarray:
     """Labels as 0, 1, 2, ... in their sorted order."""
     words = np.asarray(labels)
-    if words.ndim != 1:
-        raise InputError(f"Labels must be one per row; these have shape {words.shape}.")
     if words.dtype.kind == "f" and not np.isfinite(words).all():
         raise InputError("Some labels are missing or infinite: fill or drop those rows.")
     try:

@@ -1,13 +1,33 @@
-"""Small work on a GPU, captured once as a CUDA graph and then replayed: its kernels take less time than launching them."""
+"""What runs on a GPU: small work captured as a CUDA graph, and whether kernels in Triton can be compiled."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from dnasa.core import Array
 
 
+@cache
+def triton_works() -> bool:
+    """Whether Triton compiles and runs a kernel: it needs a C compiler, too."""
+    try:
+        import torch
+        import triton
+        import triton.language as tl
+
+        @triton.jit
+        def write(out_ptr):  # type: ignore[no-untyped-def]
+            tl.store(out_ptr, 1.0)
+
+        out = torch.zeros(1, device="cuda" if torch.cuda.is_available() else "cpu")
+        write[(1,)](out)
+        return bool(out == 1)
+    except Exception:  # whatever Triton raises, everything works without it
+        return False
+
+
 class CudaGraphs:
-    """`function(*inputs)` of tensors, captured once for each combination of their shapes.
+    """`function(*inputs)` of tensors, captured once for each combination of their shapes: launching takes longer than running.
 
     The output is overwritten by the next call. `function` must launch the same kernels whatever values the inputs have, and
     must not wait for the GPU.
@@ -37,9 +57,7 @@ class CudaGraphs:
         static_inputs = [a.clone() for a in inputs]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(
-            stream
-        ):  # libraries initialise themselves in their first calls, which cannot be captured
+        with torch.cuda.stream(stream):  # libraries initialise in their first calls, which cannot be captured
             for _ in range(2):
                 self.function(*static_inputs)
         torch.cuda.current_stream().wait_stream(stream)

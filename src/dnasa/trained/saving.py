@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError
 from dnasa.data import Encoding
-from dnasa.files import make_folder, read_bytes, read_json, to_json
+from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.runs.folder import versions
 from dnasa.runs.own_files import OwnFiles
 from dnasa.tasks import models, own_model
@@ -51,7 +51,11 @@ def save(folder: str | Path, model: TrainedModel, name: str, about: dict[str, An
     if own_model.is_own(name):
         file, function = own_model.parts(name)
         code = own_model.source(name)
-        description |= {"model": f"{COPY}:{function}", "file": str(file.resolve()), "sha256": checksum(code)}
+        description |= {
+            "model": f"{COPY}:{function}",
+            "file": str(file.resolve()),
+            "sha256": hashlib.sha256(code).hexdigest(),
+        }
         own.write(COPY, code)
     own.write("model.safetensors", serialised(_tensors(model.network)))
     own.write("model.json", to_json(description))
@@ -68,17 +72,13 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     if not (path / "model.json").is_file():
         raise InputError(f"{path} holds no trained model: give the folder of a finished `dnasa train --out` with data.")
     description = read_json(path / "model.json", "model.json")
-    try:
+    with refusing_damage(path / "model.json"):
         if description["format"] != FORMAT:
             raise InputError(f"{path / 'model.json'} is of another version of dnasa: train the model again.")
         name, outputs, kind = str(description["model"]), int(description["outputs"]), description["inputs"]
         encoding = Encoding.from_json(description["encoding"])
         if kind not in KINDS or outputs != encoding.outputs:
             raise ValueError("inputs or outputs")
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path / 'model.json'} is damaged ({error}): train the model again.") from error
     tensors = _read(path / "model.safetensors")
     if own_model.is_own(name):
         code = _own_code(path, name, description.get("sha256"), trust)
@@ -86,10 +86,6 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
     else:
         make = models.network(name, encoding.shape, encoding.outputs, str(path))
     return TrainedModel(_network(path, name, make, tensors), encoding, kind)
-
-
-def checksum(code: bytes) -> str:
-    return hashlib.sha256(code).hexdigest()
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -118,7 +114,7 @@ def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
     code, copy = b"", folder / COPY
     with suppress(OSError):
         code = read_bytes(copy)
-    if str(own_model.parts(name)[0]) != COPY or checksum(code) != expected:
+    if str(own_model.parts(name)[0]) != COPY or hashlib.sha256(code).hexdigest() != expected:
         raise InputError(f"{copy} is not the file that the model was trained with: it is not executed.")
     if not trust:
         raise InputError(

@@ -1,0 +1,198 @@
+"""Columns of a table: what they hold, as numbers or as words; those that cannot be used are refused by name."""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnasa.core import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING = ""  # the category of a missing text
+MISSING_WORDS = {  # those of pandas, and ?
+    *("", "?", "#N/A", "#N/A N/A", "#NA", "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
+    *("-NaN", "-nan", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN"),
+}
+MOST_CATEGORIES = 256  # of a text column
+MOST = 0.9  # the share of values that decides
+FEW = 20  # values that may all be different
+TIME = r"([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
+DATE = re.compile(rf"(\d{{4}}([-/.])\d{{1,2}}\2\d{{1,2}}|\d{{1,2}}([-/.])\d{{1,2}}\3\d{{4}}){TIME}")
+DECORATED = re.compile(r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)")  # 12%, 1,012.5
+REMEDIES = {
+    DATE: "dates, such as '{}': turn them into numbers, such as days since the first",
+    DECORATED: "numbers such as '{}': write them with digits and a decimal point only",
+}
+FLOAT32 = 3.4e38  # what a model can take in single precision
+
+
+def as_frame(rows: Any) -> "pd.DataFrame":
+    """A frame with its blank texts missing; an array of two axes as one with columns 0, 1, 2, ..., without a copy."""
+    import pandas as pd
+
+    if isinstance(rows, pd.DataFrame):
+        return changed(rows, without_blanks)
+    array = np.asarray(rows)
+    if array.ndim != 2:
+        raise InputError(f"Rows must be a table, an array of two axes; this one has shape {array.shape}.")
+    return pd.DataFrame(array, columns=[str(place) for place in range(array.shape[1])], copy=False)
+
+
+def changed(frame: "pd.DataFrame", change: Callable[["pd.Series"], "pd.Series"]) -> "pd.DataFrame":
+    """With some of its columns of text changed; numbers are not copied."""
+    for place, kind in enumerate(frame.dtypes):
+        if getattr(kind, "kind", "O") == "O" and (new := change(column := frame.iloc[:, place])) is not column:
+            frame = frame.copy(deep=False)
+            frame.isetitem(place, new)
+    return frame
+
+
+def without_blanks(column: "pd.Series") -> "pd.Series":
+    """Empty texts, and words such as NA, are missing values, from whatever file they come."""
+    words = column.unique()
+    blank = [word for word in words if isinstance(word, str) and word.strip() in MISSING_WORDS]
+    return column.mask(column.isin(blank)) if blank else column
+
+
+def typed(column: "pd.Series") -> "pd.Series":
+    """As it is read from a text file: numbers, or True and False, between blanks are numbers. Other text stays as it is."""
+    import pandas as pd
+
+    full = without_blanks(column)
+    known = full.dropna().unique()
+    if isinstance(column.dtype, pd.CategoricalDtype) or not len(known):
+        return full
+    if all(isinstance(word, bool | np.bool_) for word in known):
+        return full.astype("boolean")
+    if full is column and all(isinstance(word, str) for word in known):
+        return column
+    numeric = pd.to_numeric(pd.Series([str(word) for word in known]), errors="coerce").notna().all()
+    return pd.to_numeric(full) if numeric else full
+
+
+# ---------------------------------------------------------------- values
+
+
+def kind_of(name: str, column: "pd.Series") -> str:
+    """Numbers, or text; dates and the like are refused."""
+    kind = getattr(column.dtype, "kind", "O")
+    if kind in "fiub":
+        return "number"
+    if kind in "Mmc":
+        raise InputError(f"Column '{name}' holds {column.dtype} values: turn them into numbers, or {leave_out(name)}.")
+    return "text" if column.notna().any() else "number"
+
+
+def numbers(name: str, column: "pd.Series", missing: bool = False) -> np.ndarray:
+    """A column of numbers in double precision; an error names the column, and a row that is not one."""
+    import pandas as pd
+
+    kind = getattr(column.dtype, "kind", "O")
+    if kind not in "fiub":
+        converted = pd.to_numeric(column, errors="coerce")
+        bad = converted.isna() & column.notna()
+        if bad.any():
+            row = int(np.argmax(bad.to_numpy()))
+            raise InputError(
+                f"Column '{name}' must hold numbers; {place_of(column, row)} has '{column.iloc[row]!s:.40}': correct it."
+            )
+        column = converted
+    own_type = isinstance(column.dtype, np.dtype)  # others of pandas have a value for what is missing
+    values = column.to_numpy() if own_type else column.to_numpy(dtype=np.float64, na_value=np.nan)
+    values = values.astype(np.float64, copy=False)
+    bad = ~(np.abs(values) < FLOAT32) if not missing else np.abs(values) >= FLOAT32
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InputError(
+            f"Column '{name}' has {unusable(values[row])} ({place_of(column, row)}): fill, scale or drop it."
+        )
+    return values
+
+
+def as_float32(array: np.ndarray, what: str) -> np.ndarray:
+    """Rows of finite numbers, in single precision."""
+    with np.errstate(over="ignore"):
+        rows = array.astype(np.float32, copy=False)
+    finite = np.isfinite(rows)
+    if not finite.all():
+        bad = int(np.argmin(finite.reshape(len(rows), -1).all(1)))
+        raise InputError(f"Row {bad} of {what} has a missing, infinite or enormous value: fill, scale or drop it.")
+    return rows
+
+
+def unusable(value: float) -> str:
+    if np.isnan(value):
+        return "a missing value"
+    return "an infinite value" if np.isinf(value) else f"the value {value:.2g}, too large for single precision"
+
+
+def place_of(column: "pd.Series", row: int) -> str:
+    """Where a value is for the user: the line of a text file, or the row."""
+    return f"{'line' if column.index.name == 'line' else 'row'} {column.index[row]}"
+
+
+def as_words(column: "pd.Series") -> np.ndarray:
+    """A column of categories as text, whole numbers without a decimal point; missing ones are empty."""
+    import pandas as pd
+
+    if getattr(column.dtype, "kind", "O") == "f":
+        whole = column.dropna().mod(1).eq(0).all()
+        column = column.astype("Int64") if whole else column
+    words = column.astype(object).where(column.notna(), MISSING)
+    return np.array(
+        [str(word) for word in words] if not isinstance(column.dtype, pd.StringDtype) else words, dtype=object
+    )
+
+
+# ---------------------------------------------------------------- text
+
+
+def leave_out(name: str) -> str:
+    """The remedy for a column that cannot be used."""
+    return f"leave it out with --drop-columns {shlex.quote(name)}"
+
+
+def check_text(name: str, column: "pd.Series") -> None:
+    """Refuse dates and numbers; a column of pandas' type category is taken as it is."""
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return
+    counts = column.dropna().astype(str).value_counts()
+    words, total = counts.index, int(counts.sum())
+    for form, remedy in REMEDIES.items():
+        found = [bool(form.fullmatch(word.strip())) for word in words]
+        if counts[found].sum() >= MOST * total:
+            raise InputError(f"Column '{name}' holds {remedy.format(words[found][0][:30])}, or {leave_out(name)}.")
+    numeric = pd.to_numeric(words.to_series(), errors="coerce").notna().to_numpy()
+    numbers = int(counts[numeric].sum())
+    if MOST * total <= numbers < total:
+        row = int(np.argmax(column.astype(str).isin(words[~numeric]).to_numpy()))
+        raise InputError(
+            f"Column '{name}' holds '{column.iloc[row]!s:.30}' in {place_of(column, row)}; {numbers:,} of {total:,} values are "
+            "numbers: correct it, or leave it empty."
+        )
+
+
+def check_categories(name: str, counts: Mapping[str, int]) -> None:
+    """Refuse too many, and values that are different in nearly every row."""
+    known = sorted(word for word in counts if word != MISSING)
+    rows = sum(counts[word] for word in known)
+    if nearly_all_different(len(known), rows):
+        raise InputError(
+            f"Column '{name}' has {len(known):,} different texts in {rows:,} rows, such as '{known[-1]:.30}': "
+            f"{leave_out(name)}, or keep it for the predictions with --id-column {shlex.quote(name)}."
+        )
+    if len(known) > MOST_CATEGORIES:
+        raise InputError(
+            f"Column '{name}' holds {len(known):,} different texts, such as '{known[-1]:.30}': {leave_out(name)}, or turn "
+            f"it into numbers or at most {MOST_CATEGORIES} categories."
+        )
+
+
+def nearly_all_different(different: int, rows: int) -> bool:
+    return different > max(FEW, MOST * rows)

@@ -1,0 +1,57 @@
+"""The optimizer's rule, by name or the user's own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from dnasa.core import InputError, Layout, Rule, Schedule, choose, whole
+from dnasa.rules import registry
+from dnasa.rules.forms import form_of
+from dnasa.rules.registry import RULES, Method, Variant
+
+
+class Recipe(NamedTuple):
+    """A rule, and how to make it again with other schedules (nothing, for the user's own rule)."""
+
+    name: str
+    rule: Rule
+    make: Callable[..., Rule] | None = None
+    schedules: tuple[Schedule, ...] = ()
+    steps: int | None = None  # after which its steps are 0
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile may fuse it: its steps depend on t through its schedules alone, as a declared form says."""
+        return self.make is not None and form_of(self.rule) is not None
+
+
+UNKNOWN_LENGTH = (
+    "steps is how often step() will be called, a positive whole number, not {}: leave it out where you do not know "
+    "(in Hugging Face's Trainer it is trainer.state.max_steps; args.max_steps is -1 when num_train_epochs counts)."
+)
+
+
+def make_rule(
+    rule: str | Rule, eta: Any, schedule: str | None, steps: int | None, nodes: int, layout: Layout
+) -> Recipe:
+    if steps is not None and whole("steps", steps, low=-(2**62)) < 1:
+        raise InputError(UNKNOWN_LENGTH.format(steps))
+    if isinstance(rule, Rule):
+        if eta is not None or schedule is not None:
+            raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
+        return Recipe("a rule of the user's", rule)
+    method: Method = choose("rule", rule, RULES)
+    if eta is not None and not method.needs_eta:
+        raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
+    if schedule is None and steps is None and not method.needs_eta:
+        schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
+    variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
+    schedules = registry.schedules_of(variant, nodes, steps)
+    make, spec = partial(_make, method, layout), variant.spec
+    known = steps if spec and spec.needs_steps is not False else None
+    ends = steps if spec and spec.ends else None
+    return Recipe(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
+
+
+def _make(method: Method, layout: Layout, *schedules: Schedule) -> Rule:
+    return registry.make(method, schedules, layout)
