@@ -1,7 +1,9 @@
 # Each target first installs what it needs into `.venv`. `make help` lists the targets.
 PYTHON ?= python3
 BIN := .venv/bin
-# Without byte-compiling every module, installing takes half the time; Python compiles what a run imports.
+# Without byte-compiling every module, installing takes half the time; Python compiles what a run imports and keeps it, which some
+# containers forbid: then every process of the tests would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 .PHONY: help setup run test test-long lint docs figures bench bench-check faults churn clean
 

@@ -61,7 +61,7 @@ def test_the_optimizer_and_hidden_exchanges_give_the_simulators_iterates(engine:
     assert "same optimizer" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_an_exception_in_a_users_script_ends_all_and_is_shown(engine: str) -> None:
     done = launch(engine, 2, JOB, "trip", engine)
     assert done.returncode != 0
