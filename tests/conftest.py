@@ -4,16 +4,20 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import shutil
 from collections.abc import Callable, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
+from launching import MPIRUN
 
 from dnasa import rules, topology
 from dnasa.core import Array, Messages, Network, Rule, State
 from dnasa.topology import Topology
+
+needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
 
 
 class Bumpy:

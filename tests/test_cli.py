@@ -51,8 +51,16 @@ def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pyt
     return errors
 
 
+def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> None:
+    done = start(*"train --problem least_squares --nodes 4 --steps 20".split())
+    assert done.returncode == 0, done.stderr
+    assert "D-NASA on least_squares: 4 nodes" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.pictures
 def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
-    done = start("train", "--steps", 120, "--out", tmp_path / "a")
+    done = run("train", "--steps", 120, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     assert "D-NASA on digits: 8 nodes" in done.stdout
     history = pd.read_csv(tmp_path / "a" / "history.csv")
@@ -84,6 +92,7 @@ def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> Non
     assert (tmp_path / "b" / "stepsizes.png").exists()
 
 
+@pytest.mark.pictures
 def test_topology_prints_and_draws(tmp_path: Path) -> None:
     done = run("topology", "ring", "--nodes", 8, "--plot", tmp_path / "ring.svg")
     assert done.returncode == 0, done.stderr
@@ -92,6 +101,7 @@ def test_topology_prints_and_draws(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "ring.svg").read_text()
 
 
+@pytest.mark.pictures
 def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp_path: Path) -> None:
     done = run("topology", "directed_exponential", "--nodes", 6, "--plot", tmp_path / "graph.svg")
     assert done.returncode == 0, done.stderr

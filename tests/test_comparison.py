@@ -448,6 +448,7 @@ HISTORIES = st.lists(
 )
 
 
+@pytest.mark.pictures
 @settings(
     max_examples=3,
     deadline=None,
@@ -467,6 +468,7 @@ def test_any_history_can_be_drawn_and_put_into_a_table(rows: list[dict[str, Any]
     assert "<table" in found._repr_html_()
 
 
+@pytest.mark.pictures
 def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path: Path) -> None:
     found = compare(SMALL, topology.ring(1), ["dsgd", "dnasa"], [0.01, 1e160], steps=3, evaluate=[3])
     assert plots.save_figure(found.draw_curves(), tmp_path / "a.png").stat().st_size > 5_000

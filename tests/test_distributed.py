@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import needs_mpi
 from launching import BIN, ENVIRONMENT, MPIRUN, PATIENCE, launch, launch_script
 from test_shards import frames
 from test_shards import write as write_shards
@@ -22,7 +22,6 @@ from dnasa.tasks import tasks
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
 JOB = str(Path(__file__).with_name("distributed_job.py"))
-needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
 
 
 ENGINES = [pytest.param("mpi", marks=needs_mpi), "torch"]

@@ -160,6 +160,7 @@ def test_the_central_reference_is_the_adamw_of_torch() -> None:
 # ---------------------------------------------------------------- saved parts
 
 
+@pytest.mark.pictures
 def test_without_any_data_the_study_runs_on_digits_and_generated_text(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -248,6 +249,7 @@ def test_saved_rows_are_found_again_to_the_bit(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- robustness
 
 
+@pytest.mark.pictures
 def test_robustness_runs_without_data_and_is_not_run_twice(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -296,6 +298,7 @@ def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most() -> None:
 # ---------------------------------------------------------------- fine-tuning
 
 
+@pytest.mark.pictures
 def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
     no_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +360,7 @@ def small_compression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "SEEDS", 1)
 
 
+@pytest.mark.pictures
 def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     no_data: None, small_compression: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

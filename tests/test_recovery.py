@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import ENVIRONMENT, PATIENCE, free_port
+from launching import ENVIRONMENT, PATIENCE, free_port, wait_until
 from test_optim import backward, flat, model
 from torch.distributed import PrefixStore, TCPStore
 
@@ -83,11 +82,9 @@ def train(
     while opt.t < 60:
         if opt.t == leaves_at:
             return process.end()
-        while opt.t == 30 and len(opt.nodes) < process.members.nodes and not came():
-            monitor: Any = process.members.monitor
-            if monitor.problem is not None:
-                break
-            time.sleep(0.02)
+        if opt.t == 30:
+            members: Any = process.members
+            wait_until(lambda m=members: len(opt.nodes) == m.nodes or came() or m.monitor.problem is not None)
         opt.zero_grad()
         backward(net, network.rank, opt.t)
         opt.step()
@@ -103,8 +100,7 @@ def train_with_one_lost(
     lost, refused = processes[1], threading.Event()
 
     def last() -> Any:
-        while any(not p.opt or p.opt.t < 30 for p in processes if p is not lost):
-            time.sleep(0.02)
+        wait_until(lambda: all(p.opt and p.opt.t >= 30 for p in processes if p is not lost))
         processes.append(Process(port, nodes=3))
         opt = late(processes[-1])
         if opt is None:
