@@ -32,7 +32,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(network_tasks, "load", load)
     digits, text = WITHOUT_DATA.values()
-    small: Any = {"rows": 1000, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
+    small: Any = {"rows": 300, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
     monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, **small))
     monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, **small))
 
@@ -218,7 +218,7 @@ def test_results_of_another_number_of_steps_are_not_used(
 ) -> None:
     options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     first = networks.run(**options).tables["networks-digits"]
-    monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=40))
+    monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=10))
     second = networks.run(**options).tables["networks-digits"]
     assert (second["test accuracy"] != first["test accuracy"]).any()
     assert second.shape == first.shape
@@ -303,9 +303,10 @@ def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
     no_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finetuning, "EARLY", 10)
+    monkeypatch.setattr(finetuning, "ETAS", (1e-3,))
     report = finetuning.run(quick=True, progress=False, folder=tmp_path)
     rows = report.tables["finetuning-digits"]
-    assert len(rows) == 2 * 2 * 4
+    assert len(rows) == 2 * 2 * 3
     assert rows["accuracy at the start"].nunique() == 1
     assert rows["accuracy at the start"].iloc[0] > 0.8
     assert len(report.findings) == 1 + 4
@@ -353,7 +354,7 @@ def test_a_wrong_column_or_task_is_refused(module: ModuleType, tmp_path: Path) -
 
 @pytest.fixture
 def small_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Task("digits", steps=20, rows=1000, etas={"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
+    small = Task("digits", steps=8, rows=300, etas={"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
     monkeypatch.setattr(compression, "TASKS", {"digits": small, "mnist": Task("mnist")})
     monkeypatch.setattr(compression, "COMPRESSIONS", ("4bit", "randk:0.1"))
     monkeypatch.setattr(compression, "FACTORS", (0.5,))
