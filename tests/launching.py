@@ -30,9 +30,9 @@ def wait_until(condition: Callable[[], object], process: subprocess.Popen[Any] |
         time.sleep(0.02)
 
 
-def lines(file: Path) -> int:
-    """How many lines a file has that another process writes."""
-    return len(file.read_text().splitlines()) if file.exists() else 0
+def has_lines(file: Path, more_than: int) -> bool:
+    """Of a file that another process writes."""
+    return file.exists() and len(file.read_text().splitlines()) > more_than
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import needs_mpi
-from launching import BIN, ENVIRONMENT, PATIENCE, lines, wait_until
+from launching import BIN, ENVIRONMENT, PATIENCE, has_lines, wait_until
 from machines import Machines, machines, needs_namespaces
 
 from dnasa import solve, topology
@@ -81,7 +82,7 @@ def test_torch_listens_on_the_interface_and_ports_that_were_chosen(tmp_path: Pat
     with machines(2, tmp_path) as made:
         made.limit_ports(PORTS)
         processes = torchrun(made, 10**6)
-        wait_until(lambda: lines(made.disk / "run" / "history.csv") > 2, processes[0])
+        wait_until(partial(has_lines, made.disk / "run" / "history.csv", 2), processes[0])
         sockets = [made.listening(i) for i in range(2)]
         for i, found in enumerate(sockets):
             assert f"10.77.0.{i + 1}" in [address for address, _ in found]
@@ -98,7 +99,7 @@ def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path: Path) -> None:
         command = mpirun(made, "--with-ft", "ulfm")
         process = start(made, 0, *command, sys.executable, *train(made, steps, "--survive", "--timeout", 20))
         run = made.disk / "run"
-        wait_until(lambda: lines(run / "history.csv") > 5, process)
+        wait_until(partial(has_lines, run / "history.csv", 5), process)
         assert {int(port) for address, port in made.listening(1) if address == "0.0.0.0"} <= {*PORTS, DAEMON}
         made.cut(2)
         wait_until(lambda: json.loads((run / "status.json").read_text())["state"] == "done", process)

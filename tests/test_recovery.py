@@ -79,12 +79,16 @@ def train(
     opt: Any = Decentralized([*net.parameters(), *extra], network, rule)
     process.opt = opt
     process.joined_with = flat(net).clone(), opt.t
+    members: Any = process.members
+
+    def complete_or_disturbed() -> bool:
+        return len(opt.nodes) == members.nodes or came() or members.monitor.problem is not None
+
     while opt.t < 60:
         if opt.t == leaves_at:
             return process.end()
         if opt.t == 30:
-            members: Any = process.members
-            wait_until(lambda m=members: len(opt.nodes) == m.nodes or came() or m.monitor.problem is not None)
+            wait_until(complete_or_disturbed)
         opt.zero_grad()
         backward(net, network.rank, opt.t)
         opt.step()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import needs_mpi
-from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port, lines, wait_until
+from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port, has_lines, wait_until
 
 from dnasa import cli, topology
 from dnasa.channels import faulty
@@ -158,7 +159,7 @@ def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Pa
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background may ignore it
     )
-    wait_until(lambda: lines(tmp_path / "a" / "history.csv") > 2, process)
+    wait_until(partial(has_lines, tmp_path / "a" / "history.csv", 2), process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -276,7 +277,7 @@ def test_the_other_processes_continue_when_some_are_killed(tmp_path: Path) -> No
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     file = tmp_path / "a" / "history.csv"
     for written, victim in ((4, 0), (9, 2)):  # the first to die is the writer
-        wait_until(lambda written=written: lines(file) > written, process)
+        wait_until(partial(has_lines, file, written), process)
         os.kill(worker(process.pid, victim), signal.SIGKILL)
     out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors[-2000:]
