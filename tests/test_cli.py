@@ -1,15 +1,11 @@
 """The command line, end to end."""
 
-import contextlib
-import io
 import json
 import re
 import subprocess
 import sys
-import unittest.mock
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,7 @@ import pandas as pd
 import pytest
 from launching import PATIENCE
 from safetensors.numpy import load_file
+from test_resume import run
 
 from dnasa import cli
 
@@ -26,18 +23,6 @@ def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd
     )
-
-
-def run(*words: object, cwd: Path | str = ".") -> SimpleNamespace:
-    """In this process, which has everything imported already."""
-    out, err = io.StringIO(), io.StringIO()
-    argv = unittest.mock.patch.object(sys, "argv", ["dnasa", *map(str, words)])
-    with argv, contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:

@@ -475,6 +475,7 @@ def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path: Path) -
     assert plots.save_figure(found.draw_stepsizes(), tmp_path / "b.png").stat().st_size > 5_000
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
 def test_figures_have_embedded_fonts(kind: str, tmp_path: Path) -> None:
     path = plots.save_figure(compare(SMALL, RING, ["dnasa"], steps=3).draw_curves(), tmp_path / f"a.{kind}")
