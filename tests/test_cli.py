@@ -134,6 +134,7 @@ def test_nodes_can_be_weighted_by_their_rows(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
 
 
+@pytest.mark.pictures
 def test_data_lists_and_shows_the_division(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DNASA_DATA", str(tmp_path))  # large files would be read to list them
     listed = run("data")

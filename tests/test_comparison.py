@@ -320,6 +320,7 @@ def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(
     assert all(low < value < high for value in results[1:])
 
 
+@pytest.mark.pictures
 def test_curves_that_end_at_their_start_can_be_drawn() -> None:
     """On a logarithmic axis their only point would have no place."""
     rows = [
@@ -333,6 +334,7 @@ def test_curves_that_end_at_their_start_can_be_drawn() -> None:
         assert plots.rendered(drawing.figure_of_curves(table, "bytes", "test_loss"), "png")
 
 
+@pytest.mark.pictures
 def test_a_result_too_large_to_draw_is_a_cross() -> None:
     table = runs(dsgd=[(0.1, 1.0, 1e308), (1e300, 1.0, 1.0)])
     figure = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss")
