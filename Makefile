@@ -1,9 +1,11 @@
 # Each target first installs what it needs into `.venv`. `make help` lists the targets.
 PYTHON ?= python3
 BIN := .venv/bin
-# Without byte-compiling every module, installing takes half the time; Python compiles what a run imports.
+# Without byte-compiling every module, installing takes half the time; Python compiles what a run imports and keeps it, which some
+# containers forbid: then every process of the tests would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-.PHONY: help setup run test test-long lint docs figures bench bench-check faults churn clean
+.PHONY: help setup run test test-long coverage lint docs figures bench bench-check faults churn clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -30,6 +32,12 @@ test: setup ## run the tests, nine minutes on two cores
 
 test-long: setup ## run the tests that take minutes
 	$(BIN)/pytest -n 2 -m long
+
+coverage: setup ## run the tests and print how much of each folder of src they execute
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n 3
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_by_folder.py
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check .

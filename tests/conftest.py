@@ -4,14 +4,20 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
+from launching import MPIRUN
 
-from dnasa import topology
+from dnasa import rules, topology
 from dnasa.core import Array, Messages, Network, Rule, State
 from dnasa.topology import Topology
+
+needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
 
 
 class Bumpy:
@@ -48,6 +54,40 @@ def take_step(rule: Rule, state: State, gradient: Callable[..., Array], network:
     return state
 
 
+ETAS = {  # stepsizes of rules that need another than 0.02, for small problems whose gradients are about 1
+    "dsgd": 0.05,
+    "dmsgd": 0.01,
+    "d2": 0.05,
+    "dasagt": 0.05,
+    "kgt": 0.01,
+    "sgp": 0.05,
+    "edm": 0.05,
+    "mt": 0.003,
+    "gt_adam": 0.01,
+    "gt_nsgdm": 0.05,
+}
+
+
+def eta_of(rule: str) -> float | None:
+    return ETAS.get(rule, 0.02) if rules.RULES[rule].needs_eta else None
+
+
+def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Cases in which any two values of different factors meet at least once; far fewer than the full product."""
+
+    def pairs(case: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
+        return {(a, case[a], b, case[b]) for a, b in combinations(range(len(case)), 2)}
+
+    everything = list(product(*(range(len(factor)) for factor in factors)))
+    missing = set().union(*map(pairs, everything))
+    chosen = []
+    while missing:
+        best = max(everything, key=lambda case: len(missing & pairs(case)))
+        missing -= pairs(best)
+        chosen.append(best)
+    return [tuple(factor[i] for factor, i in zip(factors, case, strict=True)) for case in sorted(chosen)]
+
+
 def mixed(network: Network, messages: Messages, t: int) -> Messages:
     return network.multiply(messages, t) if messages else ()
 
@@ -71,6 +111,13 @@ GRAPHS = {
 def graph(request: pytest.FixtureRequest) -> Topology:
     """Graphs that all rules accept."""
     return GRAPHS[request.param]()
+
+
+@pytest.fixture(autouse=True)
+def quick_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering takes most of the time of a small run: only tests with the mark `pictures` look at the file of a figure."""
+    if not request.node.get_closest_marker("pictures"):
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, format: file.write(b"a picture"))
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dnasa import rules, solve, topology
-from dnasa.core import Array
+from dnasa.core import Array, InputError
 from dnasa.networks import connect
 from dnasa.problems import Custom, LeastSquares
 from dnasa.topology import Changing, Topology
@@ -175,6 +175,25 @@ def compressed(engine: str) -> None:
         assert abs(total / counted - 1) < 0.1, (name, total, counted)
         if net.rank == 0:
             print(name)
+
+
+def settings(engine: str) -> None:
+    """One setting after the other differs between the processes, and nothing else does."""
+
+    def attempt(name: str = "ring", data: str = "same", **options: Any) -> None:
+        graph = topology.make(name, 4)
+        network = connect(graph, engine)
+        try:
+            problem = Custom(lambda x, node, rng: x, np.zeros(3), fingerprint=data)
+            solve(problem, graph, network=network, **{"steps": 5} | options)
+        except InputError as error:
+            if network.rank == 0:
+                print(error)
+
+    rank = connect("ring", engine).rank
+    attempt(seed=rank)
+    attempt(("ring", "star")[rank])
+    attempt(data=f"set {rank}")
 
 
 def trip(engine: str) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,9 +18,21 @@ from typing import Any
 BIN = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 MPIRUN = [str(BIN / "mpirun"), "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-
-
 PATIENCE = 600  # seconds; on a busy machine starting processes takes long
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[Any] | None = None) -> None:
+    """Until the condition holds; fails when the process that should fulfil it has ended, or after PATIENCE."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end, f"waited {PATIENCE} s"
+        time.sleep(0.02)
+
+
+def has_lines(file: Path, more_than: int) -> bool:
+    """Of a file that another process writes."""
+    return file.exists() and len(file.read_text().splitlines()) > more_than
 
 
 def free_port() -> int:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import torch
+from launching import wait_until
 
 import dnasa
 from dnasa.optim import Decentralized, Join
@@ -35,8 +36,9 @@ def validate(engine: str) -> None:
             step(opt, model)
     except dnasa.core.RunError as error:
         Path(f"rank-{network.rank}").write_text(str(error))
-    while not all(Path(f"rank-{rank}").exists() for rank in range(2)):  # the launchers end the others when one exits
-        time.sleep(0.05)
+    wait_until(
+        lambda: all(Path(f"rank-{rank}").exists() for rank in range(2))
+    )  # the launchers end the others when one exits
     os._exit(0)
 
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import needs_mpi
 from launching import ENVIRONMENT, PATIENCE, launch
-from test_distributed import needs_mpi
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from browsing import browser, opened
-from test_cli import run
+from test_resume import run
 
 import dnasa
 from dnasa import pages

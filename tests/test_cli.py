@@ -1,15 +1,11 @@
 """The command line, end to end."""
 
-import contextlib
-import io
 import json
 import re
 import subprocess
 import sys
-import unittest.mock
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +13,7 @@ import pandas as pd
 import pytest
 from launching import PATIENCE
 from safetensors.numpy import load_file
+from test_resume import run
 
 from dnasa import cli
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
@@ -27,18 +24,6 @@ def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-m", "dnasa", *map(str, words)], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd
     )
-
-
-def run(*words: object, cwd: Path | str = ".") -> SimpleNamespace:
-    """In this process, which has everything imported already."""
-    out, err = io.StringIO(), io.StringIO()
-    argv = unittest.mock.patch.object(sys, "argv", ["dnasa", *map(str, words)])
-    with argv, contextlib.chdir(cwd), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = ended.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
@@ -52,8 +37,16 @@ def refused(words: Sequence[object], monkeypatch: pytest.MonkeyPatch, capfd: pyt
     return errors
 
 
+def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> None:
+    done = start(*"train --problem least_squares --nodes 4 --steps 20".split())
+    assert done.returncode == 0, done.stderr
+    assert "D-NASA on least_squares: 4 nodes" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.pictures
 def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
-    done = start("train", "--steps", 120, "--out", tmp_path / "a")
+    done = run("train", "--steps", 120, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     assert "D-NASA on digits: 8 nodes" in done.stdout
     history = pd.read_csv(tmp_path / "a" / "history.csv")
@@ -85,6 +78,7 @@ def test_compare_names_the_best_stepsize_and_the_diverged(tmp_path: Path) -> Non
     assert (tmp_path / "b" / "stepsizes.png").exists()
 
 
+@pytest.mark.pictures
 def test_topology_prints_and_draws(tmp_path: Path) -> None:
     done = run("topology", "ring", "--nodes", 8, "--plot", tmp_path / "ring.svg")
     assert done.returncode == 0, done.stderr
@@ -93,6 +87,7 @@ def test_topology_prints_and_draws(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "ring.svg").read_text()
 
 
+@pytest.mark.pictures
 def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp_path: Path) -> None:
     done = run("topology", "directed_exponential", "--nodes", 6, "--plot", tmp_path / "graph.svg")
     assert done.returncode == 0, done.stderr
@@ -140,6 +135,7 @@ def test_nodes_can_be_weighted_by_their_rows(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["weights_by"] == "rows"
 
 
+@pytest.mark.pictures
 def test_data_lists_and_shows_the_division(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DNASA_DATA", str(tmp_path))  # large files would be read to list them
     listed = run("data")

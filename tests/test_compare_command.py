@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import needs_mpi
 from launching import BIN, launch_script
-from test_distributed import needs_mpi
 from test_resume import run
 
 import dnasa
@@ -24,6 +24,7 @@ from dnasa.tasks.sources import SourceOptions, make_source
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
 
 
+@pytest.mark.pictures
 def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path: Path) -> None:
     done = run(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "bytes")
     assert done.returncode == 0, done.stderr

@@ -320,6 +320,7 @@ def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(
     assert all(low < value < high for value in results[1:])
 
 
+@pytest.mark.pictures
 def test_curves_that_end_at_their_start_can_be_drawn() -> None:
     """On a logarithmic axis their only point would have no place."""
     rows = [
@@ -333,6 +334,7 @@ def test_curves_that_end_at_their_start_can_be_drawn() -> None:
         assert plots.rendered(drawing.figure_of_curves(table, "bytes", "test_loss"), "png")
 
 
+@pytest.mark.pictures
 def test_a_result_too_large_to_draw_is_a_cross() -> None:
     table = runs(dsgd=[(0.1, 1.0, 1e308), (1e300, 1.0, 1.0)])
     figure = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss")
@@ -448,6 +450,7 @@ HISTORIES = st.lists(
 )
 
 
+@pytest.mark.pictures
 @settings(
     max_examples=3,
     deadline=None,
@@ -467,12 +470,14 @@ def test_any_history_can_be_drawn_and_put_into_a_table(rows: list[dict[str, Any]
     assert "<table" in found._repr_html_()
 
 
+@pytest.mark.pictures
 def test_one_node_and_one_evaluation_can_be_compared_and_drawn(tmp_path: Path) -> None:
     found = compare(SMALL, topology.ring(1), ["dsgd", "dnasa"], [0.01, 1e160], steps=3, evaluate=[3])
     assert plots.save_figure(found.draw_curves(), tmp_path / "a.png").stat().st_size > 5_000
     assert plots.save_figure(found.draw_stepsizes(), tmp_path / "b.png").stat().st_size > 5_000
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
 def test_figures_have_embedded_fonts(kind: str, tmp_path: Path) -> None:
     path = plots.save_figure(compare(SMALL, RING, ["dnasa"], steps=3).draw_curves(), tmp_path / f"a.{kind}")

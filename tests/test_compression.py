@@ -1,6 +1,5 @@
 """Compressed messages: what travels, what arrives, how many bytes it takes, and that rules still learn."""
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import MPIRUN, launch_script
+from conftest import needs_mpi
+from launching import launch_script
 from numpy.typing import DTypeLike
 from thread_network import run_threads
 
@@ -162,15 +162,7 @@ def test_the_history_counts_the_bytes_of_the_format(name: str) -> None:
     assert done.final().bytes.tolist() == [10 * GRAPH.messages * 2 * per_row]  # x and the tracker
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param(
-            "mpi", marks=(pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun"), pytest.mark.long)
-        ),
-        "torch",
-    ],
-)
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
 @pytest.mark.xdist_group("processes")
 def test_real_processes_send_the_bytes_in_the_history(engine: str) -> None:
     """The job counts the bytes given to MPI's or torch.distributed's send calls."""

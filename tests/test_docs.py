@@ -134,12 +134,12 @@ def test_the_diff_of_the_page_on_extending_fits_the_files_it_names() -> None:
         assert [line for line in lines if line[0] != "+" and line[1:] not in before] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_to_files_and_headings_resolve(page: Path) -> None:
-    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
-        file = page.parent / target if target else page
-        assert file.exists(), target
-        assert not heading or heading in headings(file), heading
+def test_links_to_files_and_headings_resolve() -> None:
+    for page in PAGES:
+        for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+            file = page.parent / target if target else page
+            assert file.exists(), (page.name, target)
+            assert not heading or heading in headings(file), (page.name, heading)
 
 
 def headings(page: Path) -> list[str]:
@@ -147,9 +147,8 @@ def headings(page: Path) -> list[str]:
     return [re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines]
 
 
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
-def test_files_named_in_the_documentation_exist(page: Path) -> None:
-    text = page.read_text()
+def test_files_named_in_the_documentation_exist() -> None:
+    text = "\n".join(page.read_text() for page in CURRENT)
     for path in re.findall(r"`((?:src|tests|benchmarks|docs|examples)/[\w/.-]+)`", text):
         assert (ROOT / path).exists(), path
     for module in re.findall(r"-m benchmarks\.(\w+)", text):
@@ -159,14 +158,14 @@ def test_files_named_in_the_documentation_exist(page: Path) -> None:
         assert target in targets, target
 
 
-@pytest.mark.parametrize("page", CURRENT, ids=lambda page: page.name)
-def test_commands_and_options_shown_exist(page: Path) -> None:
+def test_commands_and_options_shown_exist() -> None:
     from typer.main import get_command
 
     from dnasa.cli import app
 
     program: Any = get_command(app)
-    shown = re.findall(r"(?:^|[`\s])dnasa ([a-z]+)((?:[^\n`#]|\\\n)*)", page.read_text(), re.M)
+    text = "\n".join(page.read_text() for page in CURRENT)
+    shown = re.findall(r"(?:^|[`\s])dnasa ([a-z]+)((?:[^\n`#]|\\\n)*)", text, re.M)
     for name, rest in [(name, rest) for name, rest in shown if name in program.commands or "--" in rest]:
         known = {option for parameter in program.commands[name].params for option in parameter.opts} | {"--help"}
         given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))

@@ -1,7 +1,6 @@
 """Every capability of the interface, used by a small rule of its own, and built-in rules, in every setting for a rule."""
 
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import needs_mpi
 from expressive_rules import CASES, ETA, counted_restarts
 from faults import in_child
-from launching import MPIRUN, launch_script
+from launching import launch_script
 from thread_network import run_threads
 from torch import nn
 
@@ -83,10 +83,7 @@ def test_processes_give_the_simulators_iterates(name: str, processes: int) -> No
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize(
-    "engine",
-    [pytest.param("mpi", marks=pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun")), "torch"],
-)
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=needs_mpi), "torch"])
 def test_real_processes_give_the_simulators_iterates(engine: str) -> None:
     done = launch_script(engine, 2, JOB, "expressive", engine)
     assert done.returncode == 0, done.stderr[-2000:]

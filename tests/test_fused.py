@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from conftest import pairwise
 
 from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
@@ -47,6 +48,7 @@ backends = pytest.mark.parametrize("backend", [pytest.param(b, marks=MARKS[BACKE
 backends_of_adanasa = pytest.mark.parametrize(
     "backend", [pytest.param(b, marks=MARKS[BACKENDS[b][0]]) for b in BACKENDS if b != "torch"]
 )
+SHAPES = [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)]
 compiled_numpy = pytest.mark.parametrize("backend", [pytest.param("compiled, numpy", marks=needs_compiler)])
 
 
@@ -108,9 +110,10 @@ def assert_steps_agree(backend: str, rule: Rule, network: Network, start: Array,
         assert_close(actual, expected, **tolerance)
 
 
-@backends
-@pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    ("backend", "shape", "rule"),
+    [pytest.param(*case, marks=MARKS[BACKENDS[case[0]][0]]) for case in pairwise([*BACKENDS], SHAPES, [*RULES])],
+)
 def test_fused_steps_are_the_rules_steps(
     rule: str, shape: tuple[int, ...], backend: str, arrays: Callable[..., Array]
 ) -> None:
@@ -163,9 +166,13 @@ def adanasa(shape: tuple[int, ...], averaged: bool = False, steps: int = 30) -> 
     return rules.adanasa(*made, layout=(("x", shape[-1:]),))
 
 
-@backends_of_adanasa
-@pytest.mark.parametrize("averaged", [False, True])
-@pytest.mark.parametrize("shape", [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)])
+@pytest.mark.parametrize(
+    ("backend", "shape", "averaged"),
+    [
+        pytest.param(*case, marks=MARKS[BACKENDS[case[0]][0]])
+        for case in pairwise([b for b in BACKENDS if b != "torch"], SHAPES, [False, True])
+    ],
+)
 def test_fused_steps_of_adanasa_are_the_rules_steps(
     shape: tuple[int, ...], averaged: bool, backend: str, arrays: Callable[..., Array]
 ) -> None:

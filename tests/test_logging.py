@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_cli import run
+from test_resume import run
 
 import dnasa
 from dnasa import logging

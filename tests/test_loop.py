@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import needs_mpi
 from launching import launch_script
-from test_distributed import needs_mpi
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 

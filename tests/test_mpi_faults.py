@@ -2,13 +2,13 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import needs_mpi
 from launching import ENVIRONMENT, MPIRUN, PATIENCE
 from mpi_faults import trial
 
@@ -16,7 +16,6 @@ from dnasa import networks
 from dnasa.core import InputError
 from dnasa.networks.liveness import HostProcess, start_time
 
-needs_mpi = pytest.mark.skipif(not shutil.which(MPIRUN[0]), reason="needs mpirun beside this Python")
 processes = pytest.mark.xdist_group("processes")
 
 

@@ -33,7 +33,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(network_tasks, "load", load)
     digits, text = WITHOUT_DATA.values()
-    small: Any = {"rows": 1000, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
+    small: Any = {"rows": 300, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
     monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, **small))
     monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, **small))
 
@@ -161,6 +161,7 @@ def test_the_central_reference_is_the_adamw_of_torch() -> None:
 # ---------------------------------------------------------------- saved parts
 
 
+@pytest.mark.pictures
 def test_without_any_data_the_study_runs_on_digits_and_generated_text(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -217,7 +218,7 @@ def test_results_of_another_number_of_steps_are_not_used(
 ) -> None:
     options: dict[str, Any] = {"quick": True, "progress": False, "folder": tmp_path, "only": "digits/ring/iid"}
     first = networks.EXPERIMENT.run(**options).tables["networks-digits"]
-    monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=40))
+    monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=10))
     second = networks.EXPERIMENT.run(**options).tables["networks-digits"]
     assert (second["test accuracy"] != first["test accuracy"]).any()
     assert second.shape == first.shape
@@ -274,6 +275,7 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- robustness
 
 
+@pytest.mark.pictures
 def test_robustness_runs_without_data_and_is_not_run_twice(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -322,13 +324,15 @@ def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most() -> None:
 # ---------------------------------------------------------------- fine-tuning
 
 
+@pytest.mark.pictures
 def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
     no_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finetuning, "EARLY", 10)
+    monkeypatch.setattr(finetuning, "ETAS", (1e-3,))
     report = finetuning.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     rows = report.tables["finetuning-digits"]
-    assert len(rows) == 2 * 2 * 4
+    assert len(rows) == 2 * 2 * 3
     assert rows["accuracy at the start"].nunique() == 1
     assert rows["accuracy at the start"].iloc[0] > 0.8
     assert len(report.findings) == 1 + 4
@@ -376,13 +380,14 @@ def test_a_wrong_column_or_task_is_refused(module: ModuleType, tmp_path: Path) -
 
 @pytest.fixture
 def small_compression(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Task("digits", steps=20, rows=1000, etas={"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
+    small = Task("digits", steps=8, rows=300, etas={"dsgd": (0.1, 1.0), "dsgt": (1.0,)})
     monkeypatch.setattr(compression, "TASKS", {"digits": small, "mnist": Task("mnist")})
     monkeypatch.setattr(compression, "COMPRESSIONS", ("4bit", "randk:0.1"))
     monkeypatch.setattr(compression, "FACTORS", (0.5,))
     monkeypatch.setattr(compression, "SEEDS", 1)
 
 
+@pytest.mark.pictures
 def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     no_data: None, small_compression: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import eta_of
 from thread_network import ThreadTransport, run_threads
 from torch import nn
 
@@ -35,17 +36,6 @@ from dnasa.runs.timing import Timeline
 
 RING = topology.ring(4, weights="lazy")
 LOCK = threading.Lock()  # torch has one generator for all threads
-ETAS = {
-    "dmsgd": 0.01,
-    "dadam": 0.01,
-    "demuon": 0.01,
-    "mt": 0.01,
-    "gt_adam": 0.01,
-}  # of rules that need another than 0.1
-
-
-def eta_of(rule: str) -> float | None:
-    return ETAS.get(rule, 0.1) if rules.RULES[rule].needs_eta else None
 
 
 def model(seed: int = 0, norm: bool = False) -> Any:

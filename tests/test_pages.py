@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 import pytest
-from test_cli import run
+from test_resume import run
 
 import dnasa
 from dnasa import pages

@@ -14,6 +14,7 @@ from dnasa import plots, topology
 from dnasa.rules.registry import BUILT_IN, RULES
 from dnasa.topology import Changing, Topology
 
+pytestmark = pytest.mark.pictures
 METRICS = ("train_loss", "test_loss", "test_accuracy", "grad_norm", "consensus")
 
 

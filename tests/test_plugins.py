@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import refused, run, start
+from test_cli import refused, start
+from test_resume import run
 
 from dnasa.channels.compressed import REGISTERED
 from dnasa.cli import plugins

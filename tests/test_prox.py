@@ -8,6 +8,7 @@ import numpy as np
 import prox_twins
 import pytest
 import torch
+from conftest import eta_of
 from sklearn.linear_model import Lasso
 
 import dnasa
@@ -20,7 +21,6 @@ from dnasa.rules.registry import RULES, Variant, schedules_of
 from dnasa.runs.history import Evaluation
 
 PROXIMAL = [name for name, method in RULES.items() if method.takes_prox]
-ETAS = {"dsgd": 0.05, "dsgt": 0.05, "dasagt": 0.1, "gt_hsgd": 0.05}
 NODES, DIM = 5, 4
 GRAPH = topology.ring(NODES)
 TARGETS = np.random.default_rng(2).normal(size=(NODES, DIM)) + np.array([3.0, -0.05, 0.0, 1.0])
@@ -31,10 +31,6 @@ def quadratic(operator: Prox | None, **options: Any) -> Custom:
         return x - TARGETS[nodes] + 0.1 * rngs.standard_normal(DIM)
 
     return Custom(gradient, np.full(DIM, 2.0), batched=True, prox=operator, **options)
-
-
-def stepsize(name: str) -> dict[str, Any]:
-    return {"eta": ETAS[name]} if RULES[name].needs_eta else {}
 
 
 # ---------------------------------------------------------------- operators
@@ -101,7 +97,7 @@ def test_a_proximal_step_is_its_literal_transcription(name: str) -> None:
     def one(i: int, x: Array, t: int) -> Array:
         return (1 + i) * np.sin(x - TARGETS[i]) + 0.01 * t
 
-    variant = Variant(name, next(iter(RULES[name].schedules)), ETAS.get(name))
+    variant = Variant(name, next(iter(RULES[name].schedules)), eta_of(name))
     etas, start = schedules_of(variant, NODES, 30), np.full(DIM, 2.0)
     twin = getattr(prox_twins, name)
     expected = twin(one, GRAPH.sparse.toarray(), start, 30, prox_twins.soft_threshold(0.3), *etas)
@@ -129,7 +125,7 @@ def test_box_constraints_hold_at_every_iterate(name: str) -> None:
         return x - TARGETS[nodes] + 0.1 * rngs.standard_normal(DIM)
 
     problem = Custom(gradient, np.zeros(DIM), batched=True, prox=prox.box(-0.1, 1.0))
-    result = dnasa.solve(problem, GRAPH, name, steps=200, **stepsize(name))
+    result = dnasa.solve(problem, GRAPH, name, steps=200, eta=eta_of(name))
     iterates = np.concatenate([*seen, result.x[None, None]], axis=2)
     assert iterates.min() >= -0.1 - 1e-12
     assert iterates.max() <= 1 + 1e-12
@@ -184,7 +180,7 @@ def test_proximal_runs_resume_exactly(name: str, tmp_path: Path) -> None:
         if evaluation.step == 60:
             raise RuntimeError
 
-    options: Any = {"steps": 60, "evaluate": 30, **stepsize(name)}
+    options: Any = {"steps": 60, "evaluate": 30, "eta": eta_of(name)}
     run: Any = {"folder": tmp_path / "run", "checkpoint_every": 30, **options}
     with pytest.raises(RuntimeError):
         dnasa.solve(quadratic(prox.l1(0.1)), GRAPH, name, callback=fail, **run)
@@ -231,7 +227,7 @@ def test_a_prox_that_is_not_finite_is_refused_with_step_and_node(name: str) -> N
         return x if len(calls) < 4 else np.where(np.arange(NODES)[:, None] == 2, np.nan, x)
 
     with pytest.raises(InputError, match=r"At step [123]: prox is not finite at node 2 although x is"):
-        dnasa.solve(quadratic(operator), GRAPH, name, steps=5, evaluate=[5], **stepsize(name))
+        dnasa.solve(quadratic(operator), GRAPH, name, steps=5, evaluate=[5], eta=eta_of(name))
 
 
 def test_a_prox_that_is_not_finite_at_the_mean_is_refused() -> None:

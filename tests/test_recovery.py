@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import ENVIRONMENT, PATIENCE, free_port
+from launching import ENVIRONMENT, PATIENCE, free_port, wait_until
 from test_optim import backward, flat, model
 from torch.distributed import PrefixStore, TCPStore
 
@@ -80,13 +79,16 @@ def train(
     opt: Any = Decentralized([*net.parameters(), *extra], network, rule)
     process.opt = opt
     process.joined_with = flat(net).clone(), opt.t
+    members: Any = process.members
+
+    def complete_or_disturbed() -> bool:
+        return len(opt.nodes) == members.nodes or came() or members.monitor.problem is not None
+
     while opt.t < 60:
         if opt.t == leaves_at:
             return process.end()
-        while opt.t == 30 and len(opt.nodes) < process.members.nodes and not came():
-            if process.members.monitor.problem is not None:
-                break
-            time.sleep(0.02)
+        if opt.t == 30:
+            wait_until(complete_or_disturbed)
         opt.zero_grad()
         backward(net, network.rank, opt.t)
         opt.step()
@@ -102,8 +104,7 @@ def train_with_one_lost(
     lost, refused = processes[1], threading.Event()
 
     def last() -> Any:
-        while any(not p.opt or p.opt.t < 30 for p in processes if p is not lost):
-            time.sleep(0.02)
+        wait_until(lambda: all(p.opt and p.opt.t >= 30 for p in processes if p is not lost))
         processes.append(Process(port, nodes=3))
         opt = late(processes[-1])
         if opt is None:

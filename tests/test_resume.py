@@ -7,9 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,8 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
-from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port
-from test_distributed import needs_mpi
+from conftest import needs_mpi
+from launching import ENVIRONMENT, MPIRUN, PATIENCE, free_port, has_lines, wait_until
 
 from dnasa import cli, topology
 from dnasa.channels import faulty
@@ -152,18 +152,14 @@ def test_a_network_resumes_exactly_too(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_finishes_the_step_and_names_the_command_to_continue(tmp_path: Path) -> None:
-    words = [*TRAIN[:-4], "--steps", "200000", "--evaluate", "100000", "--out", str(tmp_path / "a")]
+    words = [*TRAIN[:-4], "--steps", "200000", "--evaluate", "1000", "--out", str(tmp_path / "a")]
     process = subprocess.Popen(
         [sys.executable, "-m", "dnasa", *words],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background may ignore it
     )
-    for _ in range(200):
-        time.sleep(0.1)
-        if (tmp_path / "a" / "history.csv").exists():
-            break
-    time.sleep(0.5)
+    wait_until(partial(has_lines, tmp_path / "a" / "history.csv", 2), process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
@@ -280,12 +276,9 @@ def test_the_other_processes_continue_when_some_are_killed(tmp_path: Path) -> No
     command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, "-m", "dnasa", *words, str(tmp_path / "a")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     file = tmp_path / "a" / "history.csv"
-    for lines, victim in ((4, 0), (9, 2)):  # the first to die is the writer
-        while not (file.exists() and len(file.read_text().splitlines()) > lines):
-            time.sleep(0.02)
-            assert process.poll() is None, process.communicate()
+    for written, victim in ((4, 0), (9, 2)):  # the first to die is the writer
+        wait_until(partial(has_lines, file, written), process)
         os.kill(worker(process.pid, victim), signal.SIGKILL)
-        time.sleep(0.3)
     out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors[-2000:]
     result = Result.load(tmp_path / "a")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import twins
-from conftest import Bumpy, take_step
+from conftest import Bumpy, eta_of, take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,23 +25,11 @@ from dnasa.runs.timing import Timeline
 from dnasa.topology import Topology
 
 STEPS = 40
-ETAS = {  # of rules that need another than 0.02
-    "dsgd": 0.05,
-    "dmsgd": 0.01,
-    "d2": 0.05,
-    "dasagt": 0.05,
-    "kgt": 0.01,
-    "sgp": 0.05,
-    "edm": 0.05,
-    "mt": 0.003,
-    "gt_adam": 0.01,
-    "gt_nsgdm": 0.05,
-}
 
 
 def default_schedules(name: str, n: int) -> tuple[Schedule, ...]:
     known = rules.RULES[name].schedules
-    return known.get("diminishing", next(iter(known.values())))(n, STEPS, ETAS.get(name, 0.02))
+    return known.get("diminishing", next(iter(known.values())))(n, STEPS, eta_of(name))
 
 
 def layout(dim: int) -> Layout:

@@ -168,6 +168,7 @@ def test_a_resumed_run_does_not_write_through_a_symbolic_link(name: str, tmp_pat
     assert (tmp_path / "elsewhere").read_bytes() == before
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_resume_draws_what_a_run_killed_at_its_end_did_not(command: str, tmp_path: Path) -> None:
     words = f"{command} --problem least_squares --nodes 4 --steps 20".split()

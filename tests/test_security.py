@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import run
 from test_plugins import PLUGIN
+from test_resume import run
 
 import dnasa
 from dnasa import extras, pages

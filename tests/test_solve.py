@@ -155,6 +155,7 @@ def test_a_result_survives_saving(tmp_path: Path) -> None:
         dnasa.Result.load(tmp_path)
 
 
+@pytest.mark.pictures
 def test_plot_writes_a_picture(tmp_path: Path) -> None:
     result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), steps=30, seed=[0, 1])
     result.plot(tmp_path / "deep" / "picture.png")

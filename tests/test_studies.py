@@ -18,6 +18,8 @@ from dnasa.reproduce import experiment, faults, fidelity, fig1, fig2, guidance, 
 from dnasa.reproduce.report import Report
 from dnasa.rules import dnasa, schedules
 
+pytestmark = pytest.mark.pictures
+
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
     rows = [
