@@ -12,7 +12,7 @@ import networkx as nx
 import pytest
 
 import dnasa
-from dnasa.rules import registry
+from dnasa.rules import registry, schedules
 
 PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
@@ -134,15 +134,16 @@ def test_import_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_public_names_are_there() -> None:
-    for name in "ring ladder complete random star path grid torus hypercube exponential paper_random".split():
-        assert callable(getattr(dnasa.topology, name))
-    for name in "dsgd dmsgd dadam d2 dsgt dasagt dnasa qg_dsgdm mt gt_nsgdm edm extra gt_adam".split():
-        assert callable(getattr(dnasa.rules, name))
-    for name in "solve connect load on_shards".split():
-        assert callable(getattr(dnasa, name))
-    assert callable(dnasa.topology.from_networkx)
-    assert callable(dnasa.topology.from_matrix)
+@pytest.mark.parametrize("module", [dnasa.rules, dnasa.topology, schedules], ids=lambda m: m.__name__)
+def test_public_names_are_there(module: ModuleType) -> None:
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_every_built_in_rule_is_a_public_function() -> None:
+    assert {
+        name for name in registry.BUILT_IN if getattr(dnasa.rules, name, None) is not registry.RULES[name].make
+    } == set()
+    assert set(dnasa.rules.__all__) >= registry.BUILT_IN
 
 
 @pytest.mark.parametrize("module", [dnasa, dnasa.channels, dnasa.problems, dnasa.trained], ids=lambda m: m.__name__)

@@ -17,7 +17,7 @@ from dnasa.problems.least_squares import LeastSquares
 pytestmark = pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
 RUNS, NODES, DIM, WIDTH = 2, 4, 50, 16
 STATE = ("x", "u", "z", "v")
-PLAIN, NORMALISED, SCALED = range(3)
+PLAIN, NORMALIZED, SCALED = range(3)
 
 
 def step_arguments(threads: int = 1, dtype: DTypeLike = np.float64) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def step_arguments(threads: int = 1, dtype: DTypeLike = np.float64) -> dict[str,
         "nodes": NODES,
         "dim": DIM,
         "width": WIDTH,
-        "kind": NORMALISED,
+        "kind": NORMALIZED,
         "is_double": dtype == np.float64,
     }
 
@@ -52,7 +52,7 @@ def prepare(**changes: Any) -> Any:
     return compiled.prepare(*(step_arguments() | changes).values())
 
 
-@pytest.mark.parametrize("kind", [PLAIN, NORMALISED, SCALED])
+@pytest.mark.parametrize("kind", [PLAIN, NORMALIZED, SCALED])
 def test_valid_arguments_are_accepted(kind: int) -> None:
     prepared = prepare(kind=kind)
     assert compiled.measure(prepared)
@@ -180,7 +180,7 @@ def test_a_step_refuses_what_was_not_prepared() -> None:
             compiled.measure(wrong)
 
 
-@pytest.mark.parametrize("kind", [NORMALISED, SCALED])
+@pytest.mark.parametrize("kind", [NORMALIZED, SCALED])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_steps_do_not_depend_on_the_number_of_threads(dtype: type[np.floating[Any]], kind: int) -> None:
     one, three = (step_arguments(threads, dtype) | {"kind": kind} for threads in (1, 3))

@@ -317,6 +317,7 @@ OF_STEPS: dict[str, Callable[..., Any]] = {
     "used when made": lambda n, T, eta: (schedules.constant(eta / T**0.5),),
     "as a size": lambda n, T, eta: (np.linspace(eta, 0, T).__getitem__,),
     "in a condition": lambda n, T, eta: (lambda t: eta if 2 * t < T else eta / 10,),
+    "as the size of a table": lambda n, T, eta: (np.full(T, eta).__getitem__,),
     "in a root": lambda n, T, eta: (schedules.constant(eta / math.sqrt(T)),),
 }
 
@@ -336,6 +337,11 @@ def test_a_registered_schedule_that_uses_the_number_of_steps_asks_for_it(
         Decentralized(model().parameters(), alone(), "mine", eta=0.1)
     (eta,) = make_rule("mine", 0.1, None, 20, 4, ()).schedules
     assert eta(3) == OF_STEPS[how](4, 20, 0.1)[0](3)
+
+
+def test_a_registered_schedule_may_do_without_the_number_of_steps(own_schedule: Callable[..., None]) -> None:
+    own_schedule(lambda n, T, eta: (lambda t: eta / (T or 100),))
+    assert [make_rule("mine", 0.1, None, steps, 4, ()).schedules[0](0) for steps in (None, 10)] == [0.001, 0.01]
 
 
 def test_a_registered_schedule_without_the_number_of_steps_needs_none(own_schedule: Callable[..., None]) -> None:

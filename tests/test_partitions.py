@@ -28,7 +28,7 @@ TRAINED: Any = {"rule": ["dsgd", "dnasa"], "eta": [0.1, 1.0], "steps": 4, "evalu
 DIVIDED = partial(data.divide, ROWS, TRAIN, "dirichlet(0.3)", NODES)
 
 
-def normalised() -> torch.nn.Sequential:
+def normalized() -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 10))
 
 
@@ -41,7 +41,7 @@ def classification(shards: Any) -> Classification:
 def supervised(shards: Any, buffers: str = "mixed") -> Supervised:
     validation = data.divide_validation(HELD_OUT, NODES)
     options: Any = {"batch": 8, "validation": validation, "dtype": "float64", "buffers": buffers}
-    return Supervised(normalised, cross_entropy, ROWS, shards, **options)
+    return Supervised(normalized, cross_entropy, ROWS, shards, **options)
 
 
 def numbers(history: pd.DataFrame) -> pd.DataFrame:

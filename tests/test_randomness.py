@@ -1,5 +1,8 @@
 """What a node draws is a function of (seed, node, step) alone, and its statistics are those of independent draws."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,6 +49,23 @@ def test_streams_do_not_repeat_or_correlate() -> None:
 def test_different_purposes_have_different_streams() -> None:
     a, b = (Streams(name).at(0, 0, 0).standard_normal(4) for name in ("one", "two"))
     assert not np.isclose(a, b).any()
+
+
+def test_long_purposes_with_the_same_beginning_have_different_streams() -> None:
+    a, b = (Streams(name).at(0, 0, 0).standard_normal(4) for name in ("augmentation of rows", "augmentation of labels"))
+    assert not np.isclose(a, b).any()
+
+
+def test_the_streams_of_the_package_are_those_of_earlier_versions() -> None:
+    source = "".join(path.read_text() for path in Path(randomness.__file__).parent.rglob("*.py"))
+    used = set(re.findall(r'(?:Streams|Samples|Normals|Generators)\(\s*"([^"]+)"', source))
+    assert {"batch", "random k", "dropped", "least", "custom"} <= used
+    for purpose in used:
+        assert Streams(purpose).purpose == int.from_bytes(purpose.encode()[:8].ljust(8), "little")
+    assert [Streams(name).at(3, 1, 2).integers(2**63) for name in ("batch", "random k")] == [
+        8144468497534342045,
+        5755492192444626080,
+    ]
 
 
 def test_a_problem_samples_the_same_for_a_part_of_the_nodes() -> None:

@@ -1,4 +1,4 @@
-"""Every rule is its paper's pseudo-code, and the facts that follow from it hold."""
+"""Every rule is its twin in `twins.py`, and the facts that follow from its equations hold."""
 
 from collections.abc import Callable, Sequence
 from math import sqrt
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
-from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State
+from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
 from dnasa.rules import registry, schedules
@@ -70,7 +70,7 @@ def everyone(start: Array, n: int) -> Array:
 
 
 @pytest.mark.parametrize("name", rules.RULES)
-def test_rule_is_its_literal_transcription(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
+def test_rule_equals_its_twin(name: str, graph: Topology, bumpy: type[Bumpy]) -> None:
     n = graph.nodes
     problem, steps = bumpy(n), default_schedules(name, n)
     expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
@@ -78,6 +78,59 @@ def test_rule_is_its_literal_transcription(name: str, graph: Topology, bumpy: ty
     actual = trace(make(name, steps, problem.start), problem.all, network, everyone(problem.start, n))
     for t in range(STEPS):
         np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dmsgd", {"beta": 0.6}),
+        ("edm", {"beta": 0.6}),
+        ("mt", {"beta": 0.6}),
+        ("qg_dsgdm", {"beta": 0.6, "mu": 0.8}),
+        ("dadam", {"beta1": 0.6, "beta2": 0.8, "eps": 1e-3}),
+        ("gt_adam", {"beta1": 0.6, "beta2": 0.8, "eps": 1e-3}),
+        ("kgt", {"local_steps": 4}),
+        ("demuon", {"theta": 0.5, "iterations": 3}),
+    ],
+)
+def test_hyperparameters_can_be_given(name: str, options: dict[str, Any], bumpy: type[Bumpy]) -> None:
+    graph, problem, etas = topology.ring(5, weights="lazy"), bumpy(5), default_schedules(name, 5)
+    named = {"K": 4} if name == "kgt" else options
+    twin = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *etas, **named)
+    shapes = {"layout": layout(len(problem.start))} if name == "demuon" else {}
+    rule = getattr(rules, name)(*etas, **shapes, **options)
+    x = everyone(problem.start, 5)
+    last = trace(rule, problem.all, simulated.connect(graph), x)[-1].x
+    np.testing.assert_allclose(last, twin[-1], rtol=0, atol=1e-10)
+    default = trace(make(name, etas, problem.start), problem.all, simulated.connect(graph), x)[-1].x
+    assert np.abs(last - default).max() > 1e-4
+
+
+def test_the_momentum_of_qg_dsgdm_decides_which_graphs_it_is_stable_on() -> None:
+    rule = rules.qg_dsgdm(schedules.constant(0.1), beta=0.5, mu=0.2)
+    assert rule.needs.smallest_eigenvalue == pytest.approx(-1.2 / 2)
+
+
+def test_demuon_refuses_a_number_of_iterations_that_is_none() -> None:
+    with pytest.raises(InputError, match="iterations must be a positive whole number"):
+        rules.demuon(schedules.constant(0.1), layout=layout(6), iterations=0)
+
+
+@pytest.mark.parametrize(("name", "mixed"), [("mt", "xc"), ("gt_adam", "xy"), ("extra", "xc"), ("kgt", "c")])
+def test_what_is_mixed_does_not_change_before_the_messages_arrive(name: str, mixed: str, bumpy: type[Bumpy]) -> None:
+    problem, network = bumpy(4), simulated.connect(topology.ring(4))
+    rule = make(name, default_schedules(name, 4), problem.start)
+    before = trace(rule, problem.all, network, everyone(problem.start, 4), steps=9)[-1]
+    messages, sent = rule.send(before, (problem.all(before.x, 9),), 9)
+    for field in mixed:
+        np.testing.assert_array_equal(getattr(sent, field), getattr(before, field))
+    after = rule.receive(sent, network.multiply(messages, 9))
+    assert leaves(after).keys() == leaves(before).keys()
+
+
+def test_dasagt_is_shown_under_its_own_name() -> None:
+    rule = rules.dasagt(schedules.constant(0.1), schedules.constant(0.3))
+    assert repr(rule) == "Rule dasagt with early, restart, estimate, form"
 
 
 DIRECTED = {
@@ -90,7 +143,7 @@ directed = pytest.mark.parametrize("graph", DIRECTED)
 
 @directed
 @pytest.mark.parametrize("name", ["sgp", "push_dsgt"])
-def test_rule_for_directed_graphs_is_its_literal_transcription(name: str, graph: Any, bumpy: type[Bumpy]) -> None:
+def test_rule_for_directed_graphs_equals_its_twin(name: str, graph: Any, bumpy: type[Bumpy]) -> None:
     graph = DIRECTED[graph]()
     problem, steps = bumpy(graph.nodes), default_schedules(name, graph.nodes)
     expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps)
@@ -182,7 +235,7 @@ def test_demuons_direction_has_the_singular_vectors_of_its_argument_and_singular
 ) -> None:
     size = int(np.prod(shape))
     v = np.random.default_rng(0).standard_normal((2, 3, size + 4))
-    out = np.asarray(direction(library(v), (("bias", (4,)), ("weight", shape))))
+    out = np.asarray(direction(library(v), (("bias", (4,)), ("weight", shape)), iterations=5))
     np.testing.assert_allclose(np.linalg.norm(out[..., :4], axis=-1), 1)
     for a, b in zip(out[..., 4:].reshape(6, shape[0], -1), v[..., 4:].reshape(6, shape[0], -1), strict=True):
         U, S, V = np.linalg.svd(b, full_matrices=False)
@@ -365,7 +418,7 @@ def central_gt_hsgd(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memor
 def central_demuon(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Muon without Nesterov's momentum."""
     m = memory["m"] = 0.8 * memory.get("m", 0) + 0.2 * g
-    return x - eta[0](t) * direction(m[None], layout(len(x)))[0]
+    return x - eta[0](t) * direction(m[None], layout(len(x)), iterations=5)[0]
 
 
 def central_d2(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
@@ -375,18 +428,18 @@ def central_d2(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: di
 
 
 def central_dasagt(
-    g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any], normalise: bool = False
+    g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any], normalize: bool = False
 ) -> Array:
     z = memory.get("z", 0 * x)
     length = np.linalg.norm(z)
-    direction = (z / length if length else z) if normalise else z
+    direction = (z / length if length else z) if normalize else z
     memory["z"] = (1 - eta[1](t)) * z + eta[1](t) * g
     return x - eta[0](t) * direction
 
 
 def central_dnasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
     """Normalized SGD with momentum."""
-    return central_dasagt(g, x, eta, t, memory, normalise=True)
+    return central_dasagt(g, x, eta, t, memory, normalize=True)
 
 
 def central_adanasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memory: dict[str, Any]) -> Array:
@@ -453,7 +506,7 @@ CENTRAL = {  # of a rule that is not here, its twin with one node
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 @pytest.mark.parametrize("name", rules.RULES)
-def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_counterpart(
+def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralized_counterpart(
     name: str, n: int, bumpy: type[Bumpy]
 ) -> None:
     problem, eta = bumpy(1), default_schedules(name, n)
@@ -464,11 +517,11 @@ def test_on_the_complete_graph_with_equal_gradients_a_rule_is_its_centralised_co
         simulated.connect(topology.complete(n)),
         everyone(x, n),
     )
-    for state, x in zip(decentral, centralised(name, problem, eta), strict=True):
+    for state, x in zip(decentral, centralized(name, problem, eta), strict=True):
         np.testing.assert_allclose(state.x, everyone(x, n), atol=1e-9)
 
 
-def centralised(name: str, problem: Bumpy, eta: tuple[Schedule, ...]) -> list[Array]:
+def centralized(name: str, problem: Bumpy, eta: tuple[Schedule, ...]) -> list[Array]:
     if name not in CENTRAL:
         alone = getattr(twins, name)(problem.one, np.ones((1, 1)), problem.start, STEPS, *eta)
         return [x[0] for x in alone]
@@ -516,9 +569,16 @@ def test_different_rules_together_equal_separate_runs_exactly(bumpy: type[Bumpy]
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor])
-def test_unit_normalises_the_last_axis_and_keeps_zero(make: Callable[..., Any]) -> None:
+def test_unit_normalizes_the_last_axis_and_keeps_zero(make: Callable[..., Any]) -> None:
     z = make([[3.0, 4.0], [0.0, 0.0]])
     np.testing.assert_allclose(np.asarray(unit(z)), [[0.6, 0.8], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+def test_unit_with_a_layout_normalizes_each_part_by_itself(make: Callable[..., Any]) -> None:
+    z = make([[3.0, 4.0, 0.0, 0.0, 8.0, 6.0], [0.0] * 6])
+    parts = (("weight", (2, 2)), ("bias", (2,)))
+    np.testing.assert_allclose(np.asarray(unit(z, parts)), [[0.6, 0.8, 0, 0, 0.8, 0.6], [0.0] * 6])
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-170, 1.0, 1e200])

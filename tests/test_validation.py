@@ -26,13 +26,13 @@ def classification(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = ()) 
 
 
 def supervised(rows: Dataset = ROWS, validation: Sequence[np.ndarray] = (), **options: Any) -> Supervised:
-    def normalised() -> torch.nn.Sequential:
+    def normalized() -> torch.nn.Sequential:
         return torch.nn.Sequential(
             torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Tanh(), torch.nn.Linear(8, 10)
         )
 
     shards = data.divide(rows, TRAIN, "iid", NODES)
-    return Supervised(normalised, cross_entropy, rows, shards, validation=validation, train_metrics=False, **options)
+    return Supervised(normalized, cross_entropy, rows, shards, validation=validation, train_metrics=False, **options)
 
 
 def evaluated(problem: Classification | Supervised) -> dict[str, np.ndarray]:

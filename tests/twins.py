@@ -1,6 +1,9 @@
 """The methods once more, node by node: what the rules are compared with.
 
-They are written from the equations in docs/methods.md, which says where each comes from, and not from the rules.
+They are written from the equations in docs/methods.md and not from the rules. Its column "source" says where the equations
+come from: only those of D-SGT and D-NASA were taken from the text of their paper, and AdaNASA is ours. The others are from
+the project's notes, or from published code and descriptions: the papers on EDM, GT-HSGD, GT-NSGDm, K-GT and SGP were not
+available, and no comparison with the text of the others is recorded.
 
 Every twin takes a gradient oracle `gradient(i, x_i, t)`, W, the start and the schedules, and returns all iterates.
 """
@@ -27,20 +30,32 @@ def dsgd(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta
     return trace
 
 
-def dmsgd(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
+def dmsgd(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, *, beta: float = 0.9
+) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
     trace = []
     for t in range(steps):
-        m = [0.9 * m[i] + gradient(i, x[i], t) for i in range(n)]
+        m = [beta * m[i] + gradient(i, x[i], t) for i in range(n)]
         half = [x[i] - eta(t) * m[i] for i in range(n)]
         x = [average(W, half, i) for i in range(n)]
         trace.append(np.array(x))
     return trace
 
 
-def dadam(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """Algorithm 1 of Kingma and Ba at each node, coordinate by coordinate, with t = 1 in the first step."""
+def dadam(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+) -> list[Array]:
+    """Adam at each node, coordinate by coordinate, with t = 1 in the first step."""
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
     m, v = np.zeros((n, d)), np.zeros((n, d))
@@ -50,10 +65,10 @@ def dadam(gradient: Callable[..., Array], W: Array, start: Array, steps: int, et
         for i in range(n):
             g = gradient(i, x[i], t - 1)
             for k in range(d):
-                m[i, k] = 0.9 * m[i, k] + 0.1 * g[k]
-                v[i, k] = 0.999 * v[i, k] + 0.001 * g[k] * g[k]
-                m_hat, v_hat = m[i, k] / (1 - 0.9**t), v[i, k] / (1 - 0.999**t)
-                half[i][k] = x[i][k] - eta(t - 1) * m_hat / (np.sqrt(v_hat) + 1e-8)
+                m[i, k] = beta1 * m[i, k] + (1 - beta1) * g[k]
+                v[i, k] = beta2 * v[i, k] + (1 - beta2) * g[k] * g[k]
+                m_hat, v_hat = m[i, k] / (1 - beta1**t), v[i, k] / (1 - beta2**t)
+                half[i][k] = x[i][k] - eta(t - 1) * m_hat / (np.sqrt(v_hat) + eps)
         x = [average(W, half, i) for i in range(n)]
         trace.append(np.array(x))
     return trace
@@ -67,7 +82,6 @@ def adanasa(
     eta: Schedule,
     alpha: Schedule,
     beta: Schedule,
-    weight: Schedule | None = None,
 ) -> list[Array]:
     """As docs/adanasa.md prints it, coordinate by coordinate."""
     n, d = len(W), len(start)
@@ -122,7 +136,7 @@ def d2(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: 
 
 
 def dsgt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """Algorithm 1 from its first line: u and v start at the gradient of the starting point."""
+    """Algorithm 1 of the D-NASA paper from its first line: u and v start at the gradient of the starting point."""
     n, x = len(W), [start.copy() for _ in W]
     v = [gradient(i, x[i], 0) for i in range(n)]
     u, trace = list(v), []
@@ -181,7 +195,7 @@ def dnasa(
 def gt_hsgd(
     gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, beta: Schedule
 ) -> list[Array]:
-    """Algorithm 1 of Xin, Khan and Kar from its first line, with one batch in place of the first b_0 samples."""
+    """As published, with the first estimate on one batch and x_old at hand."""
     n, x = len(W), [start.copy() for _ in W]
     v_old = [np.zeros_like(start) for _ in W]
     y = [np.zeros_like(start) for _ in W]
@@ -199,7 +213,7 @@ def gt_hsgd(
 
 
 def kgt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, K: int = 10) -> list[Array]:
-    """K-GT of Liu et al. round by round, with c = 0 at the start and eta_s = 1; the trace has the local iterates, too."""
+    """Round by round, with c = 0 at the start and eta_s = 1; the trace has the local iterates, too."""
     n, x = len(W), [start.copy() for _ in W]
     c = [np.zeros_like(start) for _ in W]
     trace = []
@@ -219,21 +233,30 @@ def kgt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta:
     return trace
 
 
-def demuon(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """A matrix of two rows and a vector of two; five iterations of Muon's polynomial, on the singular values."""
+def demuon(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    *,
+    theta: float = 0.2,
+    iterations: int = 5,
+) -> list[Array]:
+    """A matrix of two rows and a vector of two; iterations of Muon's polynomial on the singular values."""
     n, x = len(W), [start.copy() for _ in W]
     m, v = np.zeros((n, len(start))), np.zeros((n, len(start)))
 
     def msgn(matrix: Array) -> Array:
         U, S, V = np.linalg.svd(matrix, full_matrices=False)
         S = S / np.sqrt((S**2).sum())
-        for _ in range(5):
+        for _ in range(iterations):
             S = 3.4445 * S - 4.775 * S**3 + 2.0315 * S**5
         return U @ np.diag(S) @ V
 
     trace = []
     for t in range(steps):
-        m_new = np.array([0.8 * m[i] + 0.2 * gradient(i, x[i], t) for i in range(n)])
+        m_new = np.array([(1 - theta) * m[i] + theta * gradient(i, x[i], t) for i in range(n)])
         tracked = v + m_new - m
         v, m = np.array([average(W, tracked, i) for i in range(n)]), m_new
         moved = []
@@ -246,7 +269,7 @@ def demuon(gradient: Callable[..., Array], W: Array, start: Array, steps: int, e
 
 
 def sgp(gradient: Callable[..., Array], P: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """Algorithm 1 of Assran et al.: the trace has z = x/w."""
+    """The trace has z = x/w."""
     n, x, w = len(P), [start.copy() for _ in P], [1.0 for _ in P]
     z, trace = list(x), []
     for t in range(steps):
@@ -259,7 +282,7 @@ def sgp(gradient: Callable[..., Array], P: Array, start: Array, steps: int, eta:
 
 
 def push_dsgt(gradient: Callable[..., Array], C: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """Push-DIGing, Algorithm 2 of Nedic, Olshevsky and Shi, in its own letters; y starts at the gradient of the start."""
+    """Push-DIGing in the letters of its authors; y starts at the gradient of the start."""
     n, u, v = len(C), [start.copy() for _ in C], [1.0 for _ in C]
     x = list(u)
     g = [gradient(i, x[i], 0) for i in range(n)]
@@ -276,28 +299,38 @@ def push_dsgt(gradient: Callable[..., Array], C: Array, start: Array, steps: int
     return trace
 
 
-def qg_dsgdm(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """Algorithm 1 of Lin et al., with beta = mu = 0.9."""
+def qg_dsgdm(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    *,
+    beta: float = 0.9,
+    mu: float = 0.9,
+) -> list[Array]:
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
     trace = []
     for t in range(steps):
-        half = [x[i] - eta(t) * (0.9 * m[i] + gradient(i, x[i], t)) for i in range(n)]
+        half = [x[i] - eta(t) * (beta * m[i] + gradient(i, x[i], t)) for i in range(n)]
         x_new = [average(W, half, i) for i in range(n)]
         d = [(x[i] - x_new[i]) / eta(t) for i in range(n)]
-        m = [0.9 * m[i] + 0.1 * d[i] for i in range(n)]
+        m = [mu * m[i] + (1 - mu) * d[i] for i in range(n)]
         x = x_new
         trace.append(np.array(x))
     return trace
 
 
-def mt(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """As Takezawa et al. print it, from u = c = 0."""
+def mt(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, *, beta: float = 0.9
+) -> list[Array]:
+    """From u = c = 0."""
     n, x = len(W), [start.copy() for _ in W]
     u, c = ([np.zeros_like(start) for _ in W] for _ in range(2))
     trace = []
     for t in range(steps):
-        u = [0.9 * u[i] + gradient(i, x[i], t) for i in range(n)]
+        u = [beta * u[i] + gradient(i, x[i], t) for i in range(n)]
         difference = [c[i] - u[i] for i in range(n)]
         x = [average(W, x, i) - eta(t) * (u[i] - c[i]) for i in range(n)]
         c = [average(W, difference, i) + u[i] for i in range(n)]
@@ -321,14 +354,16 @@ def gt_nsgdm(
     return trace
 
 
-def edm(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
+def edm(
+    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, *, beta: float = 0.9
+) -> list[Array]:
     """In one line, without psi: x+ = W[2x - x_old - eta m + eta_old m_old]; the first step is W[x - eta m]."""
     n, x = len(W), [start.copy() for _ in W]
     m = [np.zeros_like(start) for _ in W]
     x_old: list[Array] = []
     trace = []
     for t in range(steps):
-        m_old, m = m, [0.9 * m[i] + (1 - 0.9) * gradient(i, x[i], t) for i in range(n)]
+        m_old, m = m, [beta * m[i] + (1 - beta) * gradient(i, x[i], t) for i in range(n)]
         if t == 0:
             half = [x[i] - eta(0) * m[i] for i in range(n)]
         else:
@@ -339,7 +374,7 @@ def edm(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta:
 
 
 def extra(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """Algorithm 1 of Shi et al. with W~ = (I + W) / 2, two iterates and two gradients at hand."""
+    """With W~ = (I + W) / 2, from two iterates and two gradients."""
     n, x = len(W), [start.copy() for _ in W]
     half = (np.eye(n) + W) / 2
     x_old: list[Array] = []
@@ -357,8 +392,18 @@ def extra(gradient: Callable[..., Array], W: Array, start: Array, steps: int, et
     return trace
 
 
-def gt_adam(gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule) -> list[Array]:
-    """As Carnevale et al. print it: the tracker starts at the gradient of the starting point; coordinate by coordinate."""
+def gt_adam(
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    *,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+) -> list[Array]:
+    """Coordinate by coordinate; the tracker starts at the gradient of the starting point."""
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
     g = [gradient(i, x[i], 0) for i in range(n)]
@@ -368,9 +413,9 @@ def gt_adam(gradient: Callable[..., Array], W: Array, start: Array, steps: int, 
         x_new = [average(W, x, i) for i in range(n)]
         for i in range(n):
             for k in range(d):
-                m[i, k] = 0.9 * m[i, k] + (1 - 0.9) * s[i][k]
-                v[i, k] = 0.999 * v[i, k] + (1 - 0.999) * s[i][k] ** 2
-                x_new[i][k] -= eta(t) * m[i, k] / np.sqrt(v[i, k] + 1e-8)
+                m[i, k] = beta1 * m[i, k] + (1 - beta1) * s[i][k]
+                v[i, k] = beta2 * v[i, k] + (1 - beta2) * s[i][k] ** 2
+                x_new[i][k] -= eta(t) * m[i, k] / np.sqrt(v[i, k] + eps)
         x = x_new
         trace.append(np.array(x))
         g_new = [gradient(i, x[i], t + 1) for i in range(n)]

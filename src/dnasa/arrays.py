@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array
+from dnasa.core import Array, Layout, slices
 
 try:
     from dnasa import compiled as compiled
@@ -22,12 +22,16 @@ def norm(z: Array) -> Array:
     return torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64).to(z.dtype)
 
 
-def unit(z: Array) -> Array:
-    """z / |z| over the last axis, and 0 where z = 0: the whole parameter vector of a node is normalized.
+def unit(z: Array, layout: Layout | None = None) -> Array:
+    """z / |z| over the last axis, and 0 where z = 0.
 
     Args:
         z: A NumPy array or a torch tensor `(..., d)`.
+        layout: The names and shapes of the parts of x, each of which is then normalized by itself; by default, the whole
+            parameter vector of a node is.
     """
+    if layout is not None:
+        return concatenate([unit(z[..., place]) for place in slices(layout)], axis=-1)
     if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # no number of 32 bits leaves the range of 64
         import torch
 

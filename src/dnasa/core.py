@@ -188,7 +188,7 @@ class Rule(NamedTuple):
     form: Any = None
 
     def __repr__(self) -> str:
-        name = getattr(self.send, "__qualname__", "").partition(".")[0]
+        name = getattr(self.early or self.send, "__qualname__", "").partition(".")[0]
         own = [field for field, default in self._field_defaults.items() if getattr(self, field) is not default]
         return f"Rule {name}" + f" with {', '.join(own)}" * bool(own)
 

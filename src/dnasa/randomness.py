@@ -7,6 +7,7 @@ Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, wh
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,16 @@ BLOCK = 64  # steps whose streams are hashed together
 
 
 def scramble(word: Any) -> Any:
-    """SplitMix64's finaliser, for an int or an array of uint64: every output bit depends on every input bit."""
+    """SplitMix64's finalizer, for an int or an array of uint64: every output bit depends on every input bit."""
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
     return word ^ (word >> 31)
+
+
+def purpose_bytes(purpose: str) -> bytes:
+    """Eight bytes for a purpose: its text if that is short enough, otherwise a hash of it."""
+    text = purpose.encode()
+    return text.ljust(8) if len(text) <= 8 else blake2b(text, digest_size=8).digest()
 
 
 class Streams:
@@ -33,7 +40,7 @@ class Streams:
     """
 
     def __init__(self, purpose: str):
-        self.purpose = int.from_bytes(purpose.encode()[:8].ljust(8), "little")
+        self.purpose = int.from_bytes(purpose_bytes(purpose), "little")
         self.bits = np.random.SFC64(0)
         self.generator = np.random.Generator(self.bits)
 

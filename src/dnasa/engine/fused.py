@@ -15,7 +15,7 @@ from dnasa.arrays import compiled, contiguous, copied, dtype_name, like, norm, n
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
 from dnasa.cuda import CudaGraphs, triton_works
 from dnasa.engine.steppers import Immediate, next_state
-from dnasa.rules.forms import NORMALISED, SCALED, Form, TrackedAverage, form_of
+from dnasa.rules.forms import NORMALIZED, SCALED, Form, TrackedAverage, form_of
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
 MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
@@ -186,21 +186,21 @@ class TorchBackend:
     def __init__(self, held: Array, weights: Any, form: TrackedAverage):
         import torch
 
-        self.held, self.normalised = held, form.normalised
+        self.held, self.normalized = held, form.normalized
         self.messages = torch.empty_like(held[:3])
         self.weights = torch.as_tensor(weights, dtype=held.dtype)
         self.measure()
 
     def measure(self) -> None:
         self.norms = norm(self.held[2])
-        self.norms_safe = not self.normalised or norms_safe(self.norms)
+        self.norms_safe = not self.normalized or norms_safe(self.norms)
 
     def step(self, g: Array, eta: Any, alpha: Any) -> None:
         import torch
 
         x, u, z, v = self.held
         new_x, new_u, new_z = self.messages
-        scale = eta / self.norms if self.normalised else eta + 0 * self.norms
+        scale = eta / self.norms if self.normalized else eta + 0 * self.norms
         torch.addcmul(x, z, scale, value=-1, out=new_x)
         torch.add(u, g, out=new_u)
         new_u.sub_(v)
@@ -232,7 +232,7 @@ class TritonBackend:
         self.measure()
 
     def measure(self) -> None:
-        if self.kind == NORMALISED:
+        if self.kind == NORMALIZED:
             self.squares.copy_(self.held[2].double().square().sum(-1).view_as(self.squares))
 
     def step(self, g: Array, eta: Any, alpha: Any, beta: Any = 1.0) -> None:
@@ -263,10 +263,10 @@ class TritonBackend:
     def _launch(self, *inputs: Array) -> None:
         import torch
 
-        sizes = (self.dim, self.nodes, self.kind == NORMALISED, self.kind == SCALED, self.rows, self.columns)
+        sizes = (self.dim, self.nodes, self.kind == NORMALIZED, self.kind == SCALED, self.rows, self.columns)
         arrays = (*self.held, *inputs, self.weights, self.squares, self.partial)
         triton_step()[(self.blocks, self.count)](*arrays, *sizes, num_warps=1)
-        if self.kind == NORMALISED:
+        if self.kind == NORMALIZED:
             torch.sum(self.partial, 1, out=self.squares)
 
 
@@ -283,7 +283,7 @@ def triton_step() -> Any:
     @triton.jit  # type: ignore[untyped-decorator]
     def step(  # type: ignore[no-untyped-def]
         x_ptr, a_ptr, b_ptr, own_ptr, g_ptr, eta_ptr, alpha_ptr, rest_ptr, w_ptr, squares_ptr, partial_ptr, dim, nodes,
-        NORMALISED: tl.constexpr, SCALED: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+        NORMALIZED: tl.constexpr, SCALED: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
     ):  # fmt: skip
         block, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
         rows, columns = tl.arange(0, R), block.to(tl.int64) * C + tl.arange(0, C)
@@ -303,7 +303,7 @@ def triton_step() -> Any:
             x = x - eta[:, None] * (a / tl.where(size == 0, 1.0, size))
             tl.store(own_ptr + at, average, inside)
         else:
-            if NORMALISED:  # z/|z| is 0 where z is 0
+            if NORMALIZED:  # z/|z| is 0 where z is 0
                 squares = tl.load(squares_ptr + run * nodes + rows, rows < nodes, 1.0)
                 scale = eta / tl.sqrt(tl.where(squares == 0, 1.0, squares))
             else:
@@ -324,7 +324,7 @@ def triton_step() -> Any:
         tl.store(x_ptr + at, mixed_x, inside)
         tl.store(a_ptr + at, mixed_a, inside)
         tl.store(b_ptr + at, mixed_b, inside)
-        if NORMALISED:
+        if NORMALIZED:
             wide = mixed_b.to(tl.float64)
             sums = tl.sum(wide * wide, 1)
             tl.store(partial_ptr + (run * tl.num_programs(0) + block) * nodes + rows, sums, rows < nodes)

@@ -43,7 +43,7 @@ enum {
 
 static int threads_for(double numbers) { return numbers < MIN_PARALLEL_SIZE ? 1 : MAX_THREADS; }
 
-typedef enum { PLAIN, NORMALISED, SCALED, KINDS } Kind; /* D-ASAGT, D-NASA, AdaNASA */
+typedef enum { PLAIN, NORMALIZED, SCALED, KINDS } Kind; /* D-ASAGT, D-NASA, AdaNASA */
 
 typedef struct {
     void *x, *u, *z, *v;            /* (runs, nodes, dim); AdaNASA's x, y, m and z */
@@ -235,7 +235,7 @@ static PyObject *run(const Step *step, const void *gradients) {
     Py_BEGIN_ALLOW_THREADS
     if (step->is_double) all_tiles_double(step, gradients);
     else all_tiles_float(step, gradients);
-    safe = step->kind != NORMALISED || update_norms(step);
+    safe = step->kind != NORMALIZED || update_norms(step);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(safe);
 }

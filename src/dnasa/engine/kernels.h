@@ -103,7 +103,7 @@ CLONES static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_s
             NAME(mix)(u + row, scratch + next, neighbours, weights + begin, count, width, stride);
             NAME(mix)(z + row, scratch + 2 * next, neighbours, weights + begin, count, width, stride);
         }
-        if (step->kind == NORMALISED) squares[i] = NAME(dot)(z + row, z + row, width);
+        if (step->kind == NORMALIZED) squares[i] = NAME(dot)(z + row, z + row, width);
     }
 }
 

@@ -28,7 +28,7 @@ BEYOND = (
 class Decentralized(torch.optim.Optimizer):
     """Trains with the neighbours, without a stepsize.
 
-    Parameter groups may differ in `weight_decay` and in nothing else, because the step is normalised over all of them together.
+    Parameter groups may differ in `weight_decay` and in nothing else, because the step is normalized over all of them together.
     Their "lr" is the stepsize of the last step, for logs.
 
     In a network that survives losses, a call continues without lost processes and with those that joined: `nodes` are those

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
-from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule, slices
+from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule
 from dnasa.plots import LABELS
 from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
 from dnasa.reproduce.network_tasks import Task
@@ -33,14 +33,8 @@ class State(NamedTuple):
 def per_tensor(eta: Schedule, alpha: Schedule, *, layout: Layout) -> Rule:
     """x, z <- W[x - eta z_k/|z_k| in each tensor k, (1 - alpha) z + alpha g]"""
 
-    def units(z: Array) -> Array:
-        out = 0 * z
-        for place in slices(layout):
-            out[..., place] = unit(z[..., place])
-        return out
-
     def early(s: State, t: int) -> Messages:
-        return (s.x - eta(t) * units(s.z),)
+        return (s.x - eta(t) * unit(s.z, layout),)
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients

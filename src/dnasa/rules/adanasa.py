@@ -9,7 +9,6 @@ from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
 from dnasa.rules.forms import ScaledAverage, declare
 
-SMALL = 1e-4  # radius at the start, relative to 1 + |x|
 GROWTH = 3.0  # eta is at most this many radii
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
 
@@ -33,7 +32,7 @@ def adanasa(
     weight: Schedule | None = None,
     *,
     layout: Layout,
-    radius: float = SMALL,
+    radius: float = 1e-4,
 ) -> Rule:
     """AdaNASA on d parameters.
 
@@ -47,7 +46,7 @@ def adanasa(
         beta: The weight of the past in the second moments m.
         weight: The weight of x in the average of the iterates, which is then the answer; None: the answer is the last x.
         layout: The names and shapes of the parts of x, d numbers in all.
-        radius: r at the start, relative to 1 + |x|; by default 1e-4.
+        radius: r at the start, relative to 1 + |x|.
     """
     d = size(layout)
     every = max(1, d // SAMPLE)
@@ -61,19 +60,34 @@ def adanasa(
         length = norm(x)
         return State(x, 0 * x, 0 * x, 0 * x, part, 0 * part, 0 * length, r=radius * (1 + length), average=average)
 
-    def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
-        """The step, and the state with the radius and the average of the iterates after it."""
-        step = d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
-        x, m, g = sample(s.x), sample(s.m), sample(g)
-        h = unit(scaled(g, second_moments(m, g, t)))
-        S = s.S + step * h
-        A = s.A + step * (h * (s.start - x)).sum(-1)[..., None]
-        r = maximum(s.r, every**0.5 * A / nonzero(norm(S)))
-        average = s.average + weight(t) * (s.x - s.average) if weight else s.average
-        return step, s._replace(S=S, A=A, r=r, average=average)
-
     def second_moments(m: Array, g: Array, t: int) -> Array:
+        """m' = beta m + (1 - beta) g^2"""
         return beta(t) * m + (1 - beta(t)) * g**2
+
+    def step_length(s: State, t: int) -> Array:
+        """lambda = d^(-1/3) min(eta, 3 r)"""
+        return d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
+
+    def direction(s: State, g: Array, t: int) -> Array:
+        """h = g / max(sqrt(m'), |g|), normalized, at the sample of the coordinates"""
+        g = sample(g)
+        return unit(scaled(g, second_moments(sample(s.m), g, t)))
+
+    def learned_radius(s: State, step: Array, h: Array) -> tuple[Array, Array, Array]:
+        """S <- S + lambda h; A <- A + lambda dot(h, x(0) - x); r <- max(r, A / |S|)"""
+        S = s.S + step * h
+        A = s.A + step * (h * (s.start - sample(s.x))).sum(-1)[..., None]
+        return S, A, maximum(s.r, every**0.5 * A / nonzero(norm(S)))
+
+    def averaged(s: State, t: int) -> Array:
+        """average <- average + weight (x - average)"""
+        return s.average + weight(t) * (s.x - s.average) if weight else s.average
+
+    def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
+        """lambda, and the state with the radius and the average of the iterates after the step."""
+        step = step_length(s, t)
+        S, A, r = learned_radius(s, step, direction(s, g, t))
+        return step, s._replace(S=S, A=A, r=r, average=averaged(s, t))
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients

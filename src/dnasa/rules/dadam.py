@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
 
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-
 
 class State(NamedTuple):
     x: Array
@@ -13,13 +11,16 @@ class State(NamedTuple):
     v: Array  # second moments
 
 
-def dadam(eta: Schedule) -> Rule:
-    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; x <- W[x - eta m' / (sqrt(v') + eps)], m' and v' without bias
+def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
+    """m <- b1 m + (1 - b1) g; v <- b2 v + (1 - b2) g^2; x <- W[x - eta m' / (sqrt(v') + eps)], m', v' bias-corrected
 
-    b1 = 0.9, b2 = 0.999 and eps = 1e-8.
+    b1 and b2 are beta1 and beta2.
 
     Args:
         eta: The stepsize at t.
+        beta1: The weight of the past in the first moments m.
+        beta2: The weight of the past in the second moments v.
+        eps: Added to sqrt(v'), so that the step stays finite where v' is 0.
     """
 
     def init(x: Array) -> State:
@@ -27,13 +28,13 @@ def dadam(eta: Schedule) -> Rule:
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        m, v = moments(s.m, s.v, g)
-        unbiased_m, unbiased_v = m / (1 - BETA1 ** (t + 1)), v / (1 - BETA2 ** (t + 1))
-        return (s.x - eta(t) * unbiased_m / (unbiased_v**0.5 + EPSILON),), State(s.x, m, v)
+        m, v = moments(s.m, s.v, g, beta1, beta2)
+        unbiased_m, unbiased_v = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
+        return (s.x - eta(t) * unbiased_m / (unbiased_v**0.5 + eps),), State(s.x, m, v)
 
     return Rule(init, send, assign("x"), restart=lambda s: s)  # moments must not start again at 0: t does not
 
 
-def moments(m: Array, v: Array, g: Array) -> tuple[Array, Array]:
+def moments(m: Array, v: Array, g: Array, beta1: float, beta2: float) -> tuple[Array, Array]:
     """Adam's first and second moments after the gradient g."""
-    return BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
+    return beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2

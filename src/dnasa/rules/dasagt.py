@@ -1,8 +1,7 @@
 """D-ASAGT: gradient tracking with a moving average; with a proximal step, it is Prox-DASA-GT (Xiao et al., 2023)."""
 
 from dnasa.core import Messages, Prox, Rule, Schedule
-from dnasa.rules.dnasa import State, dnasa, tracked_average
-from dnasa.rules.forms import declare
+from dnasa.rules.tracked_average import State, declared, tracked_average
 
 
 def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
@@ -11,19 +10,18 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
     Args:
         eta: The stepsize at t.
         alpha: The weight of the newest trackers in the moving average z.
-        prox: The proximal operator of h, to minimise f + h: x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for
+        prox: The proximal operator of h, to minimize f + h: x <- W[(1 - alpha) x + alpha prox(x - gamma z, gamma)] for
             gamma = eta/alpha.
     """
-    normalized = dnasa(eta, alpha)
 
     def early(s: State, t: int) -> Messages:
         return (s.x - eta(t) * s.z,)
 
     if prox is None:
-        return declare(normalized._replace(early=early), tracked_average(eta, alpha, normalized=False))
+        return declared(tracked_average(alpha, early), eta, alpha, normalized=False)
 
     def early_prox(s: State, t: int) -> Messages:
         gamma = eta(t) / alpha(t)
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
-    return normalized._replace(early=early_prox)
+    return tracked_average(alpha, early_prox)

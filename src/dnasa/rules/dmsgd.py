@@ -4,19 +4,18 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
 
-BETA = 0.9
-
 
 class State(NamedTuple):
     x: Array
     m: Array  # momentum; it is not exchanged
 
 
-def dmsgd(eta: Schedule) -> Rule:
-    """m <- beta m + g; x <- W[x - eta m], with beta = 0.9
+def dmsgd(eta: Schedule, *, beta: float = 0.9) -> Rule:
+    """m <- beta m + g; x <- W[x - eta m]
 
     Args:
         eta: The stepsize at t.
+        beta: The weight of the past in the momentum m.
     """
 
     def init(x: Array) -> State:
@@ -24,7 +23,7 @@ def dmsgd(eta: Schedule) -> Rule:
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        m = BETA * s.m + g
+        m = beta * s.m + g
         return (s.x - eta(t) * m,), s._replace(m=m)
 
     return Rule(init, send, assign("x"), restart=lambda s: s)  # a node's momentum does not depend on the others

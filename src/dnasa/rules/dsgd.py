@@ -17,7 +17,7 @@ def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
 
     Args:
         eta: The stepsize at t.
-        prox: The proximal operator of h, to minimise f + h; by default h = 0.
+        prox: The proximal operator of h, to minimize f + h; by default h = 0.
     """
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:

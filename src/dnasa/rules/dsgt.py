@@ -19,7 +19,7 @@ def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
 
     Args:
         eta: The stepsize at t.
-        prox: The proximal operator of h, to minimise f + h; by default h = 0.
+        prox: The proximal operator of h, to minimize f + h; by default h = 0.
     """
 
     def init(x: Array) -> State:

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
 
-BETA = 0.9
-
 
 class State(NamedTuple):
     x: Array
@@ -13,13 +11,12 @@ class State(NamedTuple):
     m: Array  # momentum
 
 
-def edm(eta: Schedule) -> Rule:
-    """m <- beta m + (1 - beta) g; psi+ = x - eta m; x <- W[psi+ + x - psi]; psi <- psi+, which is x at the start
-
-    beta = 0.9.
+def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
+    """m <- beta m + (1 - beta) g; psi+ = x - eta m; x <- W[psi+ + x - psi]; psi <- psi+ (initially psi = x)
 
     Args:
         eta: The stepsize at t.
+        beta: The weight of the past in the momentum m.
     """
 
     def init(x: Array) -> State:
@@ -27,7 +24,7 @@ def edm(eta: Schedule) -> Rule:
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        m = BETA * s.m + (1 - BETA) * g
+        m = beta * s.m + (1 - beta) * g
         psi = s.x - eta(t) * m
         return (psi + s.x - s.psi,), State(s.x, psi, m)
 

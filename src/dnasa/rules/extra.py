@@ -8,10 +8,11 @@ from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
 class State(NamedTuple):
     x: Array
     c: Array  # sum of (W[x] - x) / 2 over all steps: mean(c) == 0
+    move: tuple[Array, ...] = ()  # added to W[x] when it arrives; empty between steps
 
 
 def extra(eta: Schedule) -> Rule:
-    """x+ = W[x] + c - eta g; c <- c + (W[x] - x) / 2: the paper's form with a sum, from which the one with x_old follows
+    """x+ = W[x] + c - eta g; c <- c + (W[x] - x) / 2: the form with a sum, from which the one with x_old follows
 
     x+ = x + W[x] - (x_old + W[x_old]) / 2 - eta g + eta_old g_old, first step W[x] - eta g.
 
@@ -24,11 +25,11 @@ def extra(eta: Schedule) -> Rule:
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        return (s.x,), State(x=s.c - eta(t) * g, c=s.c - s.x / 2)  # to which the average is added
+        return (s.x,), s._replace(move=(s.c - eta(t) * g,))
 
     def receive(s: State, mixed: Messages) -> State:
-        (x,) = mixed
-        return State(s.x + x, s.c + x / 2)
+        (x,), (move,) = mixed, s.move
+        return State(x + move, c=s.c - s.x / 2 + x / 2)
 
     # With push-sum, complex eigenvalues of W make c grow without bound.
     return Rule(init, send, receive, needs=Needs(doubly_stochastic=True))

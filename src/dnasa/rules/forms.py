@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import Array, Rule, Schedule, State
 
-PLAIN, NORMALISED, SCALED = range(3)  # kinds of a step, as `engine/kernels.c` numbers them
+PLAIN, NORMALIZED, SCALED = range(3)  # kinds of a step, as `engine/kernels.c` numbers them
 
 
 class TrackedAverage(NamedTuple):
@@ -20,13 +20,13 @@ class TrackedAverage(NamedTuple):
 
     eta: Schedule
     alpha: Schedule
-    normalised: bool
+    normalized: bool
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
     pack: Callable[[Array, Array, Array, Array], State]
 
     @property
     def kind(self) -> int:
-        return NORMALISED if self.normalised else PLAIN
+        return NORMALIZED if self.normalized else PLAIN
 
     def state_with(self, state: State, arrays: Iterable[Array]) -> State:
         return self.pack(*arrays)
@@ -65,7 +65,7 @@ class ScaledAverage(NamedTuple):
 
 
 Form = TrackedAverage | ScaledAverage
-FUNCTIONS = Rule._fields.index("answer")  # the fields before it define a step
+STEP = ("init", "send", "receive", "then", "early", "points")  # the fields of a rule that define its steps
 
 
 class Declared(NamedTuple):
@@ -77,10 +77,14 @@ class Declared(NamedTuple):
 
 def declare(rule: Rule, form: Form) -> Rule:
     """The rule with its form."""
-    return rule._replace(form=Declared(form, rule[:FUNCTIONS]))
+    return rule._replace(form=Declared(form, step_functions(rule)))
 
 
 def form_of(rule: Rule) -> Form | None:
     """The form that the rule declares, unless one of the functions that it stands for was replaced."""
     declared = rule.form
-    return declared.form if isinstance(declared, Declared) and declared.functions == rule[:FUNCTIONS] else None
+    return declared.form if isinstance(declared, Declared) and declared.functions == step_functions(rule) else None
+
+
+def step_functions(rule: Rule) -> tuple[Any, ...]:
+    return tuple(getattr(rule, field) for field in STEP)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule
-from dnasa.rules.dadam import EPSILON, moments
+from dnasa.rules.dadam import moments
 
 
 class State(NamedTuple):
@@ -12,15 +12,19 @@ class State(NamedTuple):
     g: Array  # last stochastic gradients
     m: Array  # first moments of y; moments are not exchanged
     v: Array  # second moments of y
+    move: tuple[Array, ...] = ()  # added to W[x] when it arrives; empty between steps
 
 
-def gt_adam(eta: Schedule) -> Rule:
+def gt_adam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Rule:
     """y <- y + g - g_old; m <- b1 m + (1 - b1) y; v <- b2 v + (1 - b2) y^2; x, y <- W[x] - eta m / sqrt(v + eps), W[y]
 
-    b1 = 0.9, b2 = 0.999 and eps = 1e-8.
+    b1 and b2 are beta1 and beta2.
 
     Args:
         eta: The stepsize at t.
+        beta1: The weight of the past in the first moments m.
+        beta2: The weight of the past in the second moments v.
+        eps: Added to v, so that the step stays finite where v is 0.
     """
 
     def init(x: Array) -> State:
@@ -29,12 +33,13 @@ def gt_adam(eta: Schedule) -> Rule:
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
         y = s.y + g - s.g
-        m, v = moments(s.m, s.v, y)
-        move = -eta(t) * m / (v + EPSILON) ** 0.5
-        return (s.x, y), State(move, y, g, m, v)  # the average of x is added to the move
+        m, v = moments(s.m, s.v, y, beta1, beta2)
+        move = -eta(t) * m / (v + eps) ** 0.5
+        return (s.x, y), State(s.x, s.y, g, m, v, (move,))
 
     def receive(s: State, mixed: Messages) -> State:
         x, y = mixed
-        return s._replace(x=s.x + x, y=y)
+        (move,) = s.move
+        return s._replace(x=x + move, y=y, move=())
 
     return Rule(init, send, receive, restart=lambda s: s._replace(y=s.g), estimate=lambda s: s.y)

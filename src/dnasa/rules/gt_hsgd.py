@@ -23,7 +23,7 @@ def gt_hsgd(eta: Schedule, beta: Schedule, *, prox: Prox = no_prox) -> Rule:
     Args:
         eta: The stepsize at t.
         beta: The weight of the plain gradient in the estimate v; 1: no variance reduction.
-        prox: The proximal operator of h, to minimise f + h; by default h = 0.
+        prox: The proximal operator of h, to minimize f + h; by default h = 0.
     """
 
     def init(x: Array) -> State:

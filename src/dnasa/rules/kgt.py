@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule, whole
 
-LOCAL_STEPS = 10
-
 
 class State(NamedTuple):
     x: Array
@@ -13,7 +11,7 @@ class State(NamedTuple):
     z: Array  # sum of the corrected gradients since the last exchange, divided by K
 
 
-def kgt(eta: Schedule, local_steps: int = LOCAL_STEPS) -> Rule:
+def kgt(eta: Schedule, local_steps: int = 10) -> Rule:
     """K times x <- x - eta (g + c); then c <- c - z + W[z], x <- W[x], where z is the mean of the K (g + c).
 
     A step is one gradient; the exchange is part of every K-th step. K = 1 is D-SGT.
@@ -31,14 +29,12 @@ def kgt(eta: Schedule, local_steps: int = LOCAL_STEPS) -> Rule:
         (g,) = gradients
         x = s.x - eta(t) * (g + s.c)
         z = s.z + (g + s.c) / K
-        if (t + 1) % K:
-            return (), State(x, s.c, z)
-        return (x, z), s._replace(c=s.c - z)
+        return () if (t + 1) % K else (x, z), State(x, s.c, z)
 
     def receive(s: State, mixed: Messages) -> State:
         if not mixed:
             return s
         x, z = mixed
-        return State(x, c=s.c + z, z=0 * z)
+        return State(x, c=s.c - s.z + z, z=0 * z)
 
     return Rule(init, send, receive)

@@ -4,20 +4,20 @@ from typing import NamedTuple
 
 from dnasa.core import Array, Gradients, Messages, Rule, Schedule
 
-BETA = 0.9
-
 
 class State(NamedTuple):
     x: Array
     u: Array  # momentum of the node's own gradients
-    c: Array  # what u has more than the average momentum: mean(c) == 0
+    c: Array  # u minus the average momentum: mean(c) == 0
+    move: tuple[Array, ...] = ()  # added to W[x] when it arrives; empty between steps
 
 
-def mt(eta: Schedule) -> Rule:
-    """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u, with beta = 0.9
+def mt(eta: Schedule, *, beta: float = 0.9) -> Rule:
+    """u <- beta u + g; x <- W[x] - eta (u - c); c <- W[c - u] + u
 
     Args:
         eta: The stepsize at t.
+        beta: The weight of the past in the momentum u.
     """
 
     def init(x: Array) -> State:
@@ -25,15 +25,16 @@ def mt(eta: Schedule) -> Rule:
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        u = BETA * s.u + g
+        u = beta * s.u + g
         move = -eta(t) * (u - s.c)
-        return (s.x, s.c - u), State(x=move, u=u, c=u)  # to which the averages are added
+        return (s.x, s.c - u), s._replace(u=u, move=(move,))
 
     def receive(s: State, mixed: Messages) -> State:
         x, c = mixed
-        return State(s.x + x, s.u, s.c + c)
+        (move,) = s.move
+        return State(x + move, s.u, c + s.u)
 
     def estimate(s: State) -> Array:
-        return (1 - BETA) * (s.u - s.c)
+        return (1 - beta) * (s.u - s.c)
 
     return Rule(init, send, receive, restart=lambda s: s._replace(c=0 * s.c), estimate=estimate)

@@ -1,4 +1,4 @@
-"""Push-sum D-SGT: gradient tracking on directed graphs (Push-DIGing: Nedic, Olshevsky and Shi, 2017, Algorithm 2)."""
+"""Push-sum D-SGT: gradient tracking on directed graphs (Push-DIGing: Nedic, Olshevsky and Shi, 2017)."""
 
 from dnasa.core import Rule, Schedule
 from dnasa.rules.dsgt import dsgt

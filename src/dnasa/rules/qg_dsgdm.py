@@ -5,9 +5,6 @@ from typing import NamedTuple
 from dnasa.arrays import nonzero
 from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule
 
-BETA = MU = 0.9
-STABLE = -(1 + MU) / (1 + MU + 2 * BETA * (1 - MU))  # eigenvalues of W above it are damped as eta goes to 0
-
 
 class State(NamedTuple):
     x: Array
@@ -15,28 +12,31 @@ class State(NamedTuple):
     eta: Array  # of the last step, (..., k, 1)
 
 
-def qg_dsgdm(eta: Schedule) -> Rule:
-    """x+ = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x+) / eta, with beta = mu = 0.9
+def qg_dsgdm(eta: Schedule, *, beta: float = 0.9, mu: float = 0.9) -> Rule:
+    """x+ = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x+) / eta
 
     Args:
         eta: The stepsize at t.
+        beta: The weight of the momentum m in the step.
+        mu: The weight of the past in the momentum m.
     """
+    stable = -(1 + mu) / (1 + mu + 2 * beta * (1 - mu))  # eigenvalues of W above it are damped as eta goes to 0
 
     def init(x: Array) -> State:
         return State(x, m=0 * x, eta=0 * x[..., :1])
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
-        return (s.x - eta(t) * (BETA * s.m + g),), s._replace(eta=eta(t) + 0 * s.eta)
+        return (s.x - eta(t) * (beta * s.m + g),), s._replace(eta=eta(t) + 0 * s.eta)
 
     def receive(s: State, mixed: Messages) -> State:
         (x,) = mixed
-        return s._replace(x=x, m=MU * s.m + (1 - MU) * (s.x - x) / nonzero(s.eta))
+        return s._replace(x=x, m=mu * s.m + (1 - mu) * (s.x - x) / nonzero(s.eta))
 
     return Rule(
         init,
         send,
         receive,
         restart=lambda s: s,  # m is a past movement of x, which does not depend on the other nodes
-        needs=Needs(smallest_eigenvalue=STABLE),
+        needs=Needs(smallest_eigenvalue=stable),
     )

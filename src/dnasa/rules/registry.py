@@ -36,8 +36,8 @@ Schedules = Callable[[int, Any, Any], tuple[Schedule, ...]]
 class ScheduleSpec:
     """Schedules with the formula of the stepsize at step t = 0, 1, ..., for tables and help texts.
 
-    `needs_steps` says whether they depend on the number of steps T; None: not declared, and detected when T is used without
-    being known. Those that are 0 from step T on say `ends`.
+    `needs_steps` says whether they depend on T, the number of steps; None: not declared. Where T is not known, it is None, and
+    schedules that compute with it are refused. Those that are 0 from step T on say `ends`.
     """
 
     make: Schedules
@@ -59,7 +59,7 @@ class Method(NamedTuple):
         needs_layout: Whether `make` is also given `layout`, the names and shapes of the parts of x.
         title: Its name in tables and plots.
         colour: Its colour in plots; None: one that is free.
-        takes_prox: Whether `make` is given `prox` where f + h is minimised.
+        takes_prox: Whether `make` is given `prox` where f + h is minimized.
     """
 
     make: Callable[..., Rule]
@@ -113,24 +113,6 @@ ADANASA = {
     ),
 }
 CUSTOM = "custom"  # the schedule of an eta that is a function of t, and of a rule that has its schedules inside
-
-
-class UnknownSteps:
-    """T where the number of steps is not known: a schedule that uses it is refused."""
-
-    def __init__(self, schedule: str):
-        self.schedule = schedule
-
-    def refuse(self, *_: Any) -> Any:
-        raise InputError(f"Schedule '{self.schedule}' depends on the number of steps: give steps= or another schedule.")
-
-
-for _name in (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow"),
-    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rdivmod", "rpow"),
-    *("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "round", "int", "float", "index", "bool"),
-):
-    setattr(UnknownSteps, f"__{_name}__", UnknownSteps.refuse)
 
 
 def and_also(etas: dict[str, ScheduleSpec], other: Callable[[int], Schedule]) -> dict[str, ScheduleSpec]:
@@ -192,12 +174,12 @@ def register(
         name: Letters, digits, - and _.
         make: A function of the rule's schedules that returns a `Rule`.
         title: Its name in tables and plots; by default `name`.
-        schedules: Functions `(n, T, eta) -> (schedule, ...)` by name, the first being the default. One that uses T, the number
-            of steps, needs `steps=` in the optimizer. By default eta alone, in the forms of D-SGD (diminishing, fixed,
-            constant, cosine).
+        schedules: Functions `(n, T, eta) -> (schedule, ...)` by name, the first being the default. One that computes with T,
+            the number of steps, needs `steps=` in the optimizer, where T is None without it. By default eta alone, in the
+            forms of D-SGD (diminishing, fixed, constant, cosine).
         needs_eta: Whether the user must give a stepsize.
         needs_layout: Whether `make` is also given `layout`, the names and shapes of the parts of x.
-        takes_prox: Whether the rule can minimise f + h: `make` is then also given `prox`.
+        takes_prox: Whether the rule can minimize f + h: `make` is then also given `prox`.
         colour: Its colour in plots, as matplotlib takes it.
     """
     check_new_name("rule", name, BUILT_IN)
@@ -214,7 +196,7 @@ BUILT_IN = frozenset(RULES)
 
 
 def look(name: str) -> Look | None:
-    """Of a rule that is registered in this process."""
+    """How to show a rule; None if it is not registered in this process."""
     method = RULES.get(name)
     tacit = next(iter(method.schedules)) if method and not method.needs_eta else None
     return method and Look(method.title or name, method.colour, tacit)
@@ -317,19 +299,30 @@ def schedules_of(variant: Variant, nodes: int, steps: int | None) -> tuple[Sched
 
     Without `steps`, those that depend on the number of steps are refused.
     """
-    method, T = RULES[variant.rule], UnknownSteps(variant.schedule) if steps is None else steps
-    if not callable(variant.eta):
-        made = method.schedules[variant.schedule](nodes, T, variant.eta)
-        if not isinstance(made, tuple) or not all(map(callable, made)):
-            raise InputError(
-                f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {made!r:.60}."
-            )
-    else:
-        constant = method.schedules.get("constant") or next(iter(method.schedules.values()))
-        made = (variant.eta, *constant(nodes, T, 1.0)[1:])
-    if steps is None:
-        for schedule in made:
+    if steps is not None:
+        return _made(variant, nodes, steps)
+    refusal = f"Schedule '{variant.schedule}' depends on the number of steps: give steps= or another schedule"
+    if variant.spec and variant.spec.needs_steps:
+        raise InputError(f"{refusal}.")
+    try:
+        made = _made(variant, nodes, None)
+        for schedule in made[1:] if callable(variant.eta) else made:
             schedule(0)  # most use T only when they are called
+    except (TypeError, IndexError) as error:  # None is neither a number nor a size
+        raise InputError(f"{refusal} ({error}).") from error
+    return made
+
+
+def _made(variant: Variant, nodes: int, T: int | None) -> tuple[Schedule, ...]:
+    known = RULES[variant.rule].schedules
+    if callable(variant.eta):
+        constant = known.get("constant") or next(iter(known.values()))
+        return (variant.eta, *constant(nodes, T, 1.0)[1:])
+    made = known[variant.schedule](nodes, T, variant.eta)
+    if not isinstance(made, tuple) or not all(map(callable, made)):
+        raise InputError(
+            f"Schedule '{variant.schedule}' of '{variant.rule}' must return a tuple of functions of t, not {made!r:.60}."
+        )
     return made
 
 

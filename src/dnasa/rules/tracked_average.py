@@ -1,0 +1,47 @@
+"""What D-ASAGT and D-NASA share: gradient tracking and a moving average of the trackers, along which they step."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
+from dnasa.rules.forms import TrackedAverage, declare
+
+
+class State(NamedTuple):
+    x: Array  # iterates; the next gradient is taken here
+    u: Array  # gradient trackers: mean(u) == mean(v)
+    v: Array  # last stochastic gradients
+    z: Array  # moving average of u
+
+
+def tracked_average(alpha: Schedule, early: Callable[[State, int], Messages]) -> Rule:
+    """x, u, z <- W[early(x, z), u + g - v, (1 - alpha) z + alpha (u + g - v)]; `early` takes the step."""
+
+    def init(x: Array) -> State:
+        return State(x, u=0 * x, v=0 * x, z=0 * x)
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        u = s.u + g - s.v
+        return (u, (1 - alpha(t)) * s.z + alpha(t) * u), s._replace(v=g)
+
+    return Rule(
+        init,
+        send,
+        assign("x", "u", "z"),
+        early=early,
+        restart=lambda s: s._replace(u=s.v),
+        estimate=lambda s: s.z,
+    )
+
+
+def declared(rule: Rule, eta: Schedule, alpha: Schedule, *, normalized: bool) -> Rule:
+    """The rule with its form: steps of length eta along z if normalized, otherwise of eta z."""
+    form = TrackedAverage(
+        eta,
+        alpha,
+        normalized,
+        unpack=lambda s: (s.x, s.u, s.z, s.v),
+        pack=lambda x, u, z, v: State(x, u, v, z),
+    )
+    return declare(rule, form)
