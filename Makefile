@@ -5,7 +5,7 @@ BIN := .venv/bin
 # containers forbid: then every process of the tests would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-.PHONY: help setup run test test-long coverage lint docs figures bench bench-check faults churn clean
+.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check faults churn clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
 
 test: setup ## run the tests, nine minutes on two cores
 	$(BIN)/pytest -n 3
+
+test-quick: setup ## run the tests of rules, graphs and messages, below a minute
+	$(BIN)/pytest -n 3 tests/test_rules.py tests/test_topology.py tests/test_channels.py tests/test_imports.py tests/test_randomness.py
 
 test-long: setup ## run the tests that take minutes
 	$(BIN)/pytest -n 2 -m long

@@ -14,9 +14,14 @@ import pytest
 from launching import PATIENCE
 from safetensors.numpy import load_file
 from test_resume import run
+from typer.testing import CliRunner
 
 from dnasa import cli
+from dnasa.channels.compressed import CODECS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
+from dnasa.reproduce import FIGURES
+from dnasa.rules.registry import BUILT_IN
+from dnasa.topology.graphs import BUILT_IN as GRAPHS
 
 
 def start(*words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -162,6 +167,15 @@ def test_every_option_has_help() -> None:
     for name, command in root.commands.items():
         for param in command.params:
             assert param.help, f"{name} {param.name}"
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("train", {*GRAPHS, *CODECS, *BUILT_IN}), ("topology", {*GRAPHS}), ("reproduce", {*FIGURES})],
+)
+def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, names: set[str]) -> None:
+    shown = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=10_000).stdout
+    assert names <= set(re.findall(r"[\w-]+", shown))
 
 
 def test_an_option_that_commands_share_is_the_same_in_each() -> None:

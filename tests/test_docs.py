@@ -53,7 +53,23 @@ def test_the_python_blocks_of_a_page_form_a_program(page: str, tmp_path: Path) -
     program.write_text("\n\n".join(blocks(page, "python")))
     done = run_script(program, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    check_output(page, done.stdout)
+
+
+NUMBER = r"-?\d+\.?\d*(?:e[+-]\d+)?"
+
+
+def check_output(page: str, stdout: str) -> None:
+    """The text below a Python block is what the program prints, up to the last digits of numbers."""
+    assert stdout
+    printed = [float(word) if re.fullmatch(NUMBER, word) else word for word in words(stdout)]
+    for text in re.findall(r"^```\n\n```text\n(.*?)^```$", (ROOT / page).read_text(), re.S | re.M):
+        shown = [pytest.approx(float(w), rel=0.02) if re.fullmatch(NUMBER, w) else w for w in words(text)]
+        assert any(printed[i : i + len(shown)] == shown for i in range(len(printed))), text
+
+
+def words(text: str) -> list[str]:
+    return re.findall(rf"{NUMBER}|[^\s\d]+", text)
 
 
 # What a page leaves behind when its Python and its commands are executed in order.
@@ -71,18 +87,18 @@ LONG = pytest.mark.long
     "page", [pytest.param(p, marks=LONG if p == "quick-start-comparing" else ()) for p in PROGRAMS]
 )
 def test_the_python_and_the_commands_of_a_page_form_a_program(page: str, tmp_path: Path) -> None:
-    found = re.findall(r"^```(python)?\n(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.S | re.M)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / f"docs/{page}.md").read_text(), re.S | re.M)
     program = ["from dnasa.cli import app"]
     for language, code in found:
         if code.startswith("# my_net.py"):
             (tmp_path / "my_net.py").write_text(code)
         lines = [line.split("#")[0].split() for line in code.splitlines() if line.startswith("dnasa ")]
         commands = [f"app({words[1:]}, standalone_mode=False)" for words in lines]
-        program += [code] if language else commands
+        program += {"python": [code], "": commands}.get(language, [])
     (tmp_path / "page.py").write_text("\n".join(program))
     done = run_script("page.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
+    check_output(f"docs/{page}.md", done.stdout)
     for name, size in PROGRAMS[page].items():
         assert (tmp_path / name).stat().st_size > size
 
@@ -156,6 +172,25 @@ def test_files_named_in_the_documentation_exist() -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
     for target in re.findall(r"`make ([\w-]+)", text):
         assert target in targets, target
+
+
+def test_names_are_in_the_files_that_pages_say() -> None:
+    found = [pair for page in CURRENT for pair in re.findall(r"`(\w+)`,? (?:in|of) `([\w/]+\.py)`", page.read_text())]
+    assert ("ETAS", "tests/conftest.py") in found
+    for name, path in found:
+        (file,) = [each for each in (ROOT / path, ROOT / "src/dnasa" / path) if each.exists()]
+        assert re.search(rf"^(def |class )?{name}\b", file.read_text(), re.M), (name, path)
+
+
+def test_the_page_on_extending_gives_rules_new_colours() -> None:
+    shown = re.findall(r'colour="(#\w+)"', (ROOT / "docs/extending.md").read_text())
+    assert shown
+    assert not {*shown} & {method.colour for method in registry.RULES.values()}
+
+
+def test_the_time_that_the_tests_take_is_the_same_everywhere() -> None:
+    texts = [(ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "Makefile")]
+    assert len({*(re.findall(r"run the tests, ([\w ]+) on two cores", text)[0] for text in texts)}) == 1
 
 
 def test_commands_and_options_shown_exist() -> None:

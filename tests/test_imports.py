@@ -127,9 +127,13 @@ def test_no_two_files_import_each_other() -> None:
     assert [sorted(circle) for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
-def test_import_loads_nothing_heavy() -> None:
-    heavy = "torch scipy networkx pandas matplotlib sklearn rich typer".split()
-    code = f"import sys, dnasa; print([name for name in {heavy!r} if name in sys.modules])"
+@pytest.mark.parametrize(
+    ("start", "also"),
+    [("import dnasa", "rich typer"), ("import typer.main, dnasa.cli; typer.main.get_command(dnasa.cli.app)", "")],
+)
+def test_a_start_loads_nothing_heavy(start: str, also: str) -> None:
+    heavy = f"torch scipy networkx pandas matplotlib sklearn {also}".split()
+    code = f"import sys; {start}; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

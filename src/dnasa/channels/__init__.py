@@ -30,7 +30,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Codecs need torch, which is imported on first use."""
-    if name in ("quantised", "random_k", "sign", "top_k"):
+    if name in __all__:
         with needed_by("Compression"):
             return getattr(import_module("dnasa.channels.codecs"), name)
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")

@@ -4,7 +4,7 @@ Written once, for tensors: a NumPy array is encoded as a tensor that shares its 
 """
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -119,16 +119,6 @@ def rounded(dtype: str) -> Codec:
         return payload.view(kind).to(dtype)
 
     return _codec(encode, decode, lambda m, itemsize: 2 * m, dtype, None)
-
-
-CODECS: dict[str, Callable[..., Codec]] = {
-    "topk": top_k,
-    "randk": random_k,
-    "8bit": partial(quantised, 8),
-    "4bit": partial(quantised, 4),
-    "sign": sign,
-}
-"""Built-in codecs by name."""
 
 
 def _counter(share: float) -> Callable[[int], int]:

@@ -1,7 +1,10 @@
 """Compressed messages, for any rule: with memory (CHOCO, Koloskova et al., 2019), or at positions that all nodes share."""
 
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from inspect import signature
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +14,14 @@ from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, check_new_name, choose
 from dnasa.extras import needed_by
 
-BUILT_IN = ("topk", "randk", "8bit", "4bit", "sign")
+CODECS: dict[str, tuple[Any, ...]] = {
+    "topk": ("top_k",),
+    "randk": ("random_k",),
+    "8bit": ("quantised", 8),
+    "4bit": ("quantised", 4),
+    "sign": ("sign",),
+}
+"""Built-in codecs by name: a function of `codecs.py`, which needs torch and is imported on first use, and its arguments."""
 REGISTERED: dict[str, Callable[..., Codec]] = {}
 """The user's codecs, by name."""
 
@@ -25,7 +35,7 @@ def register(name: str, make: Callable[..., Codec]) -> None:
         name: Letters, digits, - and _.
         make: A function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
     """
-    check_new_name("codec", name, BUILT_IN)
+    check_new_name("codec", name, CODECS)
     if not callable(make):
         raise InputError(f"The maker of codec '{name}' must be a function that returns a Codec.")
     REGISTERED[name] = make
@@ -35,8 +45,7 @@ def compression(how: str | Codec) -> Channel:
     """Messages compressed by a codec, with CHOCO's memory where the codec needs it.
 
     Args:
-        how: A `Codec`, or a name: topk:0.01, randk:0.01, 8bit, 4bit, sign or a registered one. `sign,gamma=0.2` sets CHOCO's
-            gamma.
+        how: A `Codec`, or the name of a built-in or registered one, such as topk:0.01. `sign,gamma=0.2` sets CHOCO's gamma.
     """
     name, _, setting = how.partition(",") if isinstance(how, str) else (how, "", "")
     codec = _by_name(name) if isinstance(name, str) else name
@@ -50,23 +59,25 @@ def compression(how: str | Codec) -> Channel:
 
 def _by_name(text: str) -> Codec:
     name, _, number = text.strip().partition(":")
-    make = REGISTERED.get(name) or _built_in(name)
+    make = _maker(name)
     parameters = list(signature(make).parameters.values())
     if number and not parameters:
         raise InputError(f"{name} takes no number: leave ':{number}' out.")
     if not number and any(parameter.default is parameter.empty for parameter in parameters):
         what = "the share of numbers to send" if parameters[0].name == "share" else f"its {parameters[0].name}"
-        raise InputError(f"{name} needs {what}, such as {name}:{0.01 if name in BUILT_IN else 4}.")
+        raise InputError(f"{name} needs {what}, such as {name}:{0.01 if name in CODECS else 4}.")
     codec = make(_number(f"The {parameters[0].name} of {name}", number)) if number else make()
     if not isinstance(codec, Codec):
         raise InputError(f"The maker of codec '{name}' must return a Codec, not {type(codec).__name__}.")
-    return codec if name in BUILT_IN else codec._replace(name=text.strip())
+    return codec if name in CODECS else codec._replace(name=text.strip())
 
 
-def _built_in(name: str) -> Callable[..., Codec]:
+def _maker(name: str) -> Callable[..., Codec]:
+    if name in REGISTERED:
+        return REGISTERED[name]
+    function, *arguments = choose("compression", name, CODECS | REGISTERED)
     with needed_by("Compression"):
-        from dnasa.channels.codecs import CODECS
-    return choose("compression", name, CODECS | REGISTERED)
+        return partial(getattr(import_module("dnasa.channels.codecs"), function), *arguments)
 
 
 def _number(name: str, text: str) -> float:

@@ -8,7 +8,7 @@ import typer
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
-from dnasa.cli.options import OF_COMPARE, OF_TRAIN, Options, takes
+from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Command, Options, takes
 from dnasa.cli.rendering import (
     console,
     divergence,
@@ -25,6 +25,7 @@ from dnasa.cli.rendering import (
 from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
+from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import DEFAULT_RULE, RULES
 from dnasa.runs.own_files import OwnFiles
 
@@ -41,7 +42,7 @@ def begin() -> None:
     console.quiet = False  # several commands may run in one process
 
 
-@app.command()
+@app.command(cls=Command)
 @takes(every_but=OF_COMPARE)
 def train(context: typer.Context, given: Options) -> None:
     """Train one model on many nodes."""
@@ -90,7 +91,7 @@ def train(context: typer.Context, given: Options) -> None:
         fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, source.sites))
 
 
-@app.command()
+@app.command(cls=Command)
 @takes(every_but=OF_TRAIN)
 def compare(context: typer.Context, given: Options) -> None:
     """Compare rules over a grid of stepsizes and seeds, all side by side, with D-NASA and AdaNASA next to the best of each.
@@ -132,13 +133,7 @@ app.command()(study)
 
 @app.command()
 def reproduce(
-    figure: Annotated[
-        str,
-        typer.Argument(
-            help="fig1 to fig6, theory, guidance, heterogeneity, faults, fidelity, compression, networks, robustness, "
-            "or finetuning."
-        ),
-    ],
+    figure: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
@@ -171,10 +166,10 @@ def reproduce(
         print_line(f"Saved {picture} and its numbers in {out}.")
 
 
-@app.command("topology")
+@app.command("topology", cls=Command)
 @takes("nodes", "weights", "plugin")
 def show_topology(
-    name: Annotated[str, typer.Argument(help="Name of the graph, e.g. ring, or one of a plugin.")],
+    name: Annotated[str, typer.Argument(help=f"The graph: {GRAPHS}, or one of a plugin.")],
     given: Options,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph to this file (.png, .svg, .pdf).")] = None,
 ) -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
+from dnasa.channels.compressed import CODECS
 from dnasa.rules.registry import COMPARED, DEFAULT_RULE, ETA, PARAMETER_FREE, RULES
 
 NO_ETA = " and ".join(name for name in reversed(RULES) if not RULES[name].needs_eta)
 MEANING = "; ".join(f"{name} {made.formula}" for name, made in (ETA | PARAMETER_FREE).items())
+GRAPHS = "GRAPHS"  # in a help: their names
 
 
 def option(default: Any, help: str, *also: str, **more: Any) -> Any:
@@ -85,9 +88,7 @@ class Options:
     nodes: int = option(8, "Number of nodes.")
     topology: str = option(
         "ring",
-        "The graph: ring, ladder, complete, random (p = 0.8), star, path, grid, torus, hypercube, exponential, one_peer, "
-        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt); or one of a "
-        "plugin.",
+        f"The graph: {GRAPHS}, or one of a plugin. Directed graphs are for sgp and push_dsgt.",
     )
     weights: str | None = option(
         None, "Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
@@ -155,8 +156,8 @@ class Options:
     )
     compress: str | None = option(
         None,
-        "Compress messages with memory (CHOCO): topk:0.01 or randk:0.01 (the share of numbers sent), 8bit, 4bit, sign, "
-        "or one of a plugin; `sign,gamma=0.2` replaces the default gamma.",
+        f"Compress messages with memory (CHOCO): {', '.join(CODECS)}, or one of a plugin. topk:0.01 sends a hundredth of the "
+        "numbers; `sign,gamma=0.2` replaces the default gamma.",
     )
     overlap: bool = option(False, "Exchange while the next gradient is computed, for rules that can (dnasa, dasagt).")
     trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
@@ -228,6 +229,24 @@ def parameter(name: str) -> inspect.Parameter:
 def flag(name: str) -> str:
     """The option as it is written."""
     return f"--{name.replace('_', '-')}"
+
+
+def complete(help: str) -> str:
+    """A help with the names of the graphs. Their registry imports networkx, too much for every start."""
+    if GRAPHS not in help:
+        return help
+    from dnasa.topology import TOPOLOGIES
+
+    return help.replace(GRAPHS, ", ".join(TOPOLOGIES))
+
+
+class Command(TyperCommand):
+    """A command whose help is completed when it is shown."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for each in self.params:
+            each.help = complete(each.help)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
 
 
 def split(text: str) -> list[str]:

@@ -64,13 +64,7 @@ def solve(
     """Minimise the weighted average of the nodes' losses.
 
     Several rules, stepsizes, schedules or seeds run side by side as one array. What a number `eta` means depends on the
-    schedule; with n nodes and T steps, the stepsize at step t = 0, 1, ... is
-
-    - diminishing, the default of most rules: eta sqrt(n/(t+1))
-    - fixed: eta sqrt(n/T)
-    - constant: eta
-    - cosine: eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2
-    - parameter-free and parameter-free-fixed (dsgt): eta/sqrt(t), eta/sqrt(T)
+    schedule; docs/methods.md has the formulas, under Schedules.
 
     Args:
         problem: What to minimise, from `dnasa.problems` or a class of your own.
