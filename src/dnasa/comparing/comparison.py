@@ -253,7 +253,7 @@ def compare(
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(problem, wanted, metric, seeds)
-    runs = Runs(problem, topology, folder, {"steps": steps, **options})
+    runs = GridRunner(problem, topology, folder, {"steps": steps, **options})
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
     compared = metric or _default_metric(first.history)
     selection = tuning.select(list(first.history), compared, seeds, others)
@@ -321,7 +321,7 @@ def _checked(metric: str | None, column: str, x: str) -> Any:
     return check
 
 
-class Runs:
+class GridRunner:
     """The parts of a comparison, each a call of `solve`; with a folder, parts that are done are read from it."""
 
     def __init__(

@@ -13,7 +13,7 @@ import numpy as np
 
 from dnasa.arrays import like
 from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, nodes_text
-from dnasa.engine.options import Options
+from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
@@ -99,7 +99,7 @@ def solve(
             elsewhere a line each minute on standard error.
         trace: A file for a timeline of the first steps (Chrome, Perfetto).
     """
-    options = Options(
+    options = RunOptions(
         evaluate=evaluate,
         metrics=metrics,
         callback=callback,
@@ -124,7 +124,7 @@ def solve(
 class Run:
     """The loop: evaluate, checkpoint, gradient, step; and again with fewer nodes when processes are lost."""
 
-    def __init__(self, problem: "Problem", plan: Plan, options: Options):
+    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
         self.problem, self.plan, self.options, self.network = problem, plan, options, plan.network
         self.t = self.first = 0
         self.timeline = Timeline(plan.network.rank, options.trace is not None)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dnasa.arrays import concatenate, like, stack, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
-from dnasa.engine.options import Options
+from dnasa.engine.options import RunOptions
 from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
@@ -44,7 +44,7 @@ def make_plan(
     schedule: str | Sequence[str] | None,
     seed: int | Sequence[int],
     start: Array | None,
-    options: Options,
+    options: RunOptions,
 ) -> Plan:
     from dnasa.topology import Topology, check_weights, make
 
@@ -136,7 +136,7 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 # ---------------------------------------------------------------- network and nodes
 
 
-def _network(topology: "Topology", options: Options) -> Network:
+def _network(topology: "Topology", options: RunOptions) -> Network:
     from dnasa.networks import choose_channel
     from dnasa.networks.simulated import connect
 
@@ -163,7 +163,7 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
         )
 
 
-def _check_storage(options: Options, network: Network) -> None:
+def _check_storage(options: RunOptions, network: Network) -> None:
     if options.checkpoint_every is not None:
         whole("checkpoint_every", options.checkpoint_every)
         if options.folder is None:
@@ -172,7 +172,7 @@ def _check_storage(options: Options, network: Network) -> None:
         raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
 
 
-def _check_watching(options: Options) -> None:
+def _check_watching(options: RunOptions) -> None:
     """What is called and compared at an evaluation."""
     if options.callback is not None and not callable(options.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")

@@ -9,13 +9,13 @@ from dnasa.core import Network, ProcessLost
 T = TypeVar("T")
 
 
-class Member(Protocol):
+class HasNetwork(Protocol):
     """This process' part of the training; recovery replaces its network."""
 
     network: Network
 
 
-def surviving(member: Member, work: Callable[[], T], recover: Callable[[], None]) -> T:
+def surviving(member: HasNetwork, work: Callable[[], T], recover: Callable[[], None]) -> T:
     """What `work()` returns; each time processes are lost from a network that survives it, `recover()` and try again."""
     while True:
         try:

@@ -20,7 +20,7 @@ REMEDY = (
 )
 
 
-class Report(NamedTuple):
+class ProcessReport(NamedTuple):
     """What a process is doing."""
 
     beats: int
@@ -29,7 +29,7 @@ class Report(NamedTuple):
     ended: bool
 
     @classmethod
-    def parse(cls, text: str) -> "Report | None":
+    def parse(cls, text: str) -> "ProcessReport | None":
         """None for what is not a report: others may write to the store, too."""
         try:
             report = cls(**json.loads(text))
@@ -66,7 +66,7 @@ class Monitor(ThreadedLiveness):
         self.calls: dict[str, str] = {}  # the recent ones, by network and number
         self.beats, self.failure, self.ended = 0, "", False
         self.problem: Exception | None = None
-        self.reports: list[Report | None] = [None] * size
+        self.reports: list[ProcessReport | None] = [None] * size
         self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
         self.lock, self.sharing = threading.Lock(), threading.Lock()
@@ -132,7 +132,7 @@ class Monitor(ThreadedLiveness):
             self.beats += 1
             with self.lock:
                 calls = dict(self.calls)
-            own = Report(self.beats, calls, self.failure, self.ended)
+            own = ProcessReport(self.beats, calls, self.failure, self.ended)
             try:
                 texts = self.board.share(json.dumps(own._asdict()))
             except Exception as error:
@@ -144,7 +144,7 @@ class Monitor(ThreadedLiveness):
             self.problem = self.problem or self._find_problem(calls)
 
     def _read(self, texts: list[str]) -> None:
-        for rank, report in enumerate(map(Report.parse, texts)):
+        for rank, report in enumerate(map(ProcessReport.parse, texts)):
             self.quiet[rank] += 1
             if rank != self.rank and report is not None and report != self.reports[rank]:
                 self.reports[rank], self.quiet[rank] = report, 0
@@ -155,7 +155,7 @@ class Monitor(ThreadedLiveness):
         different = [self._difference(calls, *other) for other in others.items()]  # perhaps as a result
         return next(filter(None, [*failed, *different]), None)
 
-    def _difference(self, calls: dict[str, str], rank: int, report: Report) -> Exception | None:
+    def _difference(self, calls: dict[str, str], rank: int, report: ProcessReport) -> Exception | None:
         for key in calls.keys() & report.calls.keys():
             if calls[key] != report.calls[key]:
                 (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report.calls[key])])

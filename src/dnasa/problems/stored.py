@@ -10,7 +10,7 @@ from dnasa.core import Array, InputError
 from dnasa.problems.checksums import checksum
 
 
-class Rows:
+class DeviceRows:
     """The rows of an array. Overlapping windows of one array stay windows: only that array is copied to the device."""
 
     def __init__(self, name: str, array: Array, device: torch.device, dtype: torch.dtype):

@@ -16,7 +16,7 @@ from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
 from dnasa.problems.sharded import Model, Sharded, Shards, seeded
-from dnasa.problems.stored import Rows, as_inputs, as_targets
+from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
 IGNORED = -100  # the label that torch's losses leave out
@@ -118,8 +118,8 @@ class Supervised(Sharded):
         self.replayed = CudaGraphs(self._many_on_gpu)
         self.capturable = True
 
-    def _stored(self, name: str, array: np.ndarray) -> Rows:
-        return Rows(name, array, self.device, self.dtype)
+    def _stored(self, name: str, array: np.ndarray) -> DeviceRows:
+        return DeviceRows(name, array, self.device, self.dtype)
 
     # ------------------------------------------------------------ checks and identity
 

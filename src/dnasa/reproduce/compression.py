@@ -15,7 +15,7 @@ from dnasa.comparing import tuning
 from dnasa.plots import finish, title
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly, seeds_text
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evenly, seeds_text
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task
 from dnasa.reproduce.report import Report
 
@@ -43,10 +43,10 @@ def parts(quick: bool) -> list[Part]:
     ]
 
 
-def runs(task: Task, varied: bool, seeds: int) -> list[Runs]:
+def runs(task: Task, varied: bool, seeds: int) -> list[RunSpec]:
     options: Any = {"partition": task.different, "validation": True, "evaluate": evenly(task.steps, POINTS)[1:]}
     return [
-        Runs(
+        RunSpec(
             task.steps,
             [rule],
             task.etas,

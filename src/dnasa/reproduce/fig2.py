@@ -12,7 +12,7 @@ from dnasa.comparing.drawing import draw_stepsizes, line_styles
 from dnasa.plots import title
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evenly
 from dnasa.reproduce.report import Report, draw_lines
 
 NODES = 10
@@ -27,7 +27,7 @@ def parts(quick: bool) -> list[Part]:
     steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
     options: Any = {"evaluate": evenly(steps, 300), "problem": partial(LeastSquares, spike=True)}
     grids = dict.fromkeys(RULES[:3], ETAS)
-    return [Part("fig2", [Runs(steps, RULES, grids, range(seeds), graph=topology.ring(NODES), **options)])]
+    return [Part("fig2", [RunSpec(steps, RULES, grids, range(seeds), graph=topology.ring(NODES), **options)])]
 
 
 def report(found: Found) -> Report:

@@ -10,7 +10,7 @@ from dnasa import topology
 from dnasa.comparing import drawing, tuning
 from dnasa.plots import draw_topology, title
 from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
@@ -22,11 +22,11 @@ QUICK = {"mnist": 60, "a9a": 300, "miniboone": 300, "covertype": 300}
 SEEDS = 10
 
 
-def search(graph: Topology, steps: int, seeds: int, etas: Sequence[float] | None = None, **options: Any) -> Runs:
+def search(graph: Topology, steps: int, seeds: int, etas: Sequence[float] | None = None, **options: Any) -> RunSpec:
     """Every rule with every stepsize; the loss is scaled by 1/n as in the paper. D2 needs eigenvalues above -1/3."""
     rules = [rule for rule in RULES if rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9]
     grids = {rule: tuple(etas or ETAS) for rule in rules if rule != "dnasa"}
-    return Runs(steps, rules, grids, range(seeds), graph=graph, loss_scale="1/n", **options)
+    return RunSpec(steps, rules, grids, range(seeds), graph=graph, loss_scale="1/n", **options)
 
 
 def parts(quick: bool) -> list[Part]:

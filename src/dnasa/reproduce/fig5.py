@@ -10,7 +10,7 @@ from dnasa.comparing.drawing import line_styles
 from dnasa.plots import LABELS, LINEAR, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evenly
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report, draw_lines
 
@@ -27,7 +27,7 @@ def curves(name: str, data: str) -> Experiment:
         seeds, evaluations = (2, 4) if quick else (fig3.SEEDS, EVALUATIONS)
         tried = fig3.search(graph, steps // 2 if quick else steps, 1 if quick else 2)
         options: Any = {"evaluate": evenly(steps, evaluations), "loss_scale": "1/n", "train_metrics": True}
-        runs = Runs(steps, fig3.RULES, seeds=range(100, 100 + seeds), graph=graph, tuned_on=tried, **options)
+        runs = RunSpec(steps, fig3.RULES, seeds=range(100, 100 + seeds), graph=graph, tuned_on=tried, **options)
         return [Part(data, [runs], Task(data, rows=QUICK_ROWS if quick else None))]
 
     def report(found: Found) -> Report:

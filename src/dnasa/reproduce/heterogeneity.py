@@ -7,7 +7,7 @@ from dnasa.comparing import tuning
 from dnasa.plots import colours, drawable, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 
@@ -22,7 +22,7 @@ def parts(quick: bool) -> list[Part]:
     graph = topology.ring(8, weights="lazy")  # D2 needs eigenvalues above -1/3
     steps, seeds, etas = (fig3.QUICK, 1, QUICK_ETAS) if quick else (fig3.STEPS, SEEDS, None)
 
-    def runs(name: str, how: str) -> Runs:
+    def runs(name: str, how: str) -> RunSpec:
         return fig3.search(graph, steps[name], seeds, etas, partition=how, labels={"partition": how})
 
     return [Part(name, [runs(name, how) for how in PARTITIONS], Task(name)) for name in DATA]

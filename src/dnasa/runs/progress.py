@@ -11,13 +11,13 @@ from typing import Any, Literal
 from dnasa.core import InputError
 
 Progress = bool | Literal["json"] | None
-Rows = Sequence[Mapping[str, Any]]
+MetricRows = Sequence[Mapping[str, Any]]
 
 
 class Quiet:
     """Shows nothing."""
 
-    def show(self, t: int, rows: Rows) -> None: ...
+    def show(self, t: int, rows: MetricRows) -> None: ...
 
     def advance(self, t: int) -> None: ...
 
@@ -38,7 +38,7 @@ class Display:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def show(self, t: int, rows: Rows) -> None:
+    def show(self, t: int, rows: MetricRows) -> None:
         """The samples of a step are those of all nodes and runs together; after a loss there are fewer nodes."""
         self.samples_per_step = self.batch * sum(row["nodes"] for row in rows)
         self.loss = smallest_loss(rows)
@@ -87,7 +87,7 @@ class Bar(Display):
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
-    def show(self, t: int, rows: Rows) -> None:
+    def show(self, t: int, rows: MetricRows) -> None:
         super().show(t, rows)
         self.bar.update(self.task, completed=t, loss=self.loss)
 
@@ -110,7 +110,7 @@ class Lines(Display):
 class JsonLines(Display):
     """One JSON object per run and evaluation, on a line of standard output; what is not finite is null."""
 
-    def show(self, t: int, rows: Rows) -> None:
+    def show(self, t: int, rows: MetricRows) -> None:
         super().show(t, rows)
         progress = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -133,7 +133,7 @@ def make_progress(steps: int, batch: int, progress: Progress) -> Any:
     return Lines(steps, batch) if progress is None and not sys.stderr.isatty() else Bar(steps, batch)
 
 
-def smallest_loss(rows: Rows) -> float:
+def smallest_loss(rows: MetricRows) -> float:
     """Of the runs that have not diverged."""
     losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
     return min((loss for loss in losses if loss == loss), default=math.nan)
