@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.data import images, reading
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known
@@ -144,7 +144,7 @@ def _columns(rows: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         return torch.stack(inputs).numpy(), torch.stack(labels).numpy()
     except RuntimeError as error:
-        raise InputError(f"The rows of the torch dataset differ in shape: {str(error).splitlines()[0]}.") from error
+        raise InputError(f"The rows of the torch dataset differ in shape: {first_line(error)}.") from error
 
 
 # ---------------------------------------------------------------- files

@@ -66,7 +66,7 @@ class Chosen(NamedTuple):
 
 
 def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows:
-    """A table; its columns are named by text."""
+    """Make rows of a table; its columns are named by text."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     frame = changed(frame, typed)
@@ -120,7 +120,7 @@ def split_names(columns: list[str], given: Any) -> list[str]:
 
 
 def position(columns: list[str], wanted: str) -> int | None:
-    """By name, or by position from 0."""
+    """The position of a column, given by name or by position from 0."""
     if wanted in columns:
         return columns.index(wanted)
     return int(wanted) if wanted.isdigit() and int(wanted) < len(columns) else None

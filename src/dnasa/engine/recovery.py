@@ -1,7 +1,6 @@
 """Recovery from a change of the network: the processes that are left continue together, with those that joined."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from dnasa.core import Network, ProcessLost
@@ -27,9 +26,14 @@ def surviving(member: HasNetwork, work: Callable[[], T], recover: Callable[[], N
 
 
 def reconnect(connect: Callable[[], Network], agree: Callable[[Network], T]) -> tuple[Network, T]:
-    """The network of the processes that are there, and what they agree on; again, if another is lost meanwhile."""
+    """Connect the processes that are there, and let them agree; again without those that are lost meanwhile.
+
+    Returns the network, and what they agree on.
+    """
+    network: Network | None = None
     while True:
-        with suppress(ProcessLost):
-            network = connect()
-            connect = network.membership.survivors  # type: ignore[assignment]
+        try:
+            network = connect() if network is None else network.membership.survivors()  # type: ignore[misc]
             return network, agree(network)
+        except ProcessLost:
+            continue

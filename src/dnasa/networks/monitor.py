@@ -30,7 +30,7 @@ class ProcessReport(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "ProcessReport | None":
-        """None for what is not a report: others may write to the store, too."""
+        """Parse a report; None if it is not one, since others may write to the store too."""
         try:
             report = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):
@@ -40,17 +40,19 @@ class ProcessReport(NamedTuple):
 
 
 class Board(Protocol):
-    """Where the processes show their reports."""
+    """A place where processes publish their reports."""
 
     def share(self, report: str) -> list[str]:
-        """Show this report; the latest one of every process, empty where none has come yet."""
+        """Publish this report; returns the latest one of every process, empty where there is none yet."""
 
 
 class StoreBoard:
-    """In a store of torch, each process under a key of its own."""
+    """A board in a store of torch, with a key for each process."""
 
     def __init__(self, store: Any, own: str, everyone: Sequence[str]):
-        self.store, self.own, self.everyone = store, own, list(everyone)
+        self.store = store
+        self.own = own
+        self.everyone = list(everyone)
 
     def share(self, report: str) -> list[str]:
         self.store.set(self.own, report)
@@ -58,13 +60,15 @@ class StoreBoard:
 
 
 class Monitor(ThreadedLiveness):
-    """Reads the others' reports. `problem` is set as soon as a process has failed, or calls something else than this one."""
+    """Reads the others' reports. `problem` is set as soon as a process has failed, or makes a different call than this one."""
 
     def __init__(self, board: Board, rank: int, size: int, interval: float = INTERVAL):
         self.board, self.rank = board, rank
         self.counts: dict[str, int] = {}  # calls of each network
         self.calls: dict[str, str] = {}  # the recent ones, by network and number
-        self.beats, self.failure, self.ended = 0, "", False
+        self.beats = 0
+        self.failure = ""
+        self.ended = False
         self.problem: Exception | None = None
         self.reports: list[ProcessReport | None] = [None] * size
         self.quiet = [0] * size  # own reports since the last news of each process
@@ -107,7 +111,7 @@ class Monitor(ThreadedLiveness):
         return lost
 
     def _described(self, others: list[int]) -> str:
-        """What the others do, in words."""
+        """Describes what the others are doing."""
         silent = [rank for rank in others if self.quiet[rank] >= SILENT]
         running = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others if rank not in silent)
         parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]

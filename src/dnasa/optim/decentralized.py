@@ -163,7 +163,7 @@ class Decentralized(torch.optim.Optimizer):
 
     @torch.no_grad()
     def shadow_step(self) -> bool:
-        """For `Join`: take part in a step of the others with gradient zero; whether there was anyone to take it."""
+        """Take part in a step of the others with gradient zero, for `Join`; returns whether anyone had a batch."""
 
         def attempt() -> bool:
             self._begin(True)
@@ -182,7 +182,7 @@ class Decentralized(torch.optim.Optimizer):
             self.node.begin(has_closure)
 
     def _collected(self, closure: Callable[[], Any] | None) -> Any:
-        """The loss of the closure; all gradients are in the flat vector then."""
+        """Run the closure and collect all gradients in the flat vector; returns the loss."""
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)

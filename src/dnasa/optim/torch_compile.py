@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Gradients, Rule, Snapshot, leaves
+from dnasa.core import Array, Gradients, Messages, Rule, Snapshot, State, leaves
 from dnasa.engine.steppers import Immediate, next_state
 from dnasa.optim.recipe import Recipe
 from dnasa.rules.forms import ScaledAverage, form_of
 from dnasa.rules.schedules import constant
 
-MIN_PARAMETERS = 1 << 20  # from which on compiling the update pays
+MIN_PARAMETERS = 1 << 20  # from this number on, compiling the update pays off
 
 
 def torch_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Fused by torch.compile; where that fails, the function as it is."""
+    """Compile a function; where that fails, use it as it is."""
     fast: Callable[..., Any] = torch.compile(function, dynamic=False)
 
     def call(*args: Any) -> Any:
@@ -50,12 +50,18 @@ def with_compiled_messages(recipe: Recipe, like: Tensor) -> Rule:
     """The rule with `early` and `send` compiled, each with schedules of its own: they may run on different CUDA streams."""
     first, set_first = with_stored_schedules(recipe, like)
     second, set_second = with_stored_schedules(recipe, like)
-    send = torch_compiled(lambda s, gradients: second.send(s, gradients, 0))
-    rule = recipe.rule._replace(send=lambda s, gradients, t: (set_second(t), send(s, gradients))[1])
-    if rule.early is None:
-        return rule
-    early = torch_compiled(lambda s: first.early_messages(s, 0))
-    return rule._replace(early=lambda s, t: (set_first(t), early(s))[1])
+    compiled_early = torch_compiled(lambda state: first.early_messages(state, 0))
+    compiled_send = torch_compiled(lambda state, gradients: second.send(state, gradients, 0))
+
+    def early(state: State, t: int) -> Messages:
+        set_first(t)
+        return compiled_early(state)
+
+    def send(state: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        set_second(t)
+        return compiled_send(state, gradients)
+
+    return recipe.rule._replace(send=send, early=None if recipe.rule.early is None else early)
 
 
 def fuses_alone(rule: Rule) -> bool:

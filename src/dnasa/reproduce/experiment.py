@@ -71,8 +71,8 @@ class RunSpec:
         return pd.DataFrame(every, columns=["rule", "eta", "seed"]).assign(**self.labels, steps=self.steps)
 
 
-def evenly(steps: int, count: int) -> list[int]:
-    """Steps from 0 to the last at which to evaluate, one more than `count`."""
+def evaluation_steps(steps: int, count: int) -> list[int]:
+    """Steps from 0 to the last at which to evaluate, one more than `count`; rounded down, as in the published results."""
     return sorted({int(t) for t in np.linspace(0, steps, count + 1)})
 
 
@@ -219,7 +219,10 @@ class Runner:
     """Runs on the data of one task; models to start from and chosen stepsizes are made once."""
 
     def __init__(self, task: Task, data: Dataset | None, device: str, progress: bool | None):
-        self.task, self.data, self.device, self.progress = task, data, device, progress
+        self.task = task
+        self.data = data
+        self.device = device
+        self.progress = progress
         self.side_by_side = data is None or models.batched(task.model or models.default(data), data)
         self._problem: tuple[Any, Problem] | None = None
         self._results: dict[RunSpec, Result] = {}
@@ -227,7 +230,7 @@ class Runner:
     def run(self, runs: RunSpec, todo: pd.DataFrame) -> Iterator[pd.DataFrame]:
         """The histories of these runs with their labels, one for each call of `solve`."""
         if runs.tuned_on is not None:
-            best = tuning.best(tuning.grid(self._result(runs.tuned_on), "test_accuracy"), "test_accuracy").eta
+            best = tuning.best(tuning.grid(self._result(runs.tuned_on).history, "test_accuracy"), "test_accuracy").eta
             todo = todo.assign(eta=todo.rule.map(best))
 
         def together(run: tuple[str, float, list[int]]) -> Any:

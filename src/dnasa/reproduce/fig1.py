@@ -6,7 +6,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report, draw_lines
 
 NODES = (5, 10, 20)
@@ -20,7 +20,7 @@ def parts(quick: bool) -> list[Part]:
     steps, seeds = (3_000, 3) if quick else (STEPS, SEEDS)
     options: Any = {
         "seeds": range(seeds),
-        "evaluate": evenly(steps, 300),
+        "evaluate": evaluation_steps(steps, 300),
         "schedules": SCHEDULES,
         "problem": LeastSquares,
     }

@@ -9,7 +9,6 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
 from dnasa.plots import draw_topology, title
-from dnasa.reproduce.choosing import grid
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
@@ -44,7 +43,7 @@ def against_stepsizes(found: Found, name: str, caption: str) -> Report:
     """A panel and a table for each part, with a drawing of its graph where these differ."""
     out = Report(name, f"{caption}, {found.seeds}", found.quick)
     graphs = {part.runs[0].graph.name for part in found.parts.values()}
-    tables = {part: grid(rows, "test_accuracy") for part, rows in found.rows.items()}
+    tables = {part: tuning.grid(rows, "test_accuracy") for part, rows in found.rows.items()}
     styles = drawing.line_styles(found.table[["rule"]])
     with out.draw(name, len(found.parts), f"{caption}: test accuracy against stepsize, {found.seeds}") as axes:
         for axis, (part, table) in zip(axes, tables.items(), strict=True):

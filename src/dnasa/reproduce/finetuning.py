@@ -92,7 +92,7 @@ def findings(table: pd.DataFrame) -> list[str]:
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """For people."""
+    """The printed table."""
     names = {
         "start": "accuracy at the start",
         "fall": f"largest fall in {EARLY} steps (points)",

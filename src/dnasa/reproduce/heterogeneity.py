@@ -6,7 +6,6 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.plots import colours, drawable, title
 from dnasa.reproduce import fig3
-from dnasa.reproduce.choosing import grid
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
@@ -34,7 +33,7 @@ def report(found: Found) -> Report:
             {"data": name, "partition": how, "rule": rule, "eta": variant.eta, "accuracy": variant.value}
             for name, rows in found.rows.items()
             for how, same in rows.groupby("partition", sort=False)
-            for rule, variant in tuning.best(grid(same, "test_accuracy"), "test_accuracy").iterrows()
+            for rule, variant in tuning.best(tuning.grid(same, "test_accuracy"), "test_accuracy").iterrows()
         ]
     )
     caption = f"Best test accuracy under three partitions, ring of 8, {found.seeds}"

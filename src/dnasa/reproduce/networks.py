@@ -84,12 +84,12 @@ def report(found: Found) -> Report:
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """For people: one row for each rule."""
-    unit = f" ({measure.unit})" * bool(measure.unit)
+    """The printed table: one row for each rule."""
+    unit = f" ({measure.unit})" if measure.unit else ""
     return pd.DataFrame(
         {
             "rule": [name_of(rule) for rule in best.index],
-            "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
+            "best eta": [f"{tuning.eta_text(row.eta)}{' (edge)' if row.edge else ''}" for row in best.itertuples()],
             measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
             "seeds": best.runs.to_numpy(),

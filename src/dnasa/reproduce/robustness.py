@@ -119,7 +119,7 @@ def finding(rows: pd.DataFrame, measure: Measure) -> str:
 
 
 def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.DataFrame:
-    """For people: results and differences of both rules as text."""
+    """The printed table: results and differences of both rules as text."""
 
     def text(row: pd.Series, rule: str, measure: Measure) -> str:
         gain = f" ({measure.signed(row[f'{rule} gain'])})"
@@ -135,7 +135,7 @@ def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.Dat
 
 
 def draw(out: Report, rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> None:
-    """By how much each entry is better than the default, a panel for each column."""
+    """Draw how much better each entry is than the default, a panel for each column."""
     colour = colours(RULES)
     caption = f"Single changes of the default: {NODES} nodes, ring"
     with out.draw("robustness", len(rows), caption, columns=3, width=4.2, height=4.0) as axes:

@@ -9,7 +9,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.plots import drawable, finish
 from dnasa.problems.robust_regression import RobustRegression
-from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
 
@@ -27,7 +27,7 @@ def parts(quick: bool) -> list[Part]:
 
     def runs(graph: Topology, steps: int, labels: dict[str, object]) -> RunSpec:
         made: Any = {"schedules": ["fixed"], "problem": partial(RobustRegression, graph.nodes)}
-        evaluate = evenly(steps - 1, EVALUATIONS - 1)
+        evaluate = evaluation_steps(steps - 1, EVALUATIONS - 1)
         return RunSpec(steps, seeds=range(seeds), labels=labels | {"T": steps}, graph=graph, evaluate=evaluate, **made)
 
     rates = [

@@ -214,7 +214,7 @@ BUILT_IN = frozenset(RULES)
 
 
 def look(name: str) -> Look | None:
-    """Of a rule that is registered in this process."""
+    """The look of a rule that is registered in this process."""
     method = RULES.get(name)
     tacit = next(iter(method.schedules)) if method and not method.needs_eta else None
     return method and Look(method.title or name, method.colour, tacit)
@@ -245,7 +245,7 @@ class Variant(NamedTuple):
         return text.replace("eta", f"{self.eta:.3g}", 1) if isinstance(self.eta, float) else text
 
     def label(self) -> dict[str, Any]:
-        """As in tables: a function of t shows as its name, in the place of the schedule."""
+        """The variant's columns in tables: a function of t shows as its name, in the place of the schedule."""
         if not callable(self.eta):
             return self._asdict()
         name = getattr(self.eta, "__name__", CUSTOM)

@@ -46,7 +46,9 @@ class Display:
     def advance(self, t: int) -> None:
         now = time.perf_counter()
         if self.first is None:
-            self.first, self.begun, self.updated = t, now, now
+            self.first = t
+            self.begun = now
+            self.updated = now
         elif now > self.begun:
             self.steps_per_second = (t - self.first) / (now - self.begun)
         if now - self.updated >= self.EVERY:
@@ -97,7 +99,7 @@ class Bar(Display):
 
 
 class Lines(Display):
-    """On standard error, for output that is redirected to a file."""
+    """A line per minute on standard error, for output that is redirected to a file."""
 
     EVERY = 60.0
 
@@ -134,13 +136,13 @@ def make_progress(steps: int, batch: int, progress: Progress) -> Any:
 
 
 def smallest_loss(rows: MetricRows) -> float:
-    """Of the runs that have not diverged."""
+    """The smallest loss of the runs that have not diverged."""
     losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
     return min((loss for loss in losses if loss == loss), default=math.nan)
 
 
 def duration(seconds: float | None) -> str:
-    """As hours, minutes and seconds."""
+    """A duration as hours, minutes and seconds."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)
