@@ -69,7 +69,7 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that could not continue through no mistake of the user, such as a lost process."""
+    """A run could not continue, through no mistake of the user: a process was lost, for example."""
 
 
 class ProcessLost(RunError):

@@ -178,7 +178,7 @@ def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
 
 
 def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
-    """Labels and scales; a logarithmic scale needs something positive."""
+    """Set labels and scales; a logarithmic scale needs something positive."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_xlabel(x)

@@ -125,7 +125,7 @@ def _numbers(name: str, sites: Sequence[str], moments: Sequence[Moments]) -> lis
 
 
 def _is_far(m: Moments, deviation: float, centre: float, spread: float) -> bool:
-    """Whether a mean is further away than a few extreme rows explain; other units scale mean and deviation alike."""
+    """Whether a mean is further away than a few extreme rows explain; other units scale mean and deviation by one factor."""
     error, difference = FAR * max(deviation, spread) / m.n**0.5, abs(m.mean - centre)
     if difference - error > FAR * spread:
         return True

@@ -57,7 +57,7 @@ class Encoding(NamedTuple):
         scale: The standard deviation of each input.
         target_mean: In a regression, `target = output * target_scale + target_mean`.
         target_scale: The standard deviation of the target.
-        id_column: A column of a table that names its rows and is no input.
+        id_column: A column of a table that names its rows and is not an input.
     """
 
     task: str

@@ -46,7 +46,7 @@ def load(
         text: Whether a .txt file is a text rather than a table; by default what it looks like.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
-        id_column: A column that names the rows: it is no input, and comes back with predictions.
+        id_column: A column that names the rows: it is not an input, and comes back with predictions.
 
     Examples:
         >>> data = load("sales.csv", target="price", drop_columns=["comment"])
@@ -87,7 +87,7 @@ def from_frame(
         standardise: Standardise inputs with the mean and standard deviation of the training rows.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
-        id_column: A column that names the rows: it is no input, and comes back with predictions.
+        id_column: A column that names the rows: it is not an input, and comes back with predictions.
     """
     tests = None if test is None else of_frame(test, target, "The test frame")
     rows = Chosen(columns, drop_columns, id_column).of(of_frame(frame, target, "The frame"), "The frame")

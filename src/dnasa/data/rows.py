@@ -15,7 +15,7 @@ class Rows(NamedTuple):
     """`inputs` are a frame, of which the columns `features` are used, or an array; `targets` is a frame.
 
     `understood` says how the file was read, by name; `notes` are sentences about what was left out. `id_column` names the
-    rows and is no input. `absent` are columns that were to be left out and are not there.
+    rows and is not an input. `absent` are columns that were to be left out and are not there.
     """
 
     inputs: Any

@@ -60,7 +60,7 @@ def from_shards(
         allgather_text: With several processes, that of their network.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out; not every site needs to have them.
-        id_column: A column that names the rows and is no input; not every site needs to have it.
+        id_column: A column that names the rows and is not an input; not every site needs to have it.
     """
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)

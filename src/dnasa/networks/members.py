@@ -38,9 +38,7 @@ from dnasa.networks.monitor import Monitor, StoreBoard
 from dnasa.networks.rendezvous import POLL, Store, parsed
 
 PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
-
-
-CHANGED = "The members of this network have changed: the present one is optimizer.network."
+CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
 class Member(NamedTuple):

@@ -37,10 +37,10 @@ class Recovery:
     def __init__(self, node: Node, settings: Any):
         self.node, self.settings = node, settings
         self.calls = self.resume_at = self.lost_steps = 0
-        self.means: list[Tensor] = []  # of the answers and the buffers, when the network changed last
+        self.means: list[Tensor] = []  # of the answers and the buffers, at the last change of the network
         self.consensus = float("nan")
-        self.name: Callable[[], str] = str  # of the present call
-        self.broken = ""  # why no further call can be done
+        self.name: Callable[[], str] = str  # describes the current call
+        self.broken = ""  # why no further call can be made
 
     # ------------------------------------------------------------ calls
 

@@ -204,7 +204,7 @@ def _without_statistics(module: nn.Module, norms: Sequence[str]) -> nn.Module:
 
 
 def _with_statistics_of_the_batch(module: nn.Module, norms: Sequence[str]) -> nn.Module:
-    """Batch norm layers that store the statistics of the present batch."""
+    """Batch norm layers that store the statistics of the current batch."""
     for name in norms:
         norm: Any = module.get_submodule(name).train()
         norm.momentum, norm.num_batches_tracked = 1.0, None
