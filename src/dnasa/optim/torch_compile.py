@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Gradients, Messages, Rule, Snapshot, State, leaves
+from dnasa.core import Array, Gradients, Rule, Snapshot, leaves
 from dnasa.engine.steppers import Immediate, next_state
 from dnasa.optim.recipe import Recipe
 from dnasa.rules.forms import ScaledAverage, form_of
@@ -48,20 +48,23 @@ def with_stored_schedules(recipe: Recipe, like: Tensor) -> tuple[Rule, Callable[
 
 def with_compiled_messages(recipe: Recipe, like: Tensor) -> Rule:
     """The rule with `early` and `send` compiled, each with schedules of its own: they may run on different CUDA streams."""
-    first, set_first = with_stored_schedules(recipe, like)
-    second, set_second = with_stored_schedules(recipe, like)
-    compiled_early = torch_compiled(lambda state: first.early_messages(state, 0))
-    compiled_send = torch_compiled(lambda state, gradients: second.send(state, gradients, 0))
+    rule = recipe.rule._replace(send=_at_step(recipe, like, lambda made, *args: made.send(*args, 0)))
+    if rule.early is None:
+        return rule
+    return rule._replace(early=_at_step(recipe, like, lambda made, state: made.early_messages(state, 0)))
 
-    def early(state: State, t: int) -> Messages:
-        set_first(t)
-        return compiled_early(state)
 
-    def send(state: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
-        set_second(t)
-        return compiled_send(state, gradients)
+def _at_step(recipe: Recipe, like: Tensor, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call(rule, ...)` compiled, as a function that takes the step as its last argument."""
+    rule, set_step = with_stored_schedules(recipe, like)
+    compiled = torch_compiled(lambda *args: call(rule, *args))
 
-    return recipe.rule._replace(send=send, early=None if recipe.rule.early is None else early)
+    def call_at(*args: Any) -> Any:
+        *arrays, t = args
+        set_step(t)
+        return compiled(*arrays)
+
+    return call_at
 
 
 def fuses_alone(rule: Rule) -> bool:
