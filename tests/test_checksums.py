@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from dnasa.core import Array
+from dnasa.arrays import crc32
+from dnasa.core import Array, first_line
 from dnasa.problems import Custom
 from dnasa.problems.checksums import checksum
 
@@ -125,3 +127,20 @@ def test_checksums_are_the_same_in_every_process(capsys: pytest.CaptureFixture[s
     ).stdout
     exec(script, {})
     assert capsys.readouterr().out == other
+
+
+def test_the_checksum_of_arrays_is_that_of_their_bytes() -> None:
+    numbers = np.arange(12.0).reshape(3, 4).T
+    tensor = torch.arange(5).bfloat16()
+    bits = tensor.view(torch.int16).numpy()
+    expected = zlib.crc32(numbers.tobytes() + bits.tobytes() + b"end")
+    assert crc32(numbers, tensor, b"end") == expected
+    assert crc32(tensor, b"end", start=crc32(torch.tensor(numbers))) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [(ValueError("Wrong.\nDetails"), "Wrong"), (KeyError(), "KeyError"), (RuntimeError("one line"), "one line")],
+)
+def test_the_first_line_of_an_error_says_something(error: Exception, line: str) -> None:
+    assert first_line(error) == line

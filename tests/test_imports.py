@@ -161,3 +161,16 @@ def test_old_names_warn_and_work() -> None:
     done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "dnasa.comparing.comparison"
     assert done.stderr.count("DeprecationWarning: dnasa.studies is now") == 1
+
+
+def test_docstrings_begin_with_what_is_returned_or_done() -> None:
+    defined = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    fragments = ("Of ", "As ", "By ", "And ", "Those ", "With ", "Without ", "Such as ")
+    trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    texts = {
+        f"{path}: {text.splitlines()[0]}"
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, defined) and (text := ast.get_docstring(node)) and text.startswith(fragments)
+    }
+    assert not texts

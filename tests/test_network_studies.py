@@ -255,12 +255,12 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
     class Recorder:
         side_by_side = True
 
-        def run(self, runs: experiment.Runs, todo: pd.DataFrame) -> list[pd.DataFrame]:
+        def run(self, runs: experiment.RunSpec, todo: pd.DataFrame) -> list[pd.DataFrame]:
             asked.append(todo)
             return []
 
     saved = Saved(tmp_path / "saved" / "digits.csv", networks.COLUMNS)
-    runs = experiment.Runs(5, ["dsgd", "dnasa"], {"dsgd": (0.1, 1.0)}, seeds=[0, 1])
+    runs = experiment.RunSpec(5, ["dsgd", "dnasa"], {"dsgd": (0.1, 1.0)}, seeds=[0, 1])
     saved.add(runs.table()[lambda table: table.seed == 0].assign(validation=0.5, test=0.5)[list(networks.COLUMNS)])
     part: Any = experiment.Part("digits", [runs], Task("digits"))
     experiment.run_part(part, Recorder(), saved, "test")  # type: ignore[arg-type]

@@ -278,7 +278,7 @@ def test_a_process_that_lost_its_connections_stays_a_member(port: int) -> None:
     networks = in_threads(*(process.connection.survivors for process in processes))
     assert [network.nodes for network in networks] == [3, 3, 3]
     assert in_threads(*(lambda n=n: n.mean(torch.full((1, 1), float(n.rank))).item() for n in networks)) == [1, 1, 1]
-    with pytest.raises(RunError, match=r"the present one is optimizer\.network"):
+    with pytest.raises(RunError, match=r"the current one is optimizer\.network"):
         before[0].mean(torch.ones(1, 1))
     for process in processes:
         process.end()

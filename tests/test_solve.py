@@ -16,8 +16,8 @@ from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
 from dnasa.networks.simulated import connect
 from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression
 from dnasa.rules import schedules
-from dnasa.rules.registry import groups, variants
-from dnasa.runs.history import Evaluation, Recorder
+from dnasa.runs.divergence import Divergence
+from dnasa.runs.history import Evaluation
 
 
 def quadratic(library: ModuleType = np, nodes: int | None = None) -> Custom:
@@ -341,12 +341,10 @@ def test_checks_on_a_gpu_are_read_before_they_take_much_memory() -> None:
         def isfinite(self) -> Array:
             return np.isfinite(np.asarray(self))
 
-    recorder: Any = Recorder(
-        quadratic(), connect(topology.ring(4)), groups(variants("dnasa"), 4, 9, np.zeros(1), ()), [0], {}, None, None
-    )
+    divergence = Divergence(connect(topology.ring(4)), variants=1, seeds=1)
     for t in range(5000):
-        recorder.check_gradient(np.zeros((1, 1, 4, 3)).view(OnGPU), t)
-    assert len(recorder.pending) <= 1000
+        divergence.check_gradient(np.zeros((1, 1, 4, 3)).view(OnGPU), t)
+    assert len(divergence.pending) <= 1000
 
 
 def test_d2_is_allowed_where_the_rounds_make_w_positive() -> None:

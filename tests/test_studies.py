@@ -36,7 +36,7 @@ def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() 
     result = solve(
         LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
     )
-    table = tuning.grid(result, "test_loss")
+    table = tuning.grid(result.history, "test_loss")
     best = tuning.best(table, "test_loss")
     assert best.loc["dsgd"].eta == 1e-2
     assert np.isnan(best.loc["dnasa"].eta)

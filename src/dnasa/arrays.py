@@ -1,5 +1,6 @@
 """What NumPy and torch arrays share: norms, conversions, stacking; and the compiled kernels where they were built."""
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,14 +33,14 @@ def unit(z: Array, layout: Layout | None = None) -> Array:
     """
     if layout is not None:
         return concatenate([unit(z[..., place]) for place in slices(layout)], axis=-1)
-    if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # no number of 32 bits leaves the range of 64
+    if getattr(z, "is_cuda", False) and z.dtype.itemsize == 4:  # squares of 32-bit numbers fit into 64 bits
         import torch
 
         wide = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)
         return (z / nonzero(wide)).to(z.dtype)
     length = norm(z)
     low, high = _trusted(length)
-    extreme = (length < low) | (length > high)  # squares may have left the range of the dtype
+    extreme = (length < low) | (length > high)  # the squares may have overflowed or underflowed
     if getattr(z, "is_cuda", False) or extreme.any():  # on a GPU, waiting for `any` would cost more
         z = z / _library(z).where(extreme, nonzero(_largest(z)), length**0)
         length = norm(z)
@@ -71,7 +72,7 @@ def minimum(a: Array, b: Array) -> Array:
 
 
 def like(a: Array, other: Array) -> Array:
-    """In the library, dtype and device of the other."""
+    """Convert `a` to the library, dtype and device of the other."""
     if isinstance(other, np.ndarray) and isinstance(a, (np.ndarray, list, tuple, float, int)):
         return np.asarray(a, other.dtype)
     import torch
@@ -82,12 +83,12 @@ def like(a: Array, other: Array) -> Array:
 
 
 def stack(arrays: Sequence[Array]) -> Array:
-    """One array of several with the same shape."""
+    """Stack arrays of the same shape along a new first axis."""
     return _library(arrays[0]).stack(list(arrays))
 
 
 def concatenate(arrays: Sequence[Array], axis: int = 0) -> Array:
-    """One array of several, along this axis."""
+    """Concatenate arrays along this axis."""
     return _library(arrays[0]).concatenate(list(arrays), axis)
 
 
@@ -107,7 +108,7 @@ def _largest(z: Array) -> Array:
 
 
 def moderate(x: Array) -> Array:
-    """Whether each row is far from overflow, below 1e51 (float32: 1e6): a function of it that is not finite is a mistake."""
+    """Whether each row is far from overflow, below 1e51 (float32: 1e6): a function that is not finite there has a bug."""
     limit = float(np.finfo(str(x.dtype).removeprefix("torch.")).max) ** (1 / 6)
     return (abs(x) < limit).all(-1)
 
@@ -117,14 +118,14 @@ def to_numpy(a: Array) -> np.ndarray:
 
 
 def copied(a: Array) -> Array:
-    """An array of its own memory, detached from autograd."""
+    """A copy, detached from autograd."""
     if isinstance(a, np.ndarray):
         return a.copy()
     return a.detach().clone() if hasattr(a, "detach") else np.array(a)
 
 
 def contiguous(a: Array) -> Array:
-    """In the order of C, detached from autograd; what is no array becomes one of NumPy's."""
+    """C-contiguous and detached; what is not an array becomes a NumPy array."""
     return a.detach().contiguous() if hasattr(a, "detach") else np.ascontiguousarray(a)
 
 
@@ -135,17 +136,33 @@ def overlap(a: Array, b: Array) -> bool:
     return bool(0 <= a.data_ptr() - b.data_ptr() < b.nbytes)
 
 
+def crc32(*parts: Array | bytes, start: int = 0) -> int:
+    """The CRC-32 of the bytes of these arrays, one after the other, continued from `start`."""
+    for part in parts:
+        start = zlib.crc32(part if isinstance(part, bytes) else _memory(part), start)
+    return start
+
+
+def _memory(a: Array) -> memoryview:
+    """The bytes of an array, whatever its dtype."""
+    if isinstance(a, np.ndarray):
+        return np.ascontiguousarray(a).reshape(-1).view(np.uint8).data
+    import torch
+
+    return a.detach().reshape(-1).contiguous().view(torch.uint8).cpu().numpy().data
+
+
 def on_gpu(a: Array) -> bool:
     return bool(getattr(a, "is_cuda", False))
 
 
 def dtype_name(a: Array) -> str:
-    """Such as "float32", in both libraries."""
+    """The name of the dtype, such as "float32", in both libraries."""
     return str(a.dtype).removeprefix("torch.")
 
 
 def as_floats(a: Array) -> Array:
-    """Whole numbers as float64, others as they are; detached from autograd."""
+    """Convert whole numbers to float64 and detach from autograd; other numbers stay as they are."""
     if isinstance(a, np.ndarray):
         return a if a.dtype.kind == "f" else a.astype(np.float64)
     return a.detach() if a.is_floating_point() else a.double()

@@ -39,7 +39,7 @@ __all__ = [
 Array = Any
 """A NumPy array or a torch tensor."""
 State = Any
-"""Of a rule: a NamedTuple of arrays (or of further such tuples) whose first array is x."""
+"""The state of a rule: a NamedTuple of arrays (or of further such tuples) whose first array is x."""
 Messages = tuple[Array, ...]
 """What a rule exchanges in a step, and what it receives: the same, averaged over the neighbours."""
 Gradients = tuple[Array, ...]
@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 class InputError(ValueError):
-    """A user's mistake: one line that names the cause and the remedy, whatever is in the names it quotes.
+    """A user's mistake: one line that names the cause and the remedy, even where quoted names contain line breaks.
 
     Args:
         message: The text; its lines are joined to one.
@@ -69,7 +69,7 @@ class InputError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that could not continue through no mistake of the user, such as a lost process."""
+    """A run could not continue, through no mistake of the user: a process was lost, for example."""
 
 
 class ProcessLost(RunError):
@@ -82,7 +82,7 @@ class Interrupted(RunError):
 
 @contextmanager
 def user_code(what: Callable[[], str]) -> Iterator[None]:
-    """Around the user's functions: what they raise becomes one line that names them, with the exception as its cause."""
+    """Wrap a call of the user's function: an exception becomes one line that names it, with the exception as its cause."""
     try:
         yield
     except (InputError, RunError, MemoryError):
@@ -90,6 +90,11 @@ def user_code(what: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
         raise InputError(f"{what()} raised {text}.") from error
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message without its full stop; the kind of error if it has no message."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def nodes_text(nodes: Sequence[int]) -> str:
@@ -137,7 +142,7 @@ class Needs(NamedTuple):
     Attributes:
         smallest_eigenvalue: All eigenvalues of W must be strictly above it.
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
-        doubly_stochastic: Whether W must be, so that the rule cannot be used with push-sum.
+        doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
     """
 
     smallest_eigenvalue: float = -1.0
@@ -168,8 +173,8 @@ class Rule(NamedTuple):
             the next gradient can be computed while the other messages travel.
         points: `points(state, t)` says where gradients are wanted, all on the same sample; by default at x.
         answer: `answer(state)` is what the user gets: x (the default), or an average of iterates.
-        restart: `restart(state)` is applied when nodes left or joined, which changes means over the nodes: a tracker is set
-            to what it tracks. By default the rule restarts at x.
+        restart: `restart(state)` is applied when nodes left or joined, which changes means over the nodes; it
+            resets each tracker to the value it tracks. By default the rule restarts at x.
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
         form: A known form that the engine has a fast path for; set by `rules.forms.declare`.
@@ -190,11 +195,11 @@ class Rule(NamedTuple):
     def __repr__(self) -> str:
         name = getattr(self.early or self.send, "__qualname__", "").partition(".")[0]
         own = [field for field, default in self._field_defaults.items() if getattr(self, field) is not default]
-        return f"Rule {name}" + f" with {', '.join(own)}" * bool(own)
+        return f"Rule {name} with {', '.join(own)}" if own else f"Rule {name}"
 
     @property
     def hides(self) -> bool:
-        """Whether its exchanges can run while the next gradient is computed."""
+        """Whether the rule's exchanges can run while the next gradient is computed."""
         return self.early is not None and self.points is None and not self.then
 
     def early_messages(self, state: State, t: int) -> Messages:
@@ -216,7 +221,7 @@ class Rule(NamedTuple):
         return (state.x,) if self.points is None else self.points(state, t)
 
     def result(self, state: State) -> Array:
-        """What the user gets.
+        """The answer that the user gets.
 
         Args:
             state: The rule's state.
@@ -224,7 +229,7 @@ class Rule(NamedTuple):
         return state.x if self.answer is None else self.answer(state)
 
     def gradient_estimate(self, state: State) -> Array | None:
-        """Its estimate of the full gradient; None if it has none.
+        """The rule's estimate of the full gradient; None if it has none.
 
         Args:
             state: The rule's state.
@@ -302,7 +307,7 @@ Memory = tuple[Any, ...]  # of a channel: one entry for each message of an excha
 
 
 class Channel(NamedTuple):
-    """How messages travel. What depends on chance is a function of (seed, t, node) alone.
+    """How messages travel. Randomness is a function of (seed, t, node) alone.
 
     Attributes:
         init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node. It is made again when
@@ -311,7 +316,7 @@ class Channel(NamedTuple):
             message.
         settings: What a resumed run must agree on.
         size: `size(message)` is the number of bytes of a node's row of this message on the wire; None: those of its numbers.
-        fixed_graph: Whether the memory is of one W only, so that the channel is refused on a graph that changes.
+        fixed_graph: Whether the memory is valid for one W only: the channel is then refused on a graph that changes.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
@@ -329,10 +334,10 @@ class Membership:
     """What changes when processes come and go; a network of one process has the defaults.
 
     Attributes:
-        note: Names the call that all processes do next.
+        note: Names the call that all processes make next.
         fail: Tells the others why this process stops.
         survivors: After `ProcessLost`, connects the remaining processes and those that joined; None if losses end the run.
-        join: Lets a process that comes later in; None if it is in already.
+        join: Joins the run later; None if this process has joined already.
         admit: Allows others to join from now on.
         next_call: What the other processes call next.
     """
@@ -388,12 +393,14 @@ class Network:
     membership: Membership = Membership()
 
     def __repr__(self) -> str:
-        parts = [
-            str(self.topology or f"{self.nodes:,} nodes"),
-            f"{len(self.local_nodes)} of them here" * (not self.simulated),
-        ]
-        parts += [f"{self.rounds} rounds" * (self.rounds > 1), str(self.channel or "")]
-        return f"Network {', '.join(filter(None, parts))}"
+        parts = [str(self.topology or f"{self.nodes:,} nodes")]
+        if not self.simulated:
+            parts.append(f"{len(self.local_nodes)} of them here")
+        if self.rounds > 1:
+            parts.append(f"{self.rounds} rounds")
+        if self.channel:
+            parts.append(str(self.channel))
+        return f"Network {', '.join(parts)}"
 
     def __post_init__(self) -> None:
         for name in ("local_nodes", "node_ids"):
@@ -434,7 +441,7 @@ class Snapshot(NamedTuple):
     sent: Sent
 
     def restarted(self, rule: Rule) -> "Snapshot":
-        """After nodes left or joined: the rule restarts as it says, and the channel forgets what was sent."""
+        """The snapshot after nodes left or joined: the rule restarts, and the channel forgets what was sent."""
         return Snapshot(rule.restarted(self.state), {}, self.sent)
 
 
@@ -480,5 +487,5 @@ def positive(name: str, value: Any) -> None:
 
 
 def _quoted(value: Any) -> Any:
-    """Text in quotation marks: '0.1' is no number."""
+    """Quote text: '0.1' is not a number."""
     return repr(value) if isinstance(value, str) else value

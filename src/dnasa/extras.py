@@ -20,7 +20,7 @@ EXTRAS = {  # the module: the name of its package, and the extra that installs i
 
 @contextmanager
 def needed_by(what: str) -> Iterator[None]:
-    """Around imports: where a package of an extra is missing, one line says what needs it and how to install it."""
+    """Wrap imports: if a package of an extra is missing, one line says what needs it and how to install it."""
     try:
         yield
     except ModuleNotFoundError as error:

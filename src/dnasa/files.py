@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, BinaryIO
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 
 LARGEST = 2**30  # bytes of a file that is read as a whole
 
@@ -101,7 +101,7 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     except RecursionError as error:
         raise InputError(f"{path} is not JSON: it is nested too deeply.") from error
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {str(error).splitlines()[0]}.") from error
+        raise InputError(f"{path} is not JSON: {first_line(error)}.") from error
     if not isinstance(thing, dict):
         raise InputError(f"{path} must hold one JSON object.")
     return thing
@@ -124,7 +124,7 @@ def fits(value: Any, form: Any) -> bool:
 
 @contextmanager
 def refusing_damage(what: object) -> Iterator[None]:
-    """Around code that takes the contents of a trained model's files as they should be."""
+    """Wrap code that parses a trained model's files: what it raises on other contents becomes an `InputError`."""
     try:
         yield
     except InputError:

@@ -87,7 +87,7 @@ NONE: Looks = {}
 
 
 def look_of(rule: str, stored: Looks = NONE) -> Look:
-    """As it is registered or stored; rules without a name are "custom rule 1", "custom rule 2", ..."""
+    """The registered or stored look of a rule; rules without a name are "custom rule 1", "custom rule 2", ..."""
     kind, _, number = rule.partition(" ")
     unnamed = Look(f"custom rule {number}".rstrip() if kind == CUSTOM else rule)
     return look(rule) or stored.get(rule, unnamed)
@@ -122,7 +122,7 @@ def _hex(colour: str | None) -> str | None:
 
 
 def styles(rules: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, dash and marker of each line: no two lines have the same, also not those of the same rule."""
+    """Colour, dash and marker of each line: no two lines look alike, even for the same rule."""
     names = [f"{rule}, no. {i}" if rule in rules[:i] else rule for i, rule in enumerate(rules)]
     colour, kinds = colours(names), zip(cycle(DASHES), cycle(MARKERS), strict=False)
     return [
@@ -168,7 +168,7 @@ def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True
 
 
 def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
-    """At the last point before a run diverged; at the lower edge where there is none."""
+    """Draw a cross at the last point before a run diverged; at the lower edge if there is none."""
     known = mean.notna() & x.notna()
     style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": colour, "label": "_diverged"}
     if known.any():
@@ -178,7 +178,7 @@ def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
 
 
 def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
-    """Labels and scales; a logarithmic scale needs something positive."""
+    """Set labels and scales; a logarithmic scale needs something positive."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_xlabel(x)
@@ -195,7 +195,7 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
 
 
 def data_lines(axis: "Axes") -> list[Any]:
-    """Without crosses at the edge, whose height is no value."""
+    """The lines without crosses at the edge, whose height is not a value."""
     return [line for line in axis.get_lines() if line.get_label() != "_diverged"]
 
 
@@ -233,7 +233,7 @@ def draw_history(history: "pd.DataFrame") -> "Figure":
 
 
 def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
-    """With a number for runs that have the same label."""
+    """Number runs that have the same label."""
     if history.empty:
         return history
     rows = statistics.labelled(history)
@@ -293,7 +293,7 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
 
 
 def positions(name: str, n: int) -> dict[int, Any]:
-    """Where the nodes of a graph with this name are drawn."""
+    """The positions of the nodes in a drawing of a graph with this name."""
     if name == "star":
         angles = 2 * np.pi * np.arange(n - 1) / max(n - 1, 1)
         return {0: (0, 0)} | {i + 1: (np.sin(a), np.cos(a)) for i, a in enumerate(angles)}

@@ -68,7 +68,7 @@ def ball(radius: float) -> Prox:
 
 
 def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
-    """With an error message where it does not return an array like x, or one that is not finite although x is.
+    """Wrap a prox with an error for a result that is not an array like x, or not finite although x is.
 
     The rows of x belong to these nodes; without them, x is a mean iterate.
     """

@@ -15,12 +15,12 @@ VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a compa
 
 
 def larger_is_better(metric: str) -> bool:
-    """Accuracies and R^2; of everything else, less is better."""
+    """Whether larger values are better: for accuracies and R^2; for everything else, smaller ones are."""
     return in_percent(metric) or metric.endswith("_r2")
 
 
 def in_percent(metric: str) -> bool:
-    """Accuracies are shares."""
+    """Whether a metric is shown in percent: accuracies are shares."""
     return "accuracy" in metric
 
 
@@ -69,7 +69,7 @@ def curves(history: pd.DataFrame, metric: str, x: str = "step", keys: Sequence[s
 
 
 def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, level: float = 0.95) -> pd.DataFrame:
-    """By how much each variant differs from the best, over the same seeds, with a confidence interval (t distribution).
+    """The difference of each variant to the best, over the same seeds, with a confidence interval (t distribution).
 
     The best has the best mean of the variants that never diverged; its own difference is 0. There is no interval of a
     single seed.

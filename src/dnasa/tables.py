@@ -17,12 +17,12 @@ LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def metric_name(metric: str) -> str:
-    """As words: "training loss" for train_loss."""
+    """The metric in words: "training loss" for train_loss."""
     return re.sub("^train ", "training ", metric.replace("_", " "))
 
 
 def number(metric: str, value: float, digits: int = 3) -> str:
-    """Accuracies in percent."""
+    """Format a number; accuracies are in percent."""
     if pd.isna(value):
         return "-"
     return f"{100 * value:.2f} %" if in_percent(metric) else f"{value:.{digits}g}"
@@ -118,7 +118,7 @@ def _latex_formula(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` closes."""
+    """The position where the bracket that opens at `start` closes."""
     depth = 0
     for i in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[i], 0)
@@ -128,7 +128,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def html(table: pd.DataFrame, title: str = "", most: int = 30) -> str:
-    """For notebooks; of long tables the first rows."""
+    """An HTML table for notebooks; of long tables, the first rows."""
     from html import escape
 
     body = table.head(most).to_html(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}", border=0)

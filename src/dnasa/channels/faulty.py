@@ -17,7 +17,6 @@ from dnasa.randomness import Streams
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
-TOLERANCE = 1e-8  # of the symmetry of W, as in `topology`
 OUTAGE = 20  # steps for which an unreachable node stays so
 
 
@@ -64,16 +63,21 @@ def faulty(
 def delayed(
     y: Array, arrived: Array, late: tuple[Array, ...], ages: np.ndarray, stale: int, own: np.ndarray | None
 ) -> tuple[Array, tuple[Array, ...]]:
-    """What a node has after messages at least `ages` steps old have arrived, and what is still in transit.
+    """What each node has once messages at least `ages` steps old have arrived, and the changes still in transit.
 
-    Every message holds the running sum of all that its sender ever sent, so that the newest one to arrive makes up for
-    those before it. A node adds what is new in it, and subtracts its own numbers of the same steps: each change (W - I) y
-    is counted once, when it arrives, and the mean over the nodes and what is in transit is preserved. Old differences
-    overshoot: they count 1/sqrt(1 + stale). On a directed graph, with the weights `own` of a node's own numbers, these are
-    given away at once (robust push-sum, Hadjicostis et al., 2016).
+    The change of step t at node i, c_i = gain ((W y)_i - base_i), is in transit until a step in which the node's age is
+    at most that of the change. With p_a the change of age a that is still in transit (`late` is p_1, p_2, ...),
 
-    `late` has the changes of the last steps, newest first, with zeros where they have arrived already: running sums
-    themselves would lose digits.
+        p_0 = c
+        mixed_i = base_i + the sum of p_a over the ages a >= ages_i
+        next p_(a + 1) = p_a where a < ages_i, else 0
+
+    So each change counts once, when it arrives, and the mean over the nodes and what is in transit is preserved. The
+    same follows from messages that hold the running sum of all that was sent, but these would lose digits.
+
+    On an undirected graph, base = y, and gain = 1/sqrt(1 + stale), since old differences overshoot. On a directed graph,
+    base = own y, with the weights `own` of a node's own numbers, and gain = 1: a node gives its numbers away at once
+    (robust push-sum, Hadjicostis et al., 2016).
     """
     base = y if own is None else _times(y, own)
     gain = (1 + stale) ** -0.5 if own is None else 1.0
@@ -88,6 +92,8 @@ def delayed(
 def lossy(W: "sp.csr_array", t: int, drop: float, away: float, seed: int) -> "tuple[sp.csr_array, bool]":
     """W of step t without the links that fail in it, and whether it is symmetric."""
     import scipy.sparse as sp
+
+    from dnasa.topology.types import TOLERANCE
 
     symmetric = bool(abs(W - W.T).max() <= TOLERANCE)
     if symmetric:

@@ -181,7 +181,7 @@ def show_topology(
     plugins.load(given.plugin or ())
     graph = make(name, given.nodes, given.weights)
     console.print(settings_table(graph_rows(graph), name))
-    for t, each in enumerate(getattr(graph, "each", [graph]) if graph.nodes <= 16 else ()):
+    for t, each in enumerate(graph.each if graph.nodes <= 16 else ()):
         if each is not graph:
             print_line(f"W of step {t}:")
         with np.printoptions(precision=3, suppress=True, linewidth=160):

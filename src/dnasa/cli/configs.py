@@ -66,7 +66,7 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
 
 
 def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Finished runs are drawn again, but not taken for those of other options."""
+    """Refuse to redraw a finished run with options other than its own."""
     before, now = _undrawn(stored), _undrawn(config)
     for name in now | before:
         if before.get(name) != now.get(name):
@@ -84,7 +84,7 @@ def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(name: str, value: Any) -> Any:
-    """As JSON, with absolute paths for the user's files."""
+    """Convert an option to JSON, with absolute paths for the user's files."""
     if isinstance(value, (list, tuple)):
         return [stored(name, part) for part in value]
     if isinstance(value, Path) or (name == "data" and value not in DATASETS):
@@ -95,7 +95,7 @@ def stored(name: str, value: Any) -> Any:
 
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
-    """Without the default of --data where a problem or shards take its place."""
+    """Drop the default of --data where a problem or shards replace it."""
     replaced = options.get("problem") is not None or options.get("shard_dir") is not None
     return {name: value for name, value in options.items() if name != "data" or not replaced}
 
@@ -183,11 +183,14 @@ def explicit(context: typer.Context) -> dict[str, Any]:
 def code_files(options: Mapping[str, Any]) -> set[Path]:
     """The Python files that these options name: plugins, and that of a model."""
     model, colon, _ = (options.get("model") or "").rpartition(".py:")
-    return {Path(file).resolve() for file in (*options.get("plugin", ()), *[f"{model}.py"] * bool(colon))}
+    files = [*options.get("plugin", ())]
+    if colon:
+        files.append(f"{model}.py")
+    return {Path(file).resolve() for file in files}
 
 
 def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj: dict[str, Any] | None) -> None:
-    """Through the command line's own checks."""
+    """Run a command through the command line's own checks."""
     words = [command]
     for name, value in options.items():
         if value is True:

@@ -37,7 +37,7 @@ def fail(code: int, message: str) -> NoReturn:
 
 
 def _one_line(message: str) -> str:
-    """Without line breaks and characters that cannot be encoded, which names in files may contain."""
+    """Remove line breaks and characters that cannot be encoded, which names in files may contain."""
     return " ".join(message.split()).encode(errors="replace").decode()
 
 

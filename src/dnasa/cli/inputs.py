@@ -25,7 +25,7 @@ PARTITION = ("partition", "partition_seed")
 def prepare(
     context: typer.Context, given: Options, validate: bool = False
 ) -> tuple["Source", "Topology", dict[str, Any]]:
-    """For `train` and `compare`: the problem and its data, the graph, and the options that both pass to `solve`.
+    """The problem, its data, the graph, and the options that `train` and `compare` pass to `solve`.
 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
@@ -143,7 +143,7 @@ def numbers(text: str) -> list[float]:
 
 
 def thresholds(texts: Sequence[str]) -> dict[str, float]:
-    """From METRIC=NUMBER to what `solve` stops at."""
+    """Parse METRIC=NUMBER into the thresholds that `solve` stops at."""
     out: dict[str, float] = {}
     for text in texts:
         metric, _, number = (part.strip() for part in text.partition("="))

@@ -20,7 +20,7 @@ FORMATS = ("png", "pdf", "svg")
 
 
 def formats(text: str) -> list[str]:
-    """From the value of --format."""
+    """Parse the value of --format."""
     kinds = split(text)
     if not kinds:
         raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")

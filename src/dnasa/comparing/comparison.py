@@ -40,7 +40,9 @@ METRICS = (  # the first that is there is compared; never the consensus: where n
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
-SCHEDULE = "diminishing"  # of every rule with a stepsize that names none: the stepsizes of all rules mean the same
+SCHEDULE = (
+    "diminishing"  # for rules with a stepsize and no given schedule: a stepsize then means the same in all of them
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Comparison:
         return some.sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
 
     def summary(self, metric: str | None = None) -> pd.DataFrame:
-        """Of each chosen variant: mean and spread over the seeds, and the paired difference to the best.
+        """The mean and spread of each chosen variant over the seeds, and its paired difference to the best.
 
         Args:
             metric: Another metric than the one compared.
@@ -160,7 +162,8 @@ class Comparison:
         if (table["diverged at"] == "none").all():
             table = table.drop(columns="diverged at")
         bold = {(int(i), tables.metric_name(self.metric)) for i in best.index[best]}
-        caption = " ".join([f"{title}."] * bool(title) + self.notes()[: 2 if len(self.selection.reported) > 1 else 1])
+        notes = self.notes()[: 2 if len(self.selection.reported) > 1 else 1]
+        caption = " ".join([f"{title}.", *notes] if title else notes)
         return tables.latex(table, caption, name, bold, {"stepsize"})
 
     def notes(self) -> list[str]:
@@ -202,7 +205,7 @@ def _eta(value: Any) -> float | None:
 
 
 def with_eta(history: pd.DataFrame) -> pd.DataFrame:
-    """With a column eta, also where no rule has one."""
+    """Add a column eta where no rule has one."""
     return history if "eta" in history else history.assign(eta=float("nan"))
 
 
@@ -253,7 +256,7 @@ def compare(
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(problem, wanted, metric, seeds)
-    runs = Runs(problem, topology, folder, {"steps": steps, **options})
+    runs = GridRunner(problem, topology, folder, {"steps": steps, **options})
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
     compared = metric or _default_metric(first.history)
     selection = tuning.select(list(first.history), compared, seeds, others)
@@ -288,7 +291,7 @@ def _grid(etas: Sequence[float] | Mapping[str, Sequence[float]], rule: str, exte
 
 
 def _other_seeds(problem: "Problem", wanted: Sequence[Variant], metric: str | None, seeds: Sequence[int]) -> list[int]:
-    """Where stepsizes are to be chosen and there are no validation rows to do it on, as many seeds that are not reported."""
+    """Seeds to choose stepsizes on where there are no validation rows: as many as are reported, but different."""
     tuned = len({variant[:2] for variant in wanted}) < len(wanted)
     validated = bool(getattr(problem, "validation", ())) and (metric or "test_").startswith("test_")
     after = max(seeds) + 1
@@ -321,7 +324,7 @@ def _checked(metric: str | None, column: str, x: str) -> Any:
     return check
 
 
-class Runs:
+class GridRunner:
     """The parts of a comparison, each a call of `solve`; with a folder, parts that are done are read from it."""
 
     def __init__(
@@ -331,18 +334,20 @@ class Runs:
         folder: "str | Path | RunFolder | None",
         options: dict[str, Any],
     ):
-        self.problem, self.topology, self.options = problem, topology, options
+        self.problem = problem
+        self.topology = topology
+        self.options = options
         self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.network: Network | None = options.get("network")
 
     def agree(self, wanted: list[Variant]) -> list[Variant]:
-        """What the first process wants: last bits may differ between processes."""
+        """Use the variants of the first process everywhere: their last bits may differ between processes."""
         if self.network is None or self.network.simulated:
             return wanted
         return [Variant(*entry) for entry in json.loads(self.network.allgather_text(json.dumps(wanted))[0])]
 
     def solve(self, name: str, wanted: Sequence[Variant], seeds: Sequence[int], **more: Any) -> Result:
-        """The part of this name; the grid has none, and is in the folder itself."""
+        """Run the part of this name, or read it if it is done; the grid has no name, and the folder itself holds it."""
         part = self._part(name)
         if part is not None and part.resume and part.state == "done":
             return replace(Result.load(part.path), rank=self.network.rank if self.network else 0)
@@ -366,7 +371,7 @@ class Runs:
         return RunFolder(path, {"part of": self.folder.path.name}, resume=bool(begun))
 
     def alone(self, choice: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
-        """Each chosen variant by itself, since the seconds of runs side by side are those of all of them."""
+        """Run each chosen variant by itself: runs side by side share their seconds."""
         results = []
         for number, row in enumerate(choice.itertuples(), start=1):
             variant = Variant(str(row.rule), str(row.schedule), _eta(row.eta))

@@ -40,7 +40,7 @@ LineStyles = dict[
 
 
 def line_styles(table: pd.DataFrame) -> LineStyles:
-    """For several panels that show the same rules."""
+    """The styles of the lines in several panels that show the same rules."""
     lines = table[[key for key in LINE if key in table]].drop_duplicates()
     return dict(zip(lines.itertuples(index=False, name=None), styles(lines.rule.tolist()), strict=True))
 
@@ -50,7 +50,7 @@ def _styles_of(lines: list[tuple[Any, pd.DataFrame]], given: LineStyles | None) 
 
 
 def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, given: LineStyles | None = None) -> None:
-    """From a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
+    """Draw a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     for style, (variant, rows) in zip(_styles_of(lines, given), lines, strict=True):
@@ -68,7 +68,7 @@ def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, given: L
 def draw_stepsizes(
     axis: "Axes", table: pd.DataFrame, metric: str, name: str | None = None, given: LineStyles | None = None
 ) -> None:
-    """From a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
+    """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
     Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged, or whose result is too large to
     draw, is a cross at the edge of bad results; chosen ones, if the table has that column, are circled. The axis shows the

@@ -51,11 +51,17 @@ def experiment(options: dict[str, Any], graph: str) -> str:
     """What defines a run besides its rules, for titles and captions."""
     divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
     where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
-    parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps"]
     seeds = options["seeds"]
-    parts += [f"{seeds} seed{'s' * (seeds > 1)}"]
-    parts += ["one partition for all"] * (divided and seeds > 1 and options.get("partition_seed") is not None)
-    parts += [f"{options['rounds']} exchanges per step"] * (options["rounds"] > 1)
+    parts = [
+        f"{options['nodes']} nodes",
+        graph,
+        f"{options['steps']:,} steps",
+        f"{seeds} seed{'s' if seeds > 1 else ''}",
+    ]
+    if divided and seeds > 1 and options.get("partition_seed") is not None:
+        parts.append("one partition for all")
+    if options["rounds"] > 1:
+        parts.append(f"{options['rounds']} exchanges per step")
     parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"
 
@@ -101,5 +107,5 @@ def _last_row(path: Path) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Short, whatever a config says, and without characters that cannot be encoded: pandas with pyarrow refuses them."""
+    """Shorten a value of a config, and remove characters that cannot be encoded: pandas with pyarrow refuses them."""
     return "-" if value is None else f"{value!s:.60}".encode(errors="replace").decode()

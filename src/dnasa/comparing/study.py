@@ -52,7 +52,7 @@ def check(study: Study) -> None:
 
 
 def take_one_step(study: Study, cell: Cell, prepared: Prepared) -> None:
-    """Only a run shows which metrics and axes there are."""
+    """Take one step: only a run shows which metrics and axes there are."""
     rule, metric = prepared.rules[0], cell.settings["metric"]
     x = "steps" if study.x == "seconds" else study.x  # without repeating the run to time it
     if metric is not None or x != "steps":

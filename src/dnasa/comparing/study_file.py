@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
 from dnasa.rules.registry import COMPARED
@@ -159,7 +159,7 @@ def read(path: Path, only: Sequence[str] = (), quick: bool = False) -> Study:
     except OSError as error:
         raise InputError(f"There is no study in {path} ({error.strerror}): give a .toml file.") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {str(error).splitlines()[0]}.") from error
+        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
     try:
         return _study(given, path.stem, only, quick)
     except InputError as error:
@@ -187,7 +187,7 @@ def _study(given: dict[str, Any], stem: str, only: Sequence[str], quick: bool) -
     ]
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two of its problems have the same name: rename one of the files.")
-    return Study(name + "-quick" * quick, cells, whole["figure"], whole["x"], whole["device"], quick)
+    return Study(f"{name}-quick" if quick else name, cells, whole["figure"], whole["x"], whole["device"], quick)
 
 
 def _check(given: Mapping[str, Any], known: Mapping[str, tuple[Kind, Any]], where: str = "") -> None:

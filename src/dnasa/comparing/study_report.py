@@ -53,7 +53,7 @@ class StudyReport:
     # ------------------------------------------------------------ tables
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """As text, one part for each problem: rows are rules, columns graphs and partitions."""
+        """The table as text, one part for each problem: rows are rules, columns graphs and partitions."""
         return {problem: self._table(found) for problem, found in self._problems()}
 
     def _problems(self) -> Iterator[tuple[str, list[tuple[Cell, Comparison]]]]:
@@ -78,14 +78,14 @@ class StudyReport:
         return frame.rename_axis("method").reset_index()
 
     def titles(self) -> dict[str, str]:
-        """Of each part of the table: what was run and measured."""
+        """The title of each part of the table: what was run and measured."""
         out = {}
         for problem, found in self._problems():
             cell, comparison = found[0]
             seeds = cell.settings["seeds"]
-            runs = (
-                f"{cell.settings['steps']:,} steps, {seeds} seed{'s' * (seeds > 1)}" + ", quick run" * self.study.quick
-            )
+            runs = f"{cell.settings['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
+            if self.study.quick:
+                runs += ", quick run"
             out[problem] = (
                 f"{source_name(problem)}: {drawing.name_of(comparison.metric)}, {cell.settings['nodes']} nodes, {runs}"
             )
@@ -113,7 +113,9 @@ class StudyReport:
         parts = [table for name, table in self.tables().items() if problem in (None, name)]
         shown = " ".join(text for table in parts for text in table.iloc[:, 1:].to_numpy().ravel())
         used = [f"{mark} {meaning}" for mark, meaning in KEY.items() if f" {mark}" in shown]
-        return lines + [f"Marks: {'; '.join(used)}."] * bool(used)
+        if used:
+            lines.append(f"Marks: {'; '.join(used)}.")
+        return lines
 
     # ------------------------------------------------------------ figure
 
@@ -150,5 +152,5 @@ def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
 def _text(metric: str, row: Any) -> str:
     """Mean ± spread with its marks."""
     same = not row.best and row.difference_low <= 0 <= row.difference_high
-    marks = ["^"] * bool(row.edge) + ["="] * bool(same) + ["*"] * bool(row.best)
+    marks = [mark for mark, applies in (("^", row.edge), ("=", same), ("*", row.best)) if applies]
     return " ".join([tables.with_spread(metric, row), *marks])

@@ -8,7 +8,6 @@ import pandas as pd
 
 from dnasa.data.validation import validation_name
 from dnasa.rules.registry import Variant
-from dnasa.runs.result import Result
 from dnasa.statistics import VARIANT, final, larger_is_better, over_seeds
 from dnasa.tables import metric_name
 
@@ -33,7 +32,7 @@ class Selection(NamedTuple):
 
 
 def select(metrics: Sequence[str], metric: str, seeds: Sequence[int], others: Sequence[int]) -> Selection:
-    """Validation rows take the place of the test rows; where there are none, other seeds are used, by f itself."""
+    """Choose on validation rows instead of test rows; without them, on the training loss of other seeds."""
     reported = tuple(seeds)
     if metric.startswith("test_") and validation_name(metric) in metrics:
         return Selection(validation_name(metric), reported, reported)
@@ -41,9 +40,9 @@ def select(metrics: Sequence[str], metric: str, seeds: Sequence[int], others: Se
     return Selection(itself, tuple(others) or reported, reported)
 
 
-def grid(result: Result, metric: str) -> pd.DataFrame:
+def grid(history: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The final metric of every rule and stepsize over the seeds; `value` is the mean, the worst where a run diverged."""
-    return valued(over_seeds(final(result.history), metric), metric)
+    return valued(over_seeds(final(history), metric), metric)
 
 
 def valued(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -69,8 +68,8 @@ def chosen(runs: pd.DataFrame, selection: Selection, first: pd.DataFrame | None 
     """For each rule and schedule the stepsize with the best mean, what it was chosen by, and at which edge of its grid it is.
 
     `edge` is empty inside the grid, for a single stepsize, and for rules that need none. If every stepsize diverged, it is
-    the smallest. `first` are the evaluations of the start: by a metric that is no loss, such as the gradient norm, which may
-    be smallest where nothing moves, stepsizes that improve it or the loss are preferred.
+    the smallest. `first` are the evaluations of the start: a metric that is not a loss, such as the gradient norm, may be
+    smallest where nothing moves, so stepsizes that improve it or the loss are preferred.
     """
     tried, metric = runs[runs.seed.isin(selection.seeds)], selection.metric
     table = valued(over_seeds(tried, metric), metric).assign(still=False)
@@ -90,7 +89,7 @@ def chosen(runs: pd.DataFrame, selection: Selection, first: pd.DataFrame | None 
 
 
 def edge_of(etas: pd.Series, eta: float) -> str:
-    """Empty inside the grid, and for rules that need no stepsize."""
+    """The edge of the grid that `eta` is at; empty inside it, and for rules that need no stepsize."""
     return "largest" if eta == etas.max() else "smallest" if eta == etas.min() else ""
 
 
@@ -114,7 +113,7 @@ def eta_text(eta: float) -> str:
 
 
 def eta_label(eta: float) -> str:
-    """For the legend of a plot."""
+    """The stepsize in the legend of a plot."""
     return "nothing tuned" if pd.isna(eta) else f"eta = {eta:.3g}"
 
 

@@ -8,13 +8,13 @@ from dnasa.data.columns import MISSING, leave_out
 from dnasa.data.summaries import Column, Moments, Summary
 
 FAR = 3  # standard deviations
-SCALE = 10  # a factor that is no difference between sites
-ENOUGH = 10  # rows without a category of the other sites are no coincidence
+SCALE = 10  # a factor up to which sites do not differ
+ENOUGH = 10  # this many rows without a category of the other sites are not a coincidence
 MOST = 10  # warnings
 
 
 def aligned(summaries: Sequence[Summary]) -> list[Summary]:
-    """With the columns of all sites in the order of the first one's; an error names the site that does not fit."""
+    """Put the columns of all sites in the order of the first; an error names the site that does not fit."""
     first = summaries[0]
     for summary in summaries:
         if not (first.columns and summary.columns) and first.shape != summary.shape:
@@ -125,7 +125,7 @@ def _numbers(name: str, sites: Sequence[str], moments: Sequence[Moments]) -> lis
 
 
 def _is_far(m: Moments, deviation: float, centre: float, spread: float) -> bool:
-    """By more than a few rows with extreme values can explain; other units change mean and deviation by the same factor."""
+    """Whether a mean is further away than a few extreme rows explain; other units scale mean and deviation by one factor."""
     error, difference = FAR * max(deviation, spread) / m.n**0.5, abs(m.mean - centre)
     if difference - error > FAR * spread:
         return True

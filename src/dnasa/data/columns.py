@@ -43,7 +43,7 @@ def as_frame(rows: Any) -> "pd.DataFrame":
 
 
 def changed(frame: "pd.DataFrame", change: Callable[["pd.Series"], "pd.Series"]) -> "pd.DataFrame":
-    """With some of its columns of text changed; numbers are not copied."""
+    """Change some of the text columns of a frame; numbers are not copied."""
     for place, kind in enumerate(frame.dtypes):
         if getattr(kind, "kind", "O") == "O" and (new := change(column := frame.iloc[:, place])) is not column:
             frame = frame.copy(deep=False)
@@ -59,7 +59,7 @@ def without_blanks(column: "pd.Series") -> "pd.Series":
 
 
 def typed(column: "pd.Series") -> "pd.Series":
-    """As it is read from a text file: numbers, or True and False, between blanks are numbers. Other text stays as it is."""
+    """The column as a text file gives it: numbers, True and False between blanks become numbers, other text stays."""
     import pandas as pd
 
     full = without_blanks(column)
@@ -131,7 +131,7 @@ def unusable(value: float) -> str:
 
 
 def place_of(column: "pd.Series", row: int) -> str:
-    """Where a value is for the user: the line of a text file, or the row."""
+    """The place of a value for the user: the line of a text file, or the row."""
     return f"{'line' if column.index.name == 'line' else 'row'} {column.index[row]}"
 
 

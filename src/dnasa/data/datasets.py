@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError, choose
+from dnasa.core import InputError, choose, first_line
 from dnasa.data import formats
 from dnasa.data.columns import as_float32
 from dnasa.data.dataset import Dataset
@@ -53,7 +53,8 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
         stamp = "".join(f"{p.resolve()} {p.stat().st_size} {p.stat().st_mtime_ns}\n" for p in found)
         stored = f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
         parts = _load_or_parse(stored, lambda: known.parse(found))
-        source = str(found[0].parent) + " (JPEG)" * (found[0].name == CIFAR10_JPEG)
+        folder = found[0].parent
+        source = f"{folder} (JPEG)" if found[0].name == CIFAR10_JPEG else str(folder)
     else:
         parts, source = _from_openml(name, known), f"OpenML {known.openml}"
     return _dataset(name, known.prepare(parts), source)
@@ -87,7 +88,7 @@ def local_files(name: str) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """In scikit-learn's data folder, found as documented there, without importing it."""
+    """The cache in scikit-learn's data folder, which is found as documented there, without importing it."""
     return Path(os.environ.get("SCIKIT_LEARN_DATA", "~/scikit_learn_data")).expanduser() / "dnasa"
 
 
@@ -119,7 +120,7 @@ def _from_openml(name: str, known: Known) -> Parts:
         except InputError:
             raise
         except Exception as error:  # whatever the cause, the remedy is the same
-            reason = formats.first_line(error)
+            reason = first_line(error)
             raise InputError(f"Cannot fetch {name} from OpenML ({reason}). {known.remedy}") from error
 
     return _load_or_parse(f"{name}-openml-{known.openml}", fetch)

@@ -45,7 +45,7 @@ class Feature(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """From rows to inputs, `(encoded - mean) / scale`, and from targets to labels.
+    """Turns rows into inputs, `(encoded - mean) / scale`, and targets into labels.
 
     Attributes:
         task: "classification", "regression" or "multilabel".
@@ -57,7 +57,7 @@ class Encoding(NamedTuple):
         scale: The standard deviation of each input.
         target_mean: In a regression, `target = output * target_scale + target_mean`.
         target_scale: The standard deviation of the target.
-        id_column: A column of a table that names its rows and is no input.
+        id_column: A column of a table that names its rows and is not an input.
     """
 
     task: str
@@ -77,7 +77,7 @@ class Encoding(NamedTuple):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the model's inputs, of a table."""
+        """The names of the model's inputs, for a table."""
         return tuple(name for feature in self.features for name in feature.inputs)
 
     @property
@@ -167,7 +167,7 @@ class Encoding(NamedTuple):
             yield table.iloc[:, place]
 
     def _places(self, names: list[str]) -> list[int]:
-        """By name; by position where these rows or the training rows have no names. Numbered columns have none."""
+        """The columns by name; by position where these rows or the training rows have no names (or only numbers)."""
         wanted = [feature.name for feature in self.features]
         positions = {name: place for place, name in enumerate(names)}
         missing = [name for name in wanted if name not in positions]
@@ -188,7 +188,7 @@ class Encoding(NamedTuple):
     # ------------------------------------------------------------ targets
 
     def labels(self, targets: "pd.DataFrame", picked: np.ndarray | None = None) -> np.ndarray:
-        """Of the target columns: class numbers, standardised numbers, or zeros and ones (float32).
+        """Encode the target columns as class numbers, standardised numbers, or zeros and ones (float32).
 
         Args:
             targets: The target columns.

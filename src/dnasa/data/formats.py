@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.data import spreadsheets
 from dnasa.data.columns import as_float32
 from dnasa.extras import needed_by
@@ -157,10 +157,6 @@ def not_utf8(path: Path, where: str = "") -> str:
         return f"{path.name} is neither gzipped nor text: write it again."
     encoding = "utf16" if start in (b"\xff\xfe", b"\xfe\xff") else "latin1"
     return f"{path.name} is not UTF-8 text{where}: convert it, such as `iconv -f {encoding} -t utf8 {path.name} > new.csv`."
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def read_array(path: Path) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.data import images, reading
 from dnasa.data.dataset import Dataset
 from dnasa.data.datasets import DATASETS, load_known
@@ -46,7 +46,7 @@ def load(
         text: Whether a .txt file is a text rather than a table; by default what it looks like.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
-        id_column: A column that names the rows: it is no input, and comes back with predictions.
+        id_column: A column that names the rows: it is not an input, and comes back with predictions.
 
     Examples:
         >>> data = load("sales.csv", target="price", drop_columns=["comment"])
@@ -87,7 +87,7 @@ def from_frame(
         standardise: Standardise inputs with the mean and standard deviation of the training rows.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
-        id_column: A column that names the rows: it is no input, and comes back with predictions.
+        id_column: A column that names the rows: it is not an input, and comes back with predictions.
     """
     tests = None if test is None else of_frame(test, target, "The test frame")
     rows = Chosen(columns, drop_columns, id_column).of(of_frame(frame, target, "The frame"), "The frame")
@@ -144,7 +144,7 @@ def _columns(rows: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         return torch.stack(inputs).numpy(), torch.stack(labels).numpy()
     except RuntimeError as error:
-        raise InputError(f"The rows of the torch dataset differ in shape: {str(error).splitlines()[0]}.") from error
+        raise InputError(f"The rows of the torch dataset differ in shape: {first_line(error)}.") from error
 
 
 # ---------------------------------------------------------------- files

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.data import formats, spreadsheets
 from dnasa.data.columns import MISSING_WORDS
 from dnasa.data.formats import kind, opened
@@ -120,7 +120,7 @@ def consistent_separator(lines: list[str]) -> str | None:
 
 
 def find_separator(path: Path, lines: list[str]) -> str:
-    """Where no separator fits every line, the one that divides the first: reading then names the line that differs."""
+    """The separator of all lines or, if none fits all, of the first: reading then names the line that differs."""
     found = consistent_separator(lines)
     if found is not None:
         return found
@@ -249,11 +249,11 @@ def _reason(error: Exception) -> str:
     unclosed = re.search(r"EOF inside string starting at row (\d+)", str(error))
     if unclosed:
         return f"a quote in line {int(unclosed[1]) + 1} is never closed; correct that line"
-    return formats.first_line(error)
+    return first_line(error)
 
 
 def _without_surplus(frame: "pd.DataFrame") -> tuple["pd.DataFrame", tuple[str, ...]]:
-    """Without what programs add: the row numbers of pandas, and an empty column after a separator at the end of each line."""
+    """Drop what programs add: the row numbers of pandas, and an empty column after a separator at the end of each line."""
     unnamed = [name for name in frame.columns if str(name).startswith("Unnamed: ")]
     empty = [name for name in unnamed if frame[name].isna().all()]
     counted = [name for name in unnamed if name == "Unnamed: 0" and np.array_equal(frame[name], np.arange(len(frame)))]
@@ -286,7 +286,7 @@ def read_parquet(path: Path) -> "pd.DataFrame":
     except ImportError:
         raise InputError(f'Reading {path.name} needs pyarrow: `pip install "dnasa[parquet]"`.') from None
     except Exception as error:  # pyarrow raises many kinds for damaged files
-        raise InputError(f"{path.name} is not a parquet file: {formats.first_line(error)}.") from error
+        raise InputError(f"{path.name} is not a parquet file: {first_line(error)}.") from error
     if not isinstance(frame.index, pd.RangeIndex):
         frame = frame.reset_index(drop=frame.index.name is None)
     return frame

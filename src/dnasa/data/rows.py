@@ -15,7 +15,7 @@ class Rows(NamedTuple):
     """`inputs` are a frame, of which the columns `features` are used, or an array; `targets` is a frame.
 
     `understood` says how the file was read, by name; `notes` are sentences about what was left out. `id_column` names the
-    rows and is no input. `absent` are columns that were to be left out and are not there.
+    rows and is not an input. `absent` are columns that were to be left out and are not there.
     """
 
     inputs: Any
@@ -66,7 +66,7 @@ class Chosen(NamedTuple):
 
 
 def of_frame(frame: "pd.DataFrame", target: Any, what: str, **more: Any) -> Rows:
-    """A table; its columns are named by text."""
+    """Make rows of a table; its columns are named by text."""
     if any(not isinstance(name, str) for name in frame.columns):
         frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     frame = changed(frame, typed)
@@ -120,7 +120,7 @@ def split_names(columns: list[str], given: Any) -> list[str]:
 
 
 def position(columns: list[str], wanted: str) -> int | None:
-    """By name, or by position from 0."""
+    """The position of a column, given by name or by position from 0."""
     if wanted in columns:
         return columns.index(wanted)
     return int(wanted) if wanted.isdigit() and int(wanted) < len(columns) else None

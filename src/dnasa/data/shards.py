@@ -60,7 +60,7 @@ def from_shards(
         allgather_text: With several processes, that of their network.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out; not every site needs to have them.
-        id_column: A column that names the rows and is no input; not every site needs to have it.
+        id_column: A column that names the rows and is not an input; not every site needs to have it.
     """
     folder = Path(folder)
     paths, common = node_paths(folder, local_nodes, nodes), common_test(folder)
@@ -101,13 +101,13 @@ def from_shards(
 
 
 def exchanged(summaries: Sequence[Summary], allgather_text: Callable[[str], list[str]]) -> list[Summary]:
-    """Those of all nodes, in their order."""
+    """The summaries of all nodes, in their order."""
     texts = allgather_text(json.dumps(summaries))
     return [Summary.from_json(entry) for text in texts for entry in json.loads(text)]
 
 
 def _by_node(summaries: Sequence[Summary], local_nodes: range, nodes: int) -> list[Summary]:
-    """Empty ones for the nodes of other processes, where nothing was exchanged with them."""
+    """The shards of all nodes, with empty ones for nodes of other processes that nothing was exchanged with."""
     every = range(nodes) if len(summaries) == nodes else local_nodes
     known = dict(zip(every, summaries, strict=True))
     return [known.get(node, Summary()) for node in range(nodes)]
@@ -122,7 +122,7 @@ def _shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.nd
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors name the file."""
+    """Add the name of the file to errors."""
     try:
         yield
     except InputError as error:

@@ -61,7 +61,7 @@ class Moments(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Of an input column: `gaps` says whether values are missing, also in test rows; `counts` are of a text's categories."""
+    """Summary of an input column: `gaps` is whether values are missing in any row, `counts` are those of text categories."""
 
     name: str
     kind: str
@@ -82,7 +82,7 @@ class Column(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Of a target column: its different values and how many training rows have each; None where they are real numbers."""
+    """Summary of a target column: its distinct values and their counts in the training rows; None for real numbers."""
 
     name: str
     moments: Moments
@@ -102,7 +102,7 @@ class Target(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Of training rows; `array` is of inputs of more than two axes that are standardised, `tests` counts the test rows.
+    """Summary of training rows: `array` for standardised inputs of more than two axes, `tests` counts the test rows.
 
     `absent` are columns that were to be left out and are not there, `site` is the name of the node's file or folder.
     """
@@ -117,7 +117,7 @@ class Summary(NamedTuple):
     site: str = ""
 
     def merged(self, other: "Summary") -> "Summary":
-        """Of rows with the same columns in the same order (`agreement.aligned`)."""
+        """Merge with the summary of rows that have the same columns in the same order (`agreement.aligned`)."""
         pairs, targets = zip(self.columns, other.columns, strict=True), zip(self.targets, other.targets, strict=True)
         array = self.array.merged(other.array) if self.array and other.array else None
         return Summary(
@@ -131,7 +131,7 @@ class Summary(NamedTuple):
 
     @classmethod
     def from_json(cls, d: Any) -> "Summary":
-        """From what another process sent: tuples became lists."""
+        """Rebuild a summary that another process sent, in which tuples became lists."""
         rows, shape, columns, array, targets, tests, absent, site = d
         return cls(
             rows,
@@ -149,7 +149,7 @@ class Summary(NamedTuple):
 
 
 def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.ndarray, task: str | None) -> Summary:
-    """Of the rows `train`; of the test rows, only missing values and classes count."""
+    """Summarise the rows `train`; the test rows add only missing values and classes."""
     columns: tuple[Column, ...] = ()
     array = None
     if rows.features:
@@ -295,7 +295,7 @@ def _scaling(total: Summary, features: Sequence[Feature]) -> tuple[np.ndarray | 
 
 
 def _input_moments(column: Column, feature: Feature, rows: int) -> list[Moments]:
-    """Of a column's inputs: filled gaps add nothing to the squares; flags and categories are zeros and ones."""
+    """The moments of a column's inputs: filled gaps add nothing to the squares; flags and categories are 0 or 1."""
     flags = [*([MISSING] if feature.fill is not None else []), *feature.categories]
     shares = [column.counts.get(flag, 0) / rows for flag in flags]
     ones = [Moments(rows, share, rows * share * (1 - share)) for share in shares]
@@ -303,5 +303,5 @@ def _input_moments(column: Column, feature: Feature, rows: int) -> list[Moments]
 
 
 def constant(moments: Moments) -> bool:
-    """Apart from rounding."""
+    """Whether all numbers are equal, apart from rounding."""
     return moments.squares <= moments.n * (1e-10 * moments.mean) ** 2

@@ -18,13 +18,13 @@ from dnasa.engine.steppers import Immediate, next_state
 from dnasa.rules.forms import NORMALIZED, SCALED, Form, TrackedAverage, form_of
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
-MAX_GPU_NODES = 32  # beyond which a tile of all nodes does not fit in the registers of a GPU
-SMALL = 1 << 22  # numbers in an array up to which launching kernels takes a GPU longer than running them
-CACHE_BYTES = 16 << 10  # that fit in the L1 cache of a core next to the arrays themselves
+MAX_GPU_NODES = 32  # a tile of more nodes does not fit in the registers of a GPU
+SMALL = 1 << 22  # for arrays up to this size, a GPU takes longer to launch kernels than to run them
+CACHE_BYTES = 16 << 10  # of a tile, so that it fits in the L1 cache next to the arrays themselves
 
 
 def supports(rule: Rule, network: Network, state: State) -> bool:
-    """All nodes in this process, one exchange with a fixed W, a rule of this form, and arrays that a backend can process."""
+    """Whether all nodes are here, W is fixed with one exchange, the rule has a form, and a backend can process the arrays."""
     plain, form = network.fixed_weights is not None and network.channel is None and network.rounds == 1, form_of(rule)
     if not plain or form is None:
         return False
@@ -57,7 +57,9 @@ class Fused(Immediate):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Any):
-        self.rule, self.network, self.sent = rule, network, snapshot.sent
+        self.rule = rule
+        self.network = network
+        self.sent = snapshot.sent
         self.form = cast(Form, form_of(rule))  # `supports` was checked
         self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
         self.state = self.form.state_with(snapshot.state, self.held)
@@ -84,7 +86,7 @@ class Fused(Immediate):
         self.sent.add(self.network, self.row_bytes, t)
 
     def _fallback(self, g: Array, t: int) -> None:
-        """The rule itself, where some |z| is 0 or so small or large that its square may have underflowed or overflowed."""
+        """Step with the rule itself, where |z| is 0 or its square may have underflowed or overflowed."""
         state = next_state(self.rule, self.state, (g,), t, lambda messages, _: self.network.multiply(messages, t))
         self.held[...] = stack(self.form.unpack(state))
         self.backend.measure()
@@ -181,7 +183,7 @@ def as_buffer(a: Any) -> Any:
 
 
 class TorchBackend:
-    """Without a compiler: all messages in one buffer, then one product with W that writes into the state."""
+    """Steps without a compiler: all messages in one buffer, then one product with W that writes into the state."""
 
     def __init__(self, held: Array, weights: Any, form: TrackedAverage):
         import torch

@@ -13,7 +13,7 @@ import numpy as np
 
 from dnasa.arrays import like
 from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, nodes_text
-from dnasa.engine.options import Options
+from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
@@ -93,7 +93,7 @@ def solve(
             elsewhere a line each minute on standard error.
         trace: A file for a timeline of the first steps (Chrome, Perfetto).
     """
-    options = Options(
+    options = RunOptions(
         evaluate=evaluate,
         metrics=metrics,
         callback=callback,
@@ -118,8 +118,11 @@ def solve(
 class Run:
     """The loop: evaluate, checkpoint, gradient, step; and again with fewer nodes when processes are lost."""
 
-    def __init__(self, problem: "Problem", plan: Plan, options: Options):
-        self.problem, self.plan, self.options, self.network = problem, plan, options, plan.network
+    def __init__(self, problem: "Problem", plan: Plan, options: RunOptions):
+        self.problem = problem
+        self.plan = plan
+        self.options = options
+        self.network = plan.network
         self.t = self.first = 0
         self.timeline = Timeline(plan.network.rank, options.trace is not None)
         self.recorder = Recorder(
@@ -143,7 +146,7 @@ class Run:
 
     @contextmanager
     def _telling_others(self) -> Iterator[None]:
-        """An error of this process, which the user may catch, must not leave the others waiting."""
+        """Report an error to the other processes, so that they do not wait if the user catches it."""
         try:
             yield
         except RunError:
@@ -159,12 +162,12 @@ class Run:
         return RunFolder(folder, resume=self.options.resume)
 
     def _train(self) -> Array:
-        """From the start, or from where the run was left, to the end; returns all nodes' answers."""
+        """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
         self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
         self.first = self.t
 
         def work() -> Array:
-            start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # a stepper counts on in its own
+            start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # the stepper changes its own copy
             with closing(self._stepper()) as self.stepper:
                 self._loop(start)
                 self.snapshots = self.stepper.snapshots
@@ -208,7 +211,7 @@ class Run:
     def _step(self, t: int) -> None:
         began = now()
         gradients = tuple([self._gradient(point, t) for point in self.stepper.points(t)])
-        self.recorder.check_gradient(gradients[0], t)
+        self.recorder.divergence.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
         with naming_step(t):
             self.stepper.step(gradients, t)
@@ -234,7 +237,7 @@ class Run:
         return like(self.recorder.local_weights()[..., None], self.plan.x[0])
 
     def _evaluate(self, snapshots: list[Snapshot], t: int) -> bool:
-        """Measure and record; whether the run is to stop here."""
+        """Measure and record; returns whether the run is to stop here."""
         began = now()
         with naming_step(t):
             evaluation = self.recorder.evaluate(snapshots, t)
@@ -244,7 +247,7 @@ class Run:
         return self._stops(evaluation)
 
     def _stops(self, evaluation: Evaluation) -> bool:
-        """The first process decides for all."""
+        """Whether to stop; the first process decides for all."""
         callback, stop = self.options.callback, self.options.stop
         if callback is None and not stop:
             return False
@@ -293,7 +296,7 @@ class Run:
 
 
 def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
-    """Checked again: a rule's steps may have changed what its `init` made, such as the dtype of an array."""
+    """Check the states again: a rule's steps may have changed what its `init` made, such as the dtype of an array."""
     for snapshot in snapshots:
         check_state(snapshot.state, snapshot.state.x)
     return snapshots
@@ -301,7 +304,7 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
 
 @contextmanager
 def naming_step(t: int) -> Iterator[None]:
-    """The user's functions that are not given t: what is wrong with them is reported with the step."""
+    """Add the step to errors in the user's functions that are not given t."""
     try:
         yield
     except InputError as error:
@@ -309,7 +312,7 @@ def naming_step(t: int) -> Iterator[None]:
 
 
 def as_gradient(g: Any, point: Array) -> Array:
-    """In the library and dtype of the point, if it has its shape and is real."""
+    """Convert a gradient to the library and dtype of the point; it must be real and have its shape."""
     if getattr(g, "shape", None) != point.shape or "complex" in str(g.dtype):
         kind = f"shape {tuple(g.shape)} and dtype {g.dtype}" if hasattr(g, "shape") else f"type {type(g).__name__}"
         raise InputError(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dnasa.channels import Codec
 
 
-class Options(NamedTuple):
+class RunOptions(NamedTuple):
     evaluate: int | Sequence[int] | None
     metrics: Mapping[str, Metric]
     callback: Callable[[Evaluation], Any] | None

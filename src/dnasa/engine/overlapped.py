@@ -33,7 +33,9 @@ class Overlapped:
     """
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline, t: int):
-        self.rule, self.network, self.timeline = rule, network, timeline
+        self.rule = rule
+        self.network = network
+        self.timeline = timeline
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="exchange")
         self.stream = CudaStream(snapshot.state.x)
         self.x, self.sent = snapshot.state.x, snapshot.sent

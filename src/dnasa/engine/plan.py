@@ -1,7 +1,6 @@
 """What a run is: its rules, seeds, starting points, evaluation steps and network, checked before the first step."""
 
 import json
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnasa.arrays import concatenate, like, stack, to_numpy
+from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
 from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
-from dnasa.engine.options import Options
+from dnasa.engine.options import RunOptions
 from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
@@ -31,7 +30,7 @@ class Plan(NamedTuple):
     eval_steps: set[int]
     epoch: float | None  # samples per node in one pass over the data; None if it is unlimited
     node_data: str  # a checksum of all nodes' data
-    node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have other rows for each seed
+    node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
 
 
@@ -44,7 +43,7 @@ def make_plan(
     schedule: str | Sequence[str] | None,
     seed: int | Sequence[int],
     start: Array | None,
-    options: Options,
+    options: RunOptions,
 ) -> Plan:
     from dnasa.topology import Topology, check_weights, make
 
@@ -104,13 +103,17 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
             runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
         else:
             runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
-    variants = [run for run in runs if isinstance(run, Variant)]  # "dsgd" and "dsgd:diminishing" are the same
-    distinct("rule", [f"{v.rule}:{v.schedule}" + f" with eta {v.eta}" * (v.eta is not None) for v in variants])
+    distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
 
 
+def _text(variant: Variant) -> str:
+    text = f"{variant.rule}:{variant.schedule}"
+    return text if variant.eta is None else f"{text} with eta {variant.eta}"
+
+
 def as_list(value: Any) -> list[Any]:
-    """One thing or several, as a list."""
+    """A list of the values: one thing becomes a list of one."""
     return [value] if value is None or isinstance(value, str) or callable(value) or np.ndim(value) == 0 else list(value)
 
 
@@ -125,7 +128,7 @@ def distinct(kind: str, values: list[Any]) -> list[Any]:
 
 
 def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
-    """The problem's, checked at every call; a call at the starting point finds mistakes before the first step."""
+    """The problem's prox, checked at every call; a call at the starting point finds mistakes before the first step."""
     if problem.prox is None:
         return None
     prox = checked(problem.prox, network.local_nodes)
@@ -136,7 +139,7 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 # ---------------------------------------------------------------- network and nodes
 
 
-def _network(topology: "Topology", options: Options) -> Network:
+def _network(topology: "Topology", options: RunOptions) -> Network:
     from dnasa.networks import choose_channel
     from dnasa.networks.simulated import connect
 
@@ -163,7 +166,7 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
         )
 
 
-def _check_storage(options: Options, network: Network) -> None:
+def _check_storage(options: RunOptions, network: Network) -> None:
     if options.checkpoint_every is not None:
         whole("checkpoint_every", options.checkpoint_every)
         if options.folder is None:
@@ -172,8 +175,8 @@ def _check_storage(options: Options, network: Network) -> None:
         raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
 
 
-def _check_watching(options: Options) -> None:
-    """What is called and compared at an evaluation."""
+def _check_watching(options: RunOptions) -> None:
+    """Check the callback, the metrics and the thresholds of an evaluation."""
     if options.callback is not None and not callable(options.callback):
         raise InputError("callback must be a function that is called with an Evaluation.")
     for name in ("metrics", "stop"):
@@ -219,22 +222,27 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
     everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
     rows = [count for _, count in everyone]
-    checksum = zlib.crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
+    checksum = crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
     return f"{checksum:08x}", None if None in rows else np.array(rows).T
 
 
 def _eval_steps(evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None) -> set[int]:
-    """By default 50, or fewer (down to 5) where full passes over the data would cost more than half of the training."""
+    """The steps to evaluate at: by default 50, down to 5 where passes over the data cost more than half of the training."""
     if evaluate is None:
         passes = steps * batch / epoch if epoch else np.inf
         count = int(max(5, min(50, passes / 2)))
-        return {round(i * steps / count) for i in range(count + 1)}
+        return {*evenly(steps, count)}
     if np.isscalar(evaluate):
         return {*range(0, steps, whole("evaluate", evaluate)), steps}
     chosen = {whole("An evaluation step", t, low=0) for t in as_list(evaluate)}
     if not chosen or max(chosen) > steps:
         raise InputError(f"Evaluation steps must lie between 0 and {steps}.")
     return chosen
+
+
+def evenly(steps: int, count: int) -> list[int]:
+    """Steps from 0 to the last at which to evaluate, up to one more than `count`."""
+    return sorted({round(i * steps / count) for i in range(count + 1)})
 
 
 # ---------------------------------------------------------------- what makes a run this run
@@ -244,7 +252,7 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
     """What real processes must agree on, and what a resumed run must have in common with the saved one."""
     network = plan.network
     eval_steps = sorted(plan.eval_steps)
-    start = np.ascontiguousarray(to_numpy(plan.start))
+    start = to_numpy(plan.start)
     settings = {
         "the number of nodes": plan.topology.nodes,
         "the topology": plan.topology.fingerprint,
@@ -258,11 +266,11 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
         "dtype": str(plan.start.dtype).removeprefix("torch."),
         "rounds": network.rounds,
         "the channel": network.channel.settings if network.channel else None,
-        "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {zlib.crc32(str(eval_steps).encode()):08x}",
+        "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
         "the own metrics": metrics,
         "the loss scale": problem.loss_scale,
         "the node weights": None if plan.node_weights is None else plan.node_weights.tolist(),
-        "the starting point": f"{zlib.crc32(start.tobytes()):08x}",
+        "the starting point": f"{crc32(start):08x}",
     }
     if not network.simulated:
         from dnasa.networks.processes import agree
@@ -275,7 +283,7 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
 
 
 def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
-    """Where each seed begins: `(d,)`, or `(n, d)` for a different start at each node."""
+    """The starting point of each seed: `(d,)`, or `(n, d)` with a row for each node."""
     own = [problem.start(s) for s in seeds]
     if getattr(own[0], "ndim", None) != 1:
         what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__
@@ -309,6 +317,6 @@ def _as_start(start: Any, own: Array) -> Array:
 
 
 def _local_rows(points: Sequence[Array], network: Network) -> Array:
-    """Of the local nodes: (1, seeds, k, d)."""
+    """The starting points of the local nodes, (1, seeds, k, d)."""
     local = slice(network.local_nodes.start, network.local_nodes.stop)
     return stack([p[local] if p.ndim == 2 else stack([p] * len(network.local_nodes)) for p in points])[None]

@@ -1,7 +1,6 @@
 """Recovery from a change of the network: the processes that are left continue together, with those that joined."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from dnasa.core import Network, ProcessLost
@@ -9,13 +8,13 @@ from dnasa.core import Network, ProcessLost
 T = TypeVar("T")
 
 
-class Member(Protocol):
+class HasNetwork(Protocol):
     """This process' part of the training; recovery replaces its network."""
 
     network: Network
 
 
-def surviving(member: Member, work: Callable[[], T], recover: Callable[[], None]) -> T:
+def surviving(member: HasNetwork, work: Callable[[], T], recover: Callable[[], None]) -> T:
     """What `work()` returns; each time processes are lost from a network that survives it, `recover()` and try again."""
     while True:
         try:
@@ -27,9 +26,14 @@ def surviving(member: Member, work: Callable[[], T], recover: Callable[[], None]
 
 
 def reconnect(connect: Callable[[], Network], agree: Callable[[Network], T]) -> tuple[Network, T]:
-    """The network of the processes that are there, and what they agree on; again, if another is lost meanwhile."""
+    """Connect the processes that are there, and let them agree; again without those that are lost meanwhile.
+
+    Returns the network, and what they agree on.
+    """
+    network: Network | None = None
     while True:
-        with suppress(ProcessLost):
-            network = connect()
-            connect = network.membership.survivors  # type: ignore[assignment]
+        try:
+            network = connect() if network is None else network.membership.survivors()  # type: ignore[misc]
             return network, agree(network)
+        except ProcessLost:
+            continue

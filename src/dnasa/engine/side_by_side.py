@@ -20,7 +20,7 @@ def make_stepper(
     overlap: bool = False,
     t: int = 0,
 ) -> Stepper:
-    """For one rule, or for several side by side, each of which owns a part of the first axis."""
+    """Make the stepper for one rule, or for several side by side, each with its own part of the first axis."""
     if overlap:
         if len(rules) > 1 or not rules[0].hides:
             raise InputError(
@@ -59,7 +59,7 @@ class SideBySide(Immediate):
         return concatenate([points[i] for points in self.wanted if len(points) > i])
 
     def step(self, gradients: Gradients, t: int) -> None:
-        """All rules step or, when a process is lost, none."""
+        """Step all rules or, if a process is lost, none."""
         before = [(stepper, stepper.snapshots[0]) for stepper in self.steppers if isinstance(stepper, Sequential)]
         starts = [0] * len(gradients)
         try:

@@ -24,15 +24,15 @@ class Stepper(Protocol):
 
     @property
     def complete(self) -> Snapshot:
-        """After a process was lost: the state of the last complete step."""
+        """The state of the last complete step, after a process was lost."""
 
     def points(self, t: int) -> tuple[Array, ...]:
-        """Where gradients are wanted."""
+        """The points to compute gradients at."""
 
     def step(self, gradients: Gradients, t: int) -> None: ...
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Exchange something else, after what is in flight."""
+        """Run another exchange after those in flight."""
 
     def finish(self) -> None:
         """Wait until nothing is in flight."""
@@ -41,7 +41,7 @@ class Stepper(Protocol):
 
 
 class Immediate:
-    """What steppers share that have nothing in flight between steps."""
+    """The base of steppers without pending exchanges."""
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -65,7 +65,9 @@ class Sequential(Immediate):
     """Gradient, then exchange, then gradient, ..."""
 
     def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline):
-        self.rule, self.network, self.timeline = rule, network, timeline
+        self.rule = rule
+        self.network = network
+        self.timeline = timeline
         self.state, self.memory, self.sent = snapshot
 
     @property
@@ -80,7 +82,7 @@ class Sequential(Immediate):
         return check_points(self.rule.gradient_points(self.state, t), self.state.x)
 
     def step(self, gradients: Gradients, t: int) -> None:
-        """Nothing changes until the whole step has succeeded: a lost process leaves the state as it was."""
+        """Take the step. State and memory change only if all of it succeeds; messages count as soon as they are sent."""
         memory = dict(self.memory)
 
         def mix(messages: Messages, number: int) -> Messages:
@@ -121,7 +123,7 @@ def next_state(
 
 
 def check_state(state: State, x: Array) -> State:
-    """A NamedTuple of arrays like x, the first of which is x."""
+    """Check that a state is a NamedTuple of arrays like x, the first of which is x."""
     if not (isinstance(state, tuple) and hasattr(state, "_fields") and hasattr(state, "x")):
         raise InputError("A rule's init must return a NamedTuple of arrays with x first.")
     arrays = leaves(state)
@@ -138,7 +140,7 @@ def check_state(state: State, x: Array) -> State:
 
 
 def sending(send: Callable[..., tuple[Messages, State]], state: State, *args: Any) -> tuple[Messages, State]:
-    """What `send` returned, if it is messages and a state."""
+    """Call `send`, and check that it returns messages and a state."""
     sent = send(state, *args)
     pair = isinstance(sent, tuple) and len(sent) == 2 and isinstance(sent[0], (tuple, list))
     if not pair or hasattr(sent[0], "_fields") or not isinstance(sent[1], type(state)):
@@ -154,7 +156,7 @@ def check_points(points: Any, x: Array) -> tuple[Array, ...]:
 
 
 def check_messages(messages: Messages, x: Array) -> None:
-    """Messages have the library and dtype of x, and a row for each of its nodes."""
+    """Check that messages have the library and dtype of x, and a row for each of its nodes."""
     for number, message in enumerate(messages):
         if type(message) is not type(x) or message.dtype != x.dtype or message.shape[:-1] != x.shape[:-1]:
             shape = tuple(getattr(message, "shape", ()))
@@ -166,7 +168,7 @@ def check_messages(messages: Messages, x: Array) -> None:
 
 
 def receiving(receive: Callable[..., State], state: State, mixed: Messages, senders: str = "early and send") -> State:
-    """The next state. A `receive` that expects more or fewer messages raises one of these errors."""
+    """Call `receive`, and check that it takes these messages and returns a state."""
     try:
         after = receive(state, mixed)
     except (ValueError, IndexError) as error:
@@ -179,7 +181,7 @@ def receiving(receive: Callable[..., State], state: State, mixed: Messages, send
 
 
 def check_next(state: State, before: State) -> State:
-    """Every array of the state has the shape and dtype it had before the step."""
+    """Check that every array of the state has the shape and dtype it had before the step."""
     for (name, a), old in zip(leaves(state).items(), leaves(before).values(), strict=True):
         if getattr(a, "shape", None) != old.shape or a.dtype != old.dtype:
             now_is = f"{tuple(a.shape)}, {a.dtype}" if hasattr(a, "shape") else type(a).__name__

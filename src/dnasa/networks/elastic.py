@@ -14,11 +14,11 @@ from typing import Any
 
 from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-from dnasa.core import Channel, InputError, Membership, Network, ProcessLost
+from dnasa.core import Channel, InputError, Membership, Network, ProcessLost, first_line
 from dnasa.networks import processes
 from dnasa.networks.members import Members
 from dnasa.networks.rendezvous import POLL, find_store, open_store
-from dnasa.networks.torchdist import GlooTransport, Waiter, first_line
+from dnasa.networks.torchdist import GlooTransport, Waiter
 from dnasa.topology import Topology
 from dnasa.topology.types import checksum
 
@@ -32,7 +32,7 @@ BACKGROUND: list[threading.Thread] = []  # that open and close groups; they may 
 
 
 def connect(topology: Topology, address: str | None, rounds: int, timeout: float, channel: Channel | None) -> Network:
-    """Part of the run whose store is at that address, or the one of torchrun; waits until all have come, or joins later."""
+    """Connect to the run whose store is at that address, or to torchrun's: wait for all processes, or join a started run."""
     if address is None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError(TORCHRUN)
     host, port = find_store(address)
@@ -44,10 +44,11 @@ def connect(topology: Topology, address: str | None, rounds: int, timeout: float
 
 
 def described(topology: Topology, rounds: int, channel: Channel | None) -> str:
-    """What must be the same at all processes: the weights, and how messages travel."""
+    """Describes what all processes must share: the weights, and how messages travel."""
     weights = checksum(topology.each)
     text = f"{topology.name}, {topology.nodes} nodes, checksum {weights}"
-    text += f", {rounds} rounds" * (rounds > 1)
+    if rounds > 1:
+        text += f", {rounds} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
 
 
@@ -68,7 +69,7 @@ def leave(members: Members) -> None:
 
 
 def new_group(members: Members, store: TCPStore) -> ProcessGroupGloo | None:
-    """Of the members of this epoch. Connecting may block as long as one of them hangs, so another thread does it."""
+    """Connect the members of this epoch, in another thread: connecting blocks while one of them hangs."""
     if len(members.list) == 1:
         return None
     prefix, rank, size = f"run {members.run} epoch {members.epoch}", members.rank, len(members.list)
@@ -156,7 +157,7 @@ class Connection:
         return replace(network, duplicate=self.duplicate, membership=membership)
 
     def outside(self) -> Network:
-        """Before this process is let in: an optimizer calls `join` when it is ready."""
+        """The network of a process that has not joined yet: an optimizer calls `join` when it is ready."""
         node = self.members.me.node
         return Network(
             self.topology.nodes,
@@ -174,7 +175,7 @@ class Connection:
         )
 
     def duplicate(self) -> Network:
-        """For an optimizer, of which there can be one: all its processes must agree on where to go on."""
+        """Make the network of the optimizer; there can be one, since all processes must agree on where to continue."""
         if self.number:
             raise InputError("A network that survives losses has one optimizer: connect again for a second one.")
         self.number = 1
@@ -197,7 +198,7 @@ class Connection:
         return self.network()
 
     def close_group(self) -> None:
-        """And its connections. A collective under way ends first: that may take until a process that hangs has ended."""
+        """Close the group and its connections, once a collective in progress has ended; a process that hangs delays that."""
         groups = [self.group]
         self.group = None
         for transport in self.transports:

@@ -27,7 +27,7 @@ class Liveness:
         """Tell the others why this process stops."""
 
     def diagnose(self) -> None:
-        """After an error of a transport: raise the reason, if another process gives one."""
+        """Raise the reason for an error of a transport, if another process gives one."""
 
     def lost(self, began: float, timeout: float) -> list[int]:
         """The processes that were lost since this one began to wait; raises an error that ends the wait at once."""
@@ -42,14 +42,14 @@ class Liveness:
             raise error(lost)
 
     def wait(self, done: Callable[[], bool], timeout: float, error: Callable[[list[int]], RunError]) -> None:
-        """Until `done`, unless processes are lost."""
+        """Wait until `done`, unless processes are lost."""
         began = time.monotonic()
         while not done():
             self.check(began, timeout, error)
 
 
 class ThreadedLiveness(Liveness, ABC):
-    """With a thread that calls `_beat` at this interval, in seconds."""
+    """Liveness with a thread that calls `_beat` at this interval, in seconds."""
 
     def __init__(self, interval: float):
         self.interval, self.stop = interval, threading.Event()
@@ -76,12 +76,16 @@ class Heartbeat(ThreadedLiveness):
     """
 
     def __init__(self, call_mpi: Callable[[], object], rank: int, timeout: float):
-        self.call_mpi, self.rank, self.timeout = call_mpi, rank, timeout
-        self.last, self.warned, self.ending = time.monotonic(), False, threading.Lock()
+        self.call_mpi = call_mpi
+        self.rank = rank
+        self.timeout = timeout
+        self.last = time.monotonic()
+        self.warned = False
+        self.ending = threading.Lock()
         super().__init__(interval=min(0.5, timeout / 20))
 
     def lost(self, began: float, timeout: float) -> list[int]:
-        """None that MPI does not report; ends this process if it was silent itself."""
+        """Returns none, since MPI reports losses; ends this process if it was silent itself."""
         self.end_if_silent()
         if not self.warned and time.monotonic() > began + timeout:
             self.warned = True
@@ -121,11 +125,11 @@ class HostProcess(NamedTuple):
         return f"{self.host} {self.pid} {self.started}"
 
     def runs(self) -> bool:
-        """On this machine."""
+        """Whether the process runs on this machine."""
         return start_time(self.pid) == self.started
 
     def kill(self, timeout: float) -> None:
-        """And wait until it is gone: its files, and its lock of the run folder, are free then."""
+        """End the process and wait until it is gone, and its files and its lock of the run folder are free."""
         deadline = time.monotonic() + timeout
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)

@@ -4,6 +4,20 @@ The list of members is in a store; models and messages never go there. Each list
 something has changed, it calls for the next epoch, and all meet there: each writes that it is here. As soon as every member
 of the last epoch is here, or gone, or silent for the timeout, the first to notice closes the list, atomically; who is not on
 it was left behind.
+
+The keys of the store `dnasa` and, below the first line, of the store `dnasa run N`:
+
+| key               | value                                                                       |
+|-------------------|-----------------------------------------------------------------------------|
+| `run`             | the number N of the latest run                                              |
+| `graph`           | the description of the network that all processes must have                 |
+| `holder NODE`     | the member that holds the node, as JSON                                     |
+| `left NAME`       | empty; there if the process of this name was left behind                    |
+| `report NAME`     | the latest report of the process (`ProcessReport`), as JSON                 |
+| `admits`          | empty; there once others may join                                           |
+| `EPOCH called`    | empty; there once a process has called for this epoch                       |
+| `EPOCH here NODE` | the member that has come to this epoch and holds the node, as JSON          |
+| `EPOCH members`   | the closed list of the members of this epoch, as JSON                       |
 """
 
 import json
@@ -24,9 +38,7 @@ from dnasa.networks.monitor import Monitor, StoreBoard
 from dnasa.networks.rendezvous import POLL, Store, parsed
 
 PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
-
-
-CHANGED = "The members of this network have changed: the present one is optimizer.network."
+CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
 class Member(NamedTuple):
@@ -54,7 +66,7 @@ class Members:
         self.me = self._claim(range(nodes) if node is None else [node])
 
     def _find_run(self, store: TCPStore) -> tuple[int, Store]:
-        """A store can be used for one run after the other: the latest, or the next if all processes of that have ended."""
+        """The number and the store of the latest run or, if all its processes have ended, of the next."""
         numbers = Store(store, "dnasa")
         try:
             run = int(numbers.compare_set("run", "", "0"))
@@ -113,7 +125,7 @@ class Members:
         return self.store.get(key) if self.store.check([key]) else b""
 
     def _member(self, value: Any) -> Member:
-        """From JSON; a ValueError or a TypeError if it is something else."""
+        """Parse a member from JSON; a ValueError or a TypeError if it is something else."""
         member = Member(*value)
         fits = [*map(type, member)] == [int, str, str, int]
         if not fits or member.node not in range(self.nodes) or member.port not in range(2**16):
@@ -125,7 +137,7 @@ class Members:
         return parsed(self._get(key), self._member)
 
     def _came(self, epoch: int) -> list[Member | None]:
-        """Who is here for that epoch, by node."""
+        """The members that are here for that epoch, by node."""
         return [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
 
     def _closed(self, epoch: int) -> list[Member]:
@@ -151,18 +163,18 @@ class Members:
         self.store.set(f"{epoch} called", "")
 
     def begin(self) -> None:
-        """The first epoch: all nodes have a process."""
+        """Enter the first epoch, once all nodes have a process."""
         self._come(1)
         self._wait(1, lambda: all(self._came(1)), "start")
 
     def meet(self) -> None:
-        """The next epoch, of the members that are left and those that want to join."""
+        """Enter the next epoch, of the members that are left and those that want to join."""
         epoch = self.epoch + 1
         self._come(epoch)
         self._wait(epoch, lambda: all(map(self._settled, self.list)), "meet")
 
     def join(self) -> None:
-        """The first epoch that the members let this process in."""
+        """Enter the first epoch that the members let this process into."""
         deadline, epoch = time.monotonic() + PATIENCE * self.timeout, 1
         while time.monotonic() < deadline:
             if not self._closed(epoch) and self.store.check(["admits"]):
@@ -219,13 +231,13 @@ class Members:
 
     @property
     def monitor(self) -> "MembersMonitor":
-        """Of the present epoch."""
+        """The monitor of the current epoch."""
         assert self._monitor is not None, "Only a member has a monitor."
         return self._monitor
 
 
 class MembersMonitor(Monitor):
-    """Notices as well that somebody calls for the next epoch."""
+    """A monitor that also notices when somebody calls for the next epoch."""
 
     def __init__(self, members: Members):
         self.members = members
@@ -252,7 +264,7 @@ class MembersMonitor(Monitor):
         return any(self.others_call(network) for network in self.counts)
 
     def others_call(self, network: str) -> str:
-        """The call of the others that follows the last one of this process, empty as long as there is none."""
+        """The call of the others after this process' last one; empty as long as there is none."""
         key = f"{network} {self.counts.get(network, 0) + 1}"
         return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
 

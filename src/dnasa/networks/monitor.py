@@ -20,7 +20,7 @@ REMEDY = (
 )
 
 
-class Report(NamedTuple):
+class ProcessReport(NamedTuple):
     """What a process is doing."""
 
     beats: int
@@ -29,8 +29,8 @@ class Report(NamedTuple):
     ended: bool
 
     @classmethod
-    def parse(cls, text: str) -> "Report | None":
-        """None for what is not a report: others may write to the store, too."""
+    def parse(cls, text: str) -> "ProcessReport | None":
+        """Parse a report; None if it is not one, since others may write to the store too."""
         try:
             report = cls(**json.loads(text))
         except (TypeError, ValueError, RecursionError):
@@ -40,17 +40,19 @@ class Report(NamedTuple):
 
 
 class Board(Protocol):
-    """Where the processes show their reports."""
+    """A place where processes publish their reports."""
 
     def share(self, report: str) -> list[str]:
-        """Show this report; the latest one of every process, empty where none has come yet."""
+        """Publish this report; returns the latest one of every process, empty where there is none yet."""
 
 
 class StoreBoard:
-    """In a store of torch, each process under a key of its own."""
+    """A board in a store of torch, with a key for each process."""
 
     def __init__(self, store: Any, own: str, everyone: Sequence[str]):
-        self.store, self.own, self.everyone = store, own, list(everyone)
+        self.store = store
+        self.own = own
+        self.everyone = list(everyone)
 
     def share(self, report: str) -> list[str]:
         self.store.set(self.own, report)
@@ -58,15 +60,17 @@ class StoreBoard:
 
 
 class Monitor(ThreadedLiveness):
-    """Reads the others' reports. `problem` is set as soon as a process has failed, or calls something else than this one."""
+    """Reads the others' reports. `problem` is set as soon as a process has failed, or makes a different call than this one."""
 
     def __init__(self, board: Board, rank: int, size: int, interval: float = INTERVAL):
         self.board, self.rank = board, rank
         self.counts: dict[str, int] = {}  # calls of each network
         self.calls: dict[str, str] = {}  # the recent ones, by network and number
-        self.beats, self.failure, self.ended = 0, "", False
+        self.beats = 0
+        self.failure = ""
+        self.ended = False
         self.problem: Exception | None = None
-        self.reports: list[Report | None] = [None] * size
+        self.reports: list[ProcessReport | None] = [None] * size
         self.quiet = [0] * size  # own reports since the last news of each process
         self.warned = False
         self.lock, self.sharing = threading.Lock(), threading.Lock()
@@ -107,7 +111,7 @@ class Monitor(ThreadedLiveness):
         return lost
 
     def _described(self, others: list[int]) -> str:
-        """What the others do, in words."""
+        """Describes what the others are doing."""
         silent = [rank for rank in others if self.quiet[rank] >= SILENT]
         running = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others if rank not in silent)
         parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]
@@ -132,7 +136,7 @@ class Monitor(ThreadedLiveness):
             self.beats += 1
             with self.lock:
                 calls = dict(self.calls)
-            own = Report(self.beats, calls, self.failure, self.ended)
+            own = ProcessReport(self.beats, calls, self.failure, self.ended)
             try:
                 texts = self.board.share(json.dumps(own._asdict()))
             except Exception as error:
@@ -144,7 +148,7 @@ class Monitor(ThreadedLiveness):
             self.problem = self.problem or self._find_problem(calls)
 
     def _read(self, texts: list[str]) -> None:
-        for rank, report in enumerate(map(Report.parse, texts)):
+        for rank, report in enumerate(map(ProcessReport.parse, texts)):
             self.quiet[rank] += 1
             if rank != self.rank and report is not None and report != self.reports[rank]:
                 self.reports[rank], self.quiet[rank] = report, 0
@@ -155,7 +159,7 @@ class Monitor(ThreadedLiveness):
         different = [self._difference(calls, *other) for other in others.items()]  # perhaps as a result
         return next(filter(None, [*failed, *different]), None)
 
-    def _difference(self, calls: dict[str, str], rank: int, report: Report) -> Exception | None:
+    def _difference(self, calls: dict[str, str], rank: int, report: ProcessReport) -> Exception | None:
         for key in calls.keys() & report.calls.keys():
             if calls[key] != report.calls[key]:
                 (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report.calls[key])])

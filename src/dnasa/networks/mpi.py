@@ -123,7 +123,9 @@ class MPITransport(ProcessTransport):
 
     def __init__(self, link: Link, nodes: Sequence[range], timeout: float, liveness: Liveness | None = None):
         super().__init__(link.comm.rank, nodes, timeout, liveness or Liveness())  # nobody reports before all have come
-        self.link, self.comm, self.tag = link, link.comm, next(link.tags)
+        self.link = link
+        self.comm = link.comm
+        self.tag = next(link.tags)
         self.requests: dict[tuple[int, int], tuple[list[Any], object]] = {}  # by buffers, which they hold on to
         self.processes = self._gather_processes()
         self.liveness = liveness or link.liveness
@@ -209,7 +211,7 @@ class SurvivingTransport(MPITransport):
         return super()._call(function, *arguments)
 
     def shrink(self) -> "SurvivingTransport":
-        """All remaining processes agree on who they are."""
+        """Agree with the remaining processes on who remains."""
         comm = self.comm
         while True:
             comm.Revoke()
@@ -250,7 +252,7 @@ class SurvivingTransport(MPITransport):
             os._exit(0)
 
     def _all_leave(self) -> bool:
-        """Within the timeout: a process that still waits for an exchange with this one then continues without it."""
+        """Whether all leave within the timeout; one that still waits for an exchange then continues without this process."""
         deadline = time.monotonic() + self.timeout
         with suppress(MPI.Exception):
             request = self.comm.Ibarrier()

@@ -152,7 +152,7 @@ class Multiplier:
     def __call__(
         self, payloads: Messages, decode: Sequence[Callable[[Array], Array]] | None = None, weights: Any = None
     ) -> Messages:
-        """With `weights`, all messages travel as usual and are weighed by these instead of W."""
+        """Multiply by W, or by `weights` instead; all messages travel in either case."""
         own, adders = self.products if weights is None else self._products(weights)
         buffers = self._filled(payloads)
         self.traffic.messages += len(buffers.sends)
@@ -231,5 +231,5 @@ def agree(network: Network, settings: dict[str, Any]) -> None:
             if other.get(name) != value:
                 raise InputError(
                     f"The processes were started with different settings: {name} is {value} at rank 0 "
-                    f"and {other.get(name)} at rank {rank}. Start all with the same."
+                    f"and {other.get(name)} at rank {rank}. Use the same settings in every process."
                 )

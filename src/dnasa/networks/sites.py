@@ -6,7 +6,6 @@ all processes of a site take the same step.
 """
 
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dnasa.core import Array, Channel, InputError, Network, RunError
+from dnasa.arrays import crc32
+from dnasa.core import Array, Channel, InputError, Network, RunError, first_line
 from dnasa.networks import processes
-from dnasa.networks.torchdist import TorchTransport, as_tensor, first_line
+from dnasa.networks.torchdist import TorchTransport, as_tensor
 from dnasa.networks.transport import Message
 from dnasa.topology import Topology
 
@@ -57,13 +57,17 @@ class SiteTransport:
     """Messages between the first processes of the sites, and from each of them to the others of its site."""
 
     def __init__(self, sites: list[list[int]], nodes: Sequence[range], timeout: float):
-        self.sites, self.nodes, self.unchecked = sites, nodes, CHECKED
+        self.sites = sites
+        self.nodes = nodes
+        self.unchecked = CHECKED
         self.rank = next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)
         self.first = sites[self.rank][0]
         self.is_first = dist.get_rank() == self.first
         self.across = TorchTransport(nodes, timeout, [ranks[0] for ranks in sites])
         self.within, _ = dist.new_subgroups_by_enumeration(sites)  # a group of our own: DDP may be using the user's
-        self.tag, self.liveness, self.carries_cuda = self.across.tag, self.across.liveness, self.across.carries_cuda
+        self.tag = self.across.tag
+        self.liveness = self.across.liveness
+        self.carries_cuda = self.across.carries_cuda
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
         if self.unchecked:
@@ -92,9 +96,7 @@ class SiteTransport:
         return SiteTransport(self.sites, self.nodes, self.across.timeout)
 
     def _check_equal(self, sends: Sequence[Message]) -> None:
-        own = 0
-        for _, buffer in sends:
-            own = zlib.crc32(as_tensor(buffer).cpu().numpy().tobytes(), own)
+        own = crc32(*(buffer for _, buffer in sends))
         checksums = [torch.zeros(1, dtype=torch.int64) for _ in self.sites[self.rank]]
         with self._errors():
             dist.all_gather(checksums, torch.tensor([own]), self.within)

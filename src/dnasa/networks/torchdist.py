@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions
 
-from dnasa.core import Array, Channel, InputError, Network, RunError
+from dnasa.core import Array, Channel, InputError, Network, RunError, first_line
 from dnasa.networks import processes
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.monitor import INTERVAL, Monitor, StoreBoard
@@ -92,7 +92,7 @@ def start_monitor() -> Monitor:
 
 
 def exit_together(monitor: Monitor) -> None:
-    """To processes still communicating, one that exits first looks like a lost one."""
+    """Wait for the others before exiting: to them, a process that exits first looks lost."""
     monitor.end()
     if not dist.is_initialized():
         return
@@ -134,7 +134,7 @@ class Waiter:
             result.put(error)
 
     def wait(self, work: Any, wait_until: Callable[[Callable[[], bool]], None]) -> None:
-        """Until this work of a process group is done; raises its error."""
+        """Wait until this work of a process group is done; raises its error."""
         result: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
         self.unfinished.add(result)
         self.works.put((work, result))
@@ -161,7 +161,9 @@ class GlooTransport(ProcessTransport):
 
     def __init__(self, group: Any, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness, number: int):
         super().__init__(rank, nodes, timeout, liveness)
-        self.group, self.number, self.waiter = group, number, Waiter()
+        self.group = group
+        self.number = number
+        self.waiter = Waiter()
         self.tag = str(number)
         self.ranks: Sequence[int] = range(len(nodes))  # in the group, of the processes that exchange messages
 
@@ -199,7 +201,7 @@ class GlooTransport(ProcessTransport):
 
     @contextlib.contextmanager
     def _errors(self, peers: Sequence[int]) -> Iterator[None]:
-        """An error of torch becomes ours."""
+        """Turn errors of torch into `RunError`."""
         try:
             yield
         except RunError:
@@ -265,7 +267,3 @@ def is_cuda(buffer: Array) -> bool:
 
 def as_tensor(buffer: Array) -> torch.Tensor:
     return torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

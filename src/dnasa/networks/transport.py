@@ -63,20 +63,23 @@ class ProcessTransport(ABC):
     error: type[RunError] = RunError
 
     def __init__(self, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness):
-        self.rank, self.nodes, self.timeout, self.liveness = rank, nodes, timeout, liveness
+        self.rank = rank
+        self.nodes = nodes
+        self.timeout = timeout
+        self.liveness = liveness
 
     def wait_until(self, done: Callable[[], bool]) -> None:
         self.liveness.wait(done, self.timeout, self._lost)
 
     def check(self) -> None:
-        """Before a wait: raise what is known to be wrong already."""
+        """Raise known problems before a wait."""
         self.liveness.check(time.monotonic(), self.timeout, self._lost)
 
     def _lost(self, ranks: list[int]) -> RunError:
         return self._no_answer(ranks, f"nothing came for {self.timeout:g} s")
 
     def _no_answer(self, ranks: Sequence[int], why: object) -> RunError:
-        """Names these processes and their nodes; none where it is not known which."""
+        """The error that names these processes and their nodes, if they are known."""
         names = ", ".join(f"rank {rank} ({nodes_text(self.nodes[rank])})" for rank in sorted(set(ranks)))
         return self.error(f"No answer from {names}: {why}." if names else f"Rank {self.rank} lost the others: {why}.")
 

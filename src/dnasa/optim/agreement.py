@@ -1,14 +1,14 @@
 """What must be the same at all nodes: the settings, the modules of the model, and the values at the start."""
 
 import re
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dnasa.arrays import crc32
 from dnasa.core import InputError, Network
 from dnasa.networks.processes import agree
 from dnasa.optim.node import Node
@@ -29,12 +29,12 @@ def settings(node: Node, nonfinite: str) -> dict[str, Any]:
 
 
 def described(model: nn.Module | None) -> str:
-    """Its modules as text, without addresses in memory."""
+    """Describes a model's modules as text, without addresses in memory."""
     return re.sub("0x[0-9a-f]+", "", repr(model))
 
 
 def check_same_modules(network: Network, model: nn.Module) -> None:
-    """Models of equal shapes may still differ, in an activation or in the order of two layers."""
+    """Refuse different models: those of equal shapes may differ in an activation or in the order of two layers."""
     texts = network.allgather_text(described(model))
     for rank, text in enumerate(texts):
         for mine, theirs in zip_longest(texts[0].splitlines(), text.splitlines(), fillvalue="nothing"):
@@ -46,37 +46,30 @@ def check_same_modules(network: Network, model: nn.Module) -> None:
 
 
 def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:
-    """A process that joins must have the settings of the others."""
+    """Check that a process that joins has the settings of the others."""
     for name, value in known.items():
         if own[name] != value:
             detail = "" if len(str(value)) > 60 else f": {value} there, {own[name]} here"
             raise InputError(
-                f"The run has another setting of {name} than this process{detail}. Start it as the others."
+                f"The run has another setting of {name} than this process{detail}. Use the same settings in every process."
             )
 
 
 def start_at_the_same_point(node: Node) -> None:
-    """Rank 0's values are sent to all, and everyone checks that they arrived."""
+    """Send the values of rank 0 to all, and check that they arrived."""
     row = node.parameters.row()
     tensors = [row, *node.untrained]
     copy_from(node.network, 0, tensors)
-    agree(node.network, {"the starting point": checksum(tensors)})
+    agree(node.network, {"the starting point": crc32(*tensors)})
     node.parameters.show(row)
 
 
 @torch.no_grad()
 def copy_from(network: Network, rank: int, arrays: Sequence[Tensor]) -> None:
-    """The values of that process become those of all, a chunk at a time."""
+    """Copy the values of one process to all, a chunk at a time."""
     for a in (a for a in arrays if a.numel()):
         row = a.detach().reshape(1, -1)
         sent = row if row.is_floating_point() else row.contiguous().view(torch.uint8)  # not all numbers can be added
         for piece in sent.split(CHUNK, dim=1):
             piece.copy_(network.gather(piece)[rank : rank + 1])
         a.copy_(sent.view(row.dtype).view_as(a))
-
-
-def checksum(arrays: Iterable[Tensor]) -> int:
-    total = 0
-    for a in arrays:
-        total = zlib.crc32(a.detach().reshape(-1).contiguous().view(torch.uint8).cpu().numpy().tobytes(), total)
-    return total

@@ -19,7 +19,7 @@ def statistics(model: nn.Module) -> list[Tensor]:
 
 
 class MixedBuffers:
-    """Those given, or else the statistics of the model, found again each time: moving a model replaces its buffers."""
+    """The buffers to mix: those given, or the model's statistics, looked up each time since moving a model replaces them."""
 
     def __init__(self, model: nn.Module | None, given: Iterable[Tensor] | None):
         self.model, self.given = model, None if given is None else list(given)
@@ -35,7 +35,7 @@ class MixedBuffers:
 
     @property
     def all_tensors(self) -> list[Tensor]:
-        """With the model's other buffers, which are equal at the start."""
+        """All buffers of the model, which are made equal at the start."""
         return self.tensors if self.model is None else list(self.model.buffers())
 
     def send(self, network: Network, submit: Callable[..., Future[Any]], dtype: torch.dtype, t: int) -> None:
@@ -46,7 +46,7 @@ class MixedBuffers:
             self.in_flight = sent, submit(_mixed, network, sent, t)
 
     def receive(self) -> None:
-        """Each buffer moves by (W - I) times what was sent, so that what the model has added since then stays."""
+        """Move each buffer by (W - I) times what was sent, which keeps what the model has added since then."""
         if self.in_flight is not None:
             (sent, future), self.in_flight = self.in_flight, None
             tensors = self.tensors
@@ -55,7 +55,7 @@ class MixedBuffers:
                 b += move.view_as(b)
 
     def discard(self) -> None:
-        """Wait for what is in flight, and drop it."""
+        """Wait for the exchange in flight, and drop its result."""
         if self.in_flight is not None:
             with suppress(RunError):
                 self.in_flight[1].result()
@@ -63,7 +63,7 @@ class MixedBuffers:
 
 
 def _mixed(network: Network, sent: Tensor, t: int) -> Tensor:
-    """On a directed graph the weights with which a node receives may not sum to 1: they are divided by their sum."""
+    """Mix the buffers; on a directed graph, divide by the sum of the receiving weights, which may not be 1."""
     if not getattr(network.topology, "directed", False):
         return network.multiply((sent,), t)[0]
     mixed, total = network.multiply((sent, torch.ones_like(sent[:, :1])), t)

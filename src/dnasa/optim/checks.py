@@ -12,15 +12,17 @@ from dnasa.optim.recovery import Recovery
 
 
 class Checks:
-    """At the start, before the first step, and after the first backward pass."""
+    """The checks at the start, before the first step, and after the first backward pass."""
 
     def __init__(self, recovery: Recovery, model: nn.Module | None):
-        self.recovery, self.node, self.model = recovery, recovery.node, model
+        self.recovery = recovery
+        self.node = recovery.node
+        self.model = model
         self.first_pass: FirstPass | None = None
 
     @torch.no_grad()
     def start(self, settings: dict[str, Any]) -> None:
-        """All have the same settings and modules, and start with the weights of the first."""
+        """Check that all have the same settings and modules, and start at the weights of rank 0."""
         network = self.node.network
         if network.nodes == 1:
             return
@@ -31,14 +33,14 @@ class Checks:
         self.first_pass = FirstPass(self.node.parameters.trained, self.node.untrained, network)
 
     def before_first_step(self, has_closure: bool) -> None:
-        """With a closure, the first backward pass is still to come."""
+        """Check the wrapping, unless a closure is still to run the first backward pass, and agree on the step."""
         if self.first_pass is not None and not has_closure:
             self.first_pass.check_wrapping()
         with self.recovery.exchange():
             agree(self.node.network, {"the step": self.node.t})
 
     def after_backward(self) -> None:
-        """The first backward pass shows more of the model; later ones are not checked."""
+        """Check what the first backward pass shows of the model; later passes are not checked."""
         first, self.first_pass = self.first_pass, None
         if first is None:
             return

@@ -32,7 +32,7 @@ class Decentralized(torch.optim.Optimizer):
     Their "lr" is the stepsize of the last step, for logs.
 
     In a network that survives losses, a call continues without lost processes and with those that joined: `nodes` are those
-    that are there, `lost_steps` counts the steps that this process left out because the others had done them already.
+    that take part now, `lost_steps` counts the steps that this process left out because the others had done them already.
 
     The model's parameters are where the rule takes its next gradient; inside `averaged()` they are the answer, averaged over
     all nodes. Rules that want gradients at several points need `step(closure)`.
@@ -114,7 +114,7 @@ class Decentralized(torch.optim.Optimizer):
 
     @property
     def network(self) -> Network:
-        """The present network, with the processes that are there now."""
+        """The current network, with the processes that are there now."""
         return self.node.network
 
     @property
@@ -124,7 +124,7 @@ class Decentralized(torch.optim.Optimizer):
 
     @property
     def lost_steps(self) -> int:
-        """Steps that this process left out, because the others had done them when the network changed."""
+        """The number of steps that this process left out, because the others had done them when the network changed."""
         return self.recovery.lost_steps
 
     @property
@@ -136,7 +136,7 @@ class Decentralized(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of the rule with the present gradients, and its exchanges with the neighbours; returns the closure's loss.
+        """Take a step with the current gradients, and exchange with the neighbours; returns the closure's loss.
 
         Args:
             closure: Clears the gradients, computes the loss, calls backward and returns the loss, as for `torch.optim.LBFGS`.
@@ -163,7 +163,7 @@ class Decentralized(torch.optim.Optimizer):
 
     @torch.no_grad()
     def shadow_step(self) -> bool:
-        """For `Join`: take part in a step of the others with gradient zero; whether there was anyone to take it."""
+        """Take part in a step of the others with gradient zero, for `Join`; returns whether anyone had a batch."""
 
         def attempt() -> bool:
             self._begin(True)
@@ -182,7 +182,7 @@ class Decentralized(torch.optim.Optimizer):
             self.node.begin(has_closure)
 
     def _collected(self, closure: Callable[[], Any] | None) -> Any:
-        """The loss of the closure; all gradients are in the flat vector then."""
+        """Run the closure and collect all gradients in the flat vector; returns the loss."""
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
@@ -250,7 +250,7 @@ class Decentralized(torch.optim.Optimizer):
     @torch.inference_mode(False)
     @torch.no_grad()
     def averaged(self) -> Iterator[None]:
-        """Inside, the model holds the mean of all nodes' answers (of the buffers, too): for evaluation and saving."""
+        """A block in which the model holds the mean of all nodes' answers and buffers, for evaluation and saving."""
         with self.node.showing(self.recovery.averaged()), torch.enable_grad():
             yield
 

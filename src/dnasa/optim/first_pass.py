@@ -12,8 +12,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from dnasa.arrays import crc32
 from dnasa.core import InputError, Network
-from dnasa.optim.agreement import checksum
 from dnasa.optim.buffers import statistics
 from dnasa.optim.frameworks import SHARDED, is_sharded, keeps_gradients
 
@@ -46,10 +46,10 @@ class FirstPass:
             self.hook.remove()
             self.model, self.sharded = module, is_sharded(module)
             tensors = (a for a in (*module.parameters(), *module.buffers()) if id(a) not in self.equal)
-            self.checksum = checksum(a for a in tensors if not is_lazy(a) and not a.is_sparse)
+            self.checksum = crc32(*(a for a in tensors if not is_lazy(a) and not a.is_sparse))
 
     def check_wrapping(self) -> None:
-        """DistributedDataParallel may average the gradients of a site's processes, not those of several nodes."""
+        """Refuse a DistributedDataParallel that averages gradients over several nodes rather than inside a site."""
         self.hook.remove()
         if self.sharded:
             raise InputError(SHARDED)
@@ -65,7 +65,7 @@ class FirstPass:
             )
 
     def compare(self, network: Network, tell: bool) -> None:
-        """Users are told of tensors that the optimizer was not given: those that differ now, and statistics that will."""
+        """Warn about tensors that the optimizer was not given: those that differ now, and statistics that will."""
         checksums = network.allgather_text(str(self.checksum) if self.model else "None")
         known = [(rank, text) for rank, text in enumerate(checksums) if text != "None"]
         for rank, text in known:

@@ -1,4 +1,4 @@
-"""The trained parameters of an optimizer as one vector, since rules may normalise the whole of it; so do their gradients."""
+"""The trained parameters of an optimizer, and their gradients, as one vector: rules may normalise the whole of it."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -30,14 +30,14 @@ class Flat:
         self.clear_gradients()
 
     def place_gradients(self) -> None:
-        """Where the parameters are now."""
+        """Allocate the gradients where the parameters are now."""
         check_parameters(self.trained)
         self.gradient = self.trained[0].new_zeros(1, sum(p.numel() for p in self.trained))
         self.gradients = views(self.gradient, self.trained)
 
     @property
     def values(self) -> list[Tensor]:
-        """The parameters; what is written here leaves no version."""
+        """The parameters as plain tensors: writing to them does not change their version."""
         return [p.data for p in self.trained]
 
     def row(self) -> Tensor:
@@ -45,11 +45,11 @@ class Flat:
         return torch.cat([value.reshape(-1) for value in self.values])[None]
 
     def show(self, row: Tensor) -> None:
-        """The parameters become these."""
+        """Copy `row` into the parameters."""
         torch._foreach_copy_(self.values, views(row, self.trained))
 
     def differ(self, row: Tensor) -> bool:
-        """Whether any parameter is not that of this row."""
+        """Whether any parameter differs from this row."""
         pairs = [(self.row(), row)] if row.is_cuda else zip(self.values, views(row, self.trained), strict=True)
         return not all(torch.equal(a, b) or torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs)
 
@@ -59,13 +59,14 @@ class Flat:
         return any((p.device, p.dtype, p.shape) != (g.device, g.dtype, g.shape) for p, g in pairs)
 
     def versions(self) -> int:
-        """Changes when a parameter is changed other than through `p.data`."""
+        """A number that changes with every change of a parameter except through `p.data`."""
         return sum(p._version for p in self.trained)
 
     def clear_gradients(self) -> None:
-        """`model.to(device)` changes the tensor `p.grad` itself, so that is not the one that is kept here.
+        """Set all gradients to zero.
 
-        The layer of a parameter that is not contiguous would be slower with a gradient that is.
+        `p.grad` is a new view each time, since `model.to(device)` changes that tensor itself. A parameter that is not
+        contiguous gets none: its layer would be slower with a contiguous gradient.
         """
         self.gradient.zero_()
         for p, view in zip(self.trained, self.gradients, strict=True):
@@ -74,7 +75,7 @@ class Flat:
             p.grad = None
 
     def collect_gradients(self) -> None:
-        """Into the flat vector; a parameter without a gradient has gradient zero."""
+        """Collect the gradients in the flat vector; a parameter without a gradient has gradient zero."""
         if self.moved():
             raise InputError(
                 "The parameters were moved or replaced: make the optimizer after model.to(...) and loading."

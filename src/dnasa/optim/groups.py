@@ -32,13 +32,13 @@ def check_group(group: dict[str, Any]) -> None:
 
 
 def show_stepsize(groups: Sequence[dict[str, Any]], stepsize: float) -> None:
-    """As "lr", for logs."""
+    """Show the stepsize as "lr", for logs."""
     for group in groups:
         dict.__setitem__(group, "lr", stepsize)
 
 
 def parameter_names(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """Of the trained parameters: those of `named_parameters()`, or else their numbers and shapes."""
+    """The names of the trained parameters, as `named_parameters()` gives them, or else their numbers and shapes."""
     names = [name for group in groups for name in group.get("param_names", [None] * len(group["params"]))]
     parameters = [p for group in groups for p in group["params"]]
     return [

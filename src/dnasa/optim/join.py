@@ -8,7 +8,7 @@ from dnasa.optim.decentralized import Decentralized
 
 
 class Join:
-    """Inside, processes may have different numbers of batches.
+    """A block in which processes may have different numbers of batches.
 
     A process that leaves the block takes part in the steps of the others, with gradient zero, until all have left it: what
     `optimizer.zero_grad(); optimizer.step()` does. So every batch counts the same, and mean(u) = mean(v) holds as in any step.

@@ -1,4 +1,4 @@
-"""A node: its parameters and buffers, its rule, and the state that its steps have led to."""
+"""A node: its parameters and buffers, its rule, and its state."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -40,7 +40,9 @@ class Node:
         steps: int | None,
         overlap: bool | None,
     ):
-        self.parameters, self.buffers, self.network = parameters, buffers, network
+        self.parameters = parameters
+        self.buffers = buffers
+        self.network = network
         layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(parameters.trained))
         self.recipe = make_rule(rule, eta, schedule, steps, network.nodes, layout)
         self.rule, self.t = self.recipe.rule, 0
@@ -72,7 +74,7 @@ class Node:
     # ------------------------------------------------------------ start and end
 
     def follow_parameters(self) -> None:
-        """A model may be moved to its device after the optimizer was made, as `accelerator.prepare` does, but not later."""
+        """Follow a model that was moved before the first step, as `accelerator.prepare` does."""
         buffers_stay = self.buffers.given is not None and self.buffers.tensors
         if self.stepper is None and self.t == 0 and self.parameters.moved() and not buffers_stay:
             self.parameters.place_gradients()
@@ -83,7 +85,7 @@ class Node:
         return bool(g.is_cuda and g.numel() >= MIN_PARAMETERS and self.recipe.compiles)
 
     def begin(self, has_closure: bool) -> None:
-        """Before the first step."""
+        """Make the stepper, before the first step."""
         snapshot = _cloned(self._unstarted())
         self._check_first_point(self.rule.gradient_points(snapshot.state, self.t)[0], has_closure)
         alone = self.network.nodes == 1
@@ -99,7 +101,7 @@ class Node:
             self.parameters.show(self.stepper.points(self.t)[0])
 
     def _check_first_point(self, point: Tensor, has_closure: bool) -> None:
-        """A gradient computed before the first step must be of the point where the rule wants it."""
+        """Check that the gradient computed before the first step is at the rule's first point."""
         if self.rule.points is None or torch.allclose(point, self.parameters.row(), equal_nan=True):
             return
         if self.t > 0:
@@ -114,7 +116,7 @@ class Node:
             )
 
     def halt(self) -> None:
-        """Wait for what is in flight, and discard it."""
+        """Wait for exchanges in flight, and discard their results."""
         if self.stepper is not None:
             with suppress(RunError):
                 self.stepper.finish()
@@ -148,7 +150,7 @@ class Node:
         return snapshot
 
     def _unstarted(self) -> Snapshot:
-        """The state before the first step; x is what the parameters are until then, where they are x."""
+        """The state before the first step: x follows the parameters, where these are x."""
         self.follow_parameters()
         if self.t == 0:
             return self._initial()
@@ -164,7 +166,7 @@ class Node:
         return self.parameters.row() if self.own_values is None else self.own_values
 
     def means(self) -> list[Tensor]:
-        """Over all nodes: of the answers, then of the buffers."""
+        """The means over all nodes: of the answers, then of the buffers."""
         sources = [self.rule.result(self.snapshot().state), *self.buffers.tensors]
         return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
@@ -175,7 +177,7 @@ class Node:
 
     @contextmanager
     def showing(self, means: list[Tensor]) -> Iterator[None]:
-        """Inside, the parameters and buffers hold these."""
+        """Show these means in the parameters and buffers inside the block."""
         buffers = self.buffers.tensors
         own, own_buffers = self.parameters.row(), [b.clone() for b in buffers]
         self.own_values = own
@@ -194,7 +196,7 @@ class Node:
     # ------------------------------------------------------------ a step
 
     def check_unchanged(self) -> None:
-        """The next iterate may have been sent already: a change by hand would be lost silently."""
+        """Refuse parameters changed by hand: the next iterate may have been sent, so the change would be lost."""
         if self.parameters.versions() != self.versions or self._edited():
             raise InputError(
                 "The parameters were changed by hand between two steps: every node must instead save and load, "
@@ -202,16 +204,16 @@ class Node:
             )
 
     def _edited(self) -> bool:
-        """Changes through `p.data` leave no version."""
+        """Whether a parameter was changed through `p.data`, which leaves no version."""
         return not self.alone_on_gpu and self.parameters.differ(self.stepper.points(self.t)[0])
 
     @property
     def alone_on_gpu(self) -> bool:
-        """Then nothing is mixed, and checks would only wait for the GPU."""
+        """Whether this node is alone on a GPU: nothing is mixed, and checks would only wait for the GPU."""
         return self.parameters.gradient.is_cuda and self.network.nodes == 1
 
     def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
-        """At every point of the rule; the parameters are at the first of them already, with their gradients collected."""
+        """The gradients at every point of the rule; that of the first is collected already."""
         gradients = [self.parameters.decayed_gradient()]
         for point in self.stepper.points(self.t)[1:]:
             if closure is None:
@@ -231,7 +233,7 @@ class Node:
         return tuple(gradients)
 
     def step(self, gradients: tuple[Tensor, ...]) -> None:
-        """Of the rule and the buffers; the parameters become the point of the next gradient."""
+        """Step the rule, send the buffers, and move the parameters to the point of the next gradient."""
         self.stepper.step(gradients, self.t)
         self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
@@ -241,12 +243,12 @@ class Node:
 
 
 def _cloned(snapshot: Snapshot) -> Snapshot:
-    """With memory of its own for each array."""
+    """A copy of the snapshot with its own arrays."""
     arrays = {name: a.clone() for name, a in leaves(snapshot.state).items()}
     return snapshot._replace(state=rebuilt(snapshot.state, arrays))
 
 
 def _without_memory(snapshot: Snapshot) -> Snapshot:
-    """The names and shapes of the state's arrays."""
+    """The state with arrays that have shapes but no memory."""
     arrays = {name: a.to("meta") for name, a in leaves(snapshot.state).items()}
     return Snapshot(rebuilt(snapshot.state, arrays), {}, Sent())

@@ -37,15 +37,15 @@ class Recovery:
     def __init__(self, node: Node, settings: Any):
         self.node, self.settings = node, settings
         self.calls = self.resume_at = self.lost_steps = 0
-        self.means: list[Tensor] = []  # of the answers and the buffers, when the network changed last
+        self.means: list[Tensor] = []  # of the answers and the buffers, at the last change of the network
         self.consensus = float("nan")
-        self.name: Callable[[], str] = str  # of the present call
-        self.broken = ""  # why no further call can be done
+        self.name: Callable[[], str] = str  # describes the current call
+        self.broken = ""  # why no further call can be made
 
     # ------------------------------------------------------------ calls
 
     def begin(self, start: Callable[[], None]) -> None:
-        """Before the first step, nobody can join."""
+        """Run `start`, again if processes are lost; from then on others can join."""
 
         def reconnected() -> None:
             self.node.network = self.node.network.membership.survivors()  # type: ignore[misc]
@@ -98,7 +98,7 @@ class Recovery:
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
-        """Around an exchange of the present call, which all processes must be in.
+        """Wrap an exchange of the current call, which all processes must be in.
 
         A call that fails before its exchange leaves nothing behind; one that fails within it leaves messages behind.
         """
@@ -119,6 +119,10 @@ class Recovery:
         self._meet(self.node.network.membership.survivors)  # type: ignore[arg-type]
 
     def _meet(self, connect: Callable[[], Network], new: bool = False) -> None:
+        """Connect with the processes that are there, and continue with them at the latest call.
+
+        All exchange their positions as texts, then what `_received` lists; then each restarts its rule.
+        """
         before = [] if new else list(self.node.network.node_ids)
         snapshot = self.node.stopped()
 
@@ -146,7 +150,15 @@ class Recovery:
         return positions
 
     def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
-        """The state to continue with: a process that joins gets the mean of the others', and their frozen parameters."""
+        """The state to continue with, from exchanges that all processes make in this order:
+
+        1. If any process joins, the mean of each array of the state. The others send their arrays, and a process that
+           joins sends zeros, which `factor` makes up for, and takes the mean as its own.
+        2. If any process joins, the frozen parameters and buffers of the first of the others.
+        3. The means of the answer and of each mixed buffer, for an `averaged` that this process missed. A process that
+           joins sends zeros, and takes the buffers' means.
+        4. The mean squared distance to the mean answer, for a `consensus` that this process missed.
+        """
         new = [position.new for position in positions]
         joins, factor = new[network.rank], len(new) / (len(new) - sum(new))
 
@@ -170,10 +182,14 @@ class Recovery:
 def warn_of_changes(before: Sequence[int], network: Network, step: int) -> None:
     now = list(network.node_ids)
     lost, joined = sorted(set(before) - set(now)), sorted(set(now) - set(before)) if before else []
-    what = [f"without {listed(lost)}"] * bool(lost) + [f"with {listed(joined)}"] * bool(joined)
+    what = []
+    if lost:
+        what.append(f"without {listed(lost)}")
+    if joined:
+        what.append(f"with {listed(joined)}")
     if what:
         warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {len(now)} nodes.", stacklevel=2)
 
 
 def listed(nodes: Sequence[int]) -> str:
-    return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"
+    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"

@@ -61,7 +61,7 @@ def _checked(node: Node, own: Any) -> dict[str, Any]:
 
 
 def _loaded(node: Node, own: dict[str, Any], by_number: dict[int, dict[str, Tensor]]) -> Snapshot:
-    """torch numbers the parameters of all groups."""
+    """The snapshot in a `state_dict`, in which torch numbers the parameters of all groups."""
     gradient, trained = node.parameters.gradient, node.parameters.trained
     everyone = [p for group in node.parameters.groups for p in group["params"]]
     numbers = {id(p): i for i, p in enumerate(everyone)}

@@ -18,7 +18,10 @@ class Skipping:
     """
 
     def __init__(self, recovery: Recovery, nonfinite: str):
-        self.recovery, self.node, self.nonfinite, self.joined = recovery, recovery.node, nonfinite, False
+        self.recovery = recovery
+        self.node = recovery.node
+        self.nonfinite = nonfinite
+        self.joined = False
         choose("reaction to a gradient that is not finite", nonfinite, dict.fromkeys(("raise", "skip")))
 
     def all_skip(self, gradients: tuple[Tensor, ...], found_inf: Tensor | None) -> bool:

@@ -13,11 +13,11 @@ from dnasa.optim.recipe import Recipe
 from dnasa.rules.forms import ScaledAverage, form_of
 from dnasa.rules.schedules import constant
 
-MIN_PARAMETERS = 1 << 20  # from which on compiling the update pays
+MIN_PARAMETERS = 1 << 20  # from this number on, compiling the update pays off
 
 
 def torch_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Fused by torch.compile; where that fails, the function as it is."""
+    """Compile a function; where that fails, use it as it is."""
     fast: Callable[..., Any] = torch.compile(function, dynamic=False)
 
     def call(*args: Any) -> Any:
@@ -48,14 +48,23 @@ def with_stored_schedules(recipe: Recipe, like: Tensor) -> tuple[Rule, Callable[
 
 def with_compiled_messages(recipe: Recipe, like: Tensor) -> Rule:
     """The rule with `early` and `send` compiled, each with schedules of its own: they may run on different CUDA streams."""
-    first, set_first = with_stored_schedules(recipe, like)
-    second, set_second = with_stored_schedules(recipe, like)
-    send = torch_compiled(lambda s, gradients: second.send(s, gradients, 0))
-    rule = recipe.rule._replace(send=lambda s, gradients, t: (set_second(t), send(s, gradients))[1])
+    rule = recipe.rule._replace(send=_at_step(recipe, like, lambda made, *args: made.send(*args, 0)))
     if rule.early is None:
         return rule
-    early = torch_compiled(lambda s: first.early_messages(s, 0))
-    return rule._replace(early=lambda s, t: (set_first(t), early(s))[1])
+    return rule._replace(early=_at_step(recipe, like, lambda made, state: made.early_messages(state, 0)))
+
+
+def _at_step(recipe: Recipe, like: Tensor, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call(rule, ...)` compiled, as a function that takes the step as its last argument."""
+    rule, set_step = with_stored_schedules(recipe, like)
+    compiled = torch_compiled(lambda *args: call(rule, *args))
+
+    def call_at(*args: Any) -> Any:
+        *arrays, t = args
+        set_step(t)
+        return compiled(*arrays)
+
+    return call_at
 
 
 def fuses_alone(rule: Rule) -> bool:

@@ -42,7 +42,7 @@ class Folders:
         return f"{name} ({len(self.known)})" if taken else name
 
     def contents(self, since: Mapping[str, int] | None = None) -> dict[str, Any]:
-        """Everything; of histories the rows from `since` on, a number for each folder."""
+        """All contents; of each folder's history, the rows from `since` on."""
         folders = [folder.contents((since or {}).get(folder.name, 0)) for folder in self.known.values()]
         metrics = dict.fromkeys(metric for folder in self.known.values() for metric in folder.history.metrics())
         order = [name for name in LABELS if name in metrics] + [name for name in metrics if name not in LABELS]
@@ -58,7 +58,7 @@ class Folders:
         }
 
     def _colours(self) -> dict[str, str]:
-        """Of each name of a curve; the first curve of a rule has the rule's colour."""
+        """The colour of each curve by name; the first curve of a rule has the rule's colour."""
         names: dict[str, str] = {}
         for folder in self.known.values():
             for line in folder.history.lines.values():

@@ -5,7 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dnasa.core import COLUMNS, InputError
+from dnasa.core import COLUMNS, InputError, first_line
 from dnasa.files import LARGEST, open_regular
 from dnasa.plots import Looks, label
 from dnasa.runs.result import parse_rows
@@ -26,7 +26,9 @@ class History:
         self.clear()
 
     def clear(self) -> None:
-        self.offset, self.end, self.header = 0, b"", b""
+        self.offset = 0
+        self.end = b""
+        self.header = b""
         self.columns: dict[str, list[Any]] = {}
         self.lines: dict[int, dict[str, Any]] = {}  # name and seed of each run
         self.count = 0
@@ -40,7 +42,7 @@ class History:
             for row in parse_rows(self._new_rows().decode()):
                 self._append(row)
         except Exception as error:  # anybody may have written the file
-            self.damage = str(error).partition("\n")[0][:80]
+            self.damage = first_line(error)[:80]
         if self.damage:
             raise InputError(f"{self.path} is damaged ({self.damage}).")
 
@@ -70,7 +72,7 @@ class History:
         self.count += 1
 
     def _name(self, row: dict[str, Any]) -> str:
-        """As in plots; runs with the same name are numbered."""
+        """The name of a run as in plots; runs with the same name are numbered."""
         seed, eta = short(row.get("seed")), row.get("eta")
         taken = {(line["name"], line["seed"]) for line in self.lines.values()}
         variant = row.get("rule"), row.get("schedule"), _float(eta)
@@ -96,22 +98,22 @@ class History:
 
 
 def text(value: Any) -> str:
-    """For a page: short, and without characters that cannot be encoded."""
+    """Shorten text for a page, and remove characters that cannot be encoded."""
     return " ".join(f"{value!s:.300}".split()).encode(errors="replace").decode()
 
 
 def short(value: Any) -> Any:
-    """For a page: numbers with a few digits; None where there is none."""
+    """Round a number to a few digits for a page; None where there is none."""
     if not is_number(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Finite in a browser, whose whole numbers overflow too."""
+    """Whether a number is finite in a browser, whose whole numbers overflow too."""
     return type(value) in (int, float) and abs(value) < LARGEST_NUMBER
 
 
 def _float(value: Any) -> Any:
-    """A stepsize of 1 is written and read as a whole number."""
+    """Convert whole numbers: a stepsize of 1 is written and read as one."""
     return float(value) if isinstance(value, int) else value

@@ -9,7 +9,7 @@ SCRIPTS = ("uPlot.js", "elements.js", "charts.js", "details.js", "page.js")
 
 
 def render(contents: dict[str, Any], live: bool = False) -> str:
-    """With `live`, the page asks the server that it came from for what is new."""
+    """Render the page; with `live`, it asks its server for what is new."""
     data = to_json({"live": live, **contents})
     parts = {
         "STYLE": "\n".join(map(_static, STYLES)),

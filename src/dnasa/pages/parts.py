@@ -94,7 +94,7 @@ def tests(path: Path) -> dict[str, Any] | None:
 
 
 def _is_drawn(title: str, matrix: bool) -> bool:
-    """The page draws these itself."""
+    """Whether the page draws this table itself."""
     return title.startswith("Each node's") or (matrix and title.startswith("Confusion matrix"))
 
 
@@ -154,7 +154,7 @@ def lost(stored: Mapping[str, Any], events: list[str], sites: Sequence[str]) -> 
 
 
 def _named(event: str, sites: Sequence[str]) -> str:
-    """The line of a log, which has numbers."""
+    """Replace node numbers in the line of a log by names."""
     numbers = re.match(r"Lost nodes (\d+(?:, \d+)*) and ", event)
     if not sites or not numbers:
         return event
@@ -187,7 +187,7 @@ def _stored(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """None where there is no file."""
+    """The rows of a file; None where there is no file."""
     if not file.is_file():
         return []
     try:

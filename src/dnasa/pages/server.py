@@ -41,7 +41,7 @@ class Server(ThreadingHTTPServer):
             return self.folders.contents(since)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that closes its connection is no error to print."""
+        """Print nothing when a browser closes its connection."""
 
 
 class Handler(BaseHTTPRequestHandler):

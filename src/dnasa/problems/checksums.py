@@ -1,13 +1,14 @@
 """Checksums of data and code that are the same in every process, to recognise the problem of a resumed run."""
 
 import sys
-import zlib
 from collections.abc import Iterator
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
+
+from dnasa.arrays import crc32
 
 SCALARS = (str, bytes, bool, int, float, complex, type(None), type(...))
 IMMUTABLE = (tuple, frozenset, CodeType)  # equal ones may or may not be one object, so identity is not used for them
@@ -30,7 +31,7 @@ class _Visitor:
         array = _as_array(value)
         if array is not None:
             self._text(f"{array.dtype} {array.shape}")
-            self.crc = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, self.crc)
+            self.crc = crc32(array, start=self.crc)
         elif isinstance(value, SCALARS):
             self._text(repr(value))
         elif id(value) not in self.visited:
@@ -41,7 +42,7 @@ class _Visitor:
                 self.add(part)
 
     def _text(self, text: str) -> None:
-        self.crc = zlib.crc32(text.encode(errors="replace") + b"\n", self.crc)
+        self.crc = crc32(text.encode(errors="replace") + b"\n", start=self.crc)
 
 
 def _as_array(value: Any) -> np.ndarray | None:

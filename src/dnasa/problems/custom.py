@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
-from dnasa.core import Array, InputError, Prox, nodes_text, user_code, whole
+from dnasa.core import Array, InputError, Prox, first_line, nodes_text, user_code, whole
 from dnasa.extras import needed_by
 from dnasa.problems.checksums import checksum
 from dnasa.problems.problem import Problem
@@ -68,8 +68,12 @@ class Custom(Problem):
                 _check_function(name, function, arguments)
         self.point = _starting_point(start)
         self.nodes = None if nodes is None else whole("nodes", nodes)
-        self.gradient_function, self.loss, self.full_gradient = gradient, loss, full_gradient
-        self.batched, self.metrics, self.prox = batched, evaluate, prox
+        self.gradient_function = gradient
+        self.loss = loss
+        self.full_gradient = full_gradient
+        self.batched = batched
+        self.metrics = evaluate
+        self.prox = prox
         self.user_fingerprint = fingerprint
         self.generators: Generators | None = None
 
@@ -110,7 +114,7 @@ class Custom(Problem):
         return checksum(self.gradient_function)
 
     def node_fingerprint(self, node: int) -> str:
-        """Of the gradient function in this process: it may refer to the data of this process' nodes only.
+        """Identifies the gradient function in this process, which may refer only to the data of this process' nodes.
 
         Args:
             node: A node that this process holds.
@@ -136,9 +140,9 @@ class Custom(Problem):
         return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
 
     def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:
-        """Once in a run: two nodes alone, in the other order, must have the rows they have among all nodes.
+        """Check once in a run that two nodes alone, in reverse order, get the rows they have among all nodes.
 
-        Where they have not, and a second call for all nodes gives other numbers as well, the function has randomness or
+        Where they do not, and a second call for all nodes gives other numbers as well, the function has randomness or
         a memory of its own, and nothing can be compared.
         """
         pair = [rngs.nodes[1], rngs.nodes[0]]
@@ -146,7 +150,7 @@ class Custom(Problem):
             alone = self._batched(x[..., [1, 0], :], Generators("custom", rngs.seeds, pair), t)
             good, reason = _close(alone, g[..., [1, 0], :]), "the result differs"
         except Exception as error:
-            good, reason = False, str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+            good, reason = False, first_line(error.__cause__ or error)
         if not good and _close(self._batched(x, rngs, t), g):
             raise InputError(
                 f"The batched gradient, called for nodes {pair} alone, does not give their rows of the call for all nodes "
@@ -174,7 +178,7 @@ class Custom(Problem):
         return made
 
     def _check_finite(self, g: Array, x: Array, nodes: range, t: int) -> None:
-        """A gradient that is not finite although x is moderate is a mistake, and no sign of divergence."""
+        """Refuse a gradient that is not finite although x is moderate: that is a bug in the function, not divergence."""
         wrong = ~(abs(g) < np.inf).all(-1) & moderate(x)
         if wrong.any():
             node = nodes[int(np.argwhere(to_numpy(wrong))[0, -1])]
@@ -200,7 +204,7 @@ class Custom(Problem):
         return {name: np.array([[each[name] for each in variant] for variant in measured]) for name in names}
 
     def _measured(self, point: Array) -> dict[str, float]:
-        """What `evaluate` returned, if it is numbers by name, and finite where x is."""
+        """Call `evaluate`, and check that it returns numbers by name, finite where x is."""
         assert self.metrics is not None
         with user_code(lambda: "The function evaluate"):
             given = self.metrics(copied(point))
@@ -292,7 +296,7 @@ def _close(a: Array, b: Array) -> bool:
 
 
 def _is_like(value: Any, point: Array) -> bool:
-    """Whether it needs no conversion."""
+    """Whether an array needs no conversion."""
     alike = type(value) is type(point) and value.shape == point.shape and value.dtype == point.dtype
     return alike and not getattr(value, "requires_grad", False)
 
@@ -317,7 +321,7 @@ def _like(value: Any, point: Array, name: str, when: str = "") -> Array:
 
 @contextmanager
 def _explaining_numpy(whose: str) -> Iterator[None]:
-    """torch's and NumPy's errors for tensors with arrays name neither the node nor the remedy."""
+    """Replace the errors for mixing tensors and arrays, which name neither the node nor the remedy."""
     try:
         yield
     except (TypeError, RuntimeError) as error:

@@ -42,7 +42,11 @@ class LeastSquares(Problem):
         if not 0 <= noise < np.inf:
             raise InputError(f"noise must be a number from 0 on, not {noise}.")
         choose("dtype", dtype, {"float32": 4, "float64": 8})
-        self.batch, self.dim, self.noise, self.seed, self.dtype = batch, dim, noise, seed, np.dtype(dtype)
+        self.batch = batch
+        self.dim = dim
+        self.noise = noise
+        self.seed = seed
+        self.dtype = np.dtype(dtype)
         self.scale = np.ones(dim)
         self.scale[0] = 10.0 if spike else 1.0
         self.scale = self.scale.astype(self.dtype)
@@ -52,7 +56,7 @@ class LeastSquares(Problem):
         self.moments: dict[range, np.ndarray] = {}
 
     def _pairs(self, drawn: np.ndarray) -> np.ndarray:
-        """From standard normal numbers to X, and behind it Y = X'theta + noise."""
+        """Turn standard normal numbers into X and, as a last column, Y = X'theta + noise."""
         rows = drawn.reshape(-1, self.dim + 1)
         rows[:, 0] *= self.scale[0]
         rows[:, -1] *= self.noise

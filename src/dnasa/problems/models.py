@@ -136,7 +136,7 @@ class GPT(nn.Module):
             self.head.weight = self.embedding.weight
 
     def _initialise(self, layers: int) -> None:
-        """As GPT-2: the layers that add to the residual stream begin smaller."""
+        """Initialise as GPT-2: the layers that add to the residual stream begin smaller."""
         for name, part in self.named_parameters():
             if part.ndim == 2:
                 adds = name.endswith(("attention.out.weight", "narrow.weight"))

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dnasa.core import InputError, Layout
+from dnasa.core import InputError, Layout, first_line
 
 BATCH_NORM, CONVOLUTION = nn.modules.batchnorm._BatchNorm, nn.modules.conv._ConvNd
-STREAMS = 4  # on which a GPU computes several models at the same time
+STREAMS = 4  # streams on which a GPU computes several models at the same time
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -50,7 +50,7 @@ class FlatModule:
         self.streams: list[torch.cuda.Stream] = []
 
     def constants(self) -> dict[str, Tensor]:
-        """What is neither trained nor computed from data."""
+        """The tensors that are neither trained nor computed from data."""
         frozen = {name: part for name, part in self.tested.named_parameters() if not part.requires_grad}
         buffers = {name: part for name, part in self.tested.named_buffers() if name not in self.statistic_sizes}
         return frozen | buffers
@@ -108,7 +108,7 @@ class FlatModule:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
     def _leaves(self, flat: Tensor) -> list[Tensor]:
-        """For autograd; a copy, whose alignment and hence bits are the same wherever `flat` lies in a larger array."""
+        """The parameters as leaves of autograd; the copy has the same alignment, and hence bits, wherever `flat` lies."""
         return [part.detach().requires_grad_() for part in self._split(flat.clone())]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
@@ -159,7 +159,7 @@ class FlatModule:
             value = self._value(self.training, parts, x, y)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shapes = f"inputs of shape {tuple(x.shape)} and targets of shape {tuple(y.shape)}"
-            raise InputError(f"The model or its loss does not take {shapes}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"The model or its loss does not take {shapes}: {first_line(error)}.") from error
         check_number("loss", value)
         if not value.requires_grad:
             raise InputError(
@@ -169,7 +169,7 @@ class FlatModule:
 
 @contextmanager
 def counting_saved() -> Iterator[list[int]]:
-    """Inside, the sizes in bytes of what autograd stores for the backward pass are appended to the list."""
+    """Yields a list that collects the sizes in bytes of what autograd stores for the backward pass."""
     sizes: list[int] = []
 
     def count(part: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def _without_statistics(module: nn.Module, norms: Sequence[str]) -> nn.Module:
 
 
 def _with_statistics_of_the_batch(module: nn.Module, norms: Sequence[str]) -> nn.Module:
-    """Batch norm layers that store the statistics of the present batch."""
+    """Batch norm layers that store the statistics of the current batch."""
     for name in norms:
         norm: Any = module.get_submodule(name).train()
         norm.momentum, norm.num_batches_tracked = 1.0, None

@@ -17,8 +17,8 @@ class Problem(Protocol):
     nodes: int | None = None  # number of nodes it has data for; None: any number
     batch: int = 1  # samples per node and step
     loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
-    prox: Prox | None = None  # of h where f + h is minimised
-    by_seed: bool = False  # nodes have other rows for each seed: what depends on them is also given `seeds`
+    prox: Prox | None = None  # the proximal operator of h, where f + h is minimised
+    by_seed: bool = False  # whether nodes have different rows for each seed: what depends on them is also given `seeds`
 
     @cached_property
     def fingerprint(self) -> str:
@@ -74,7 +74,7 @@ class Problem(Protocol):
         return None
 
     def derived(self, row: dict[str, Any]) -> dict[str, Any]:
-        """The metrics of a row of the history, for those that are no averages, such as a root.
+        """The metrics of a row of the history, for metrics that are not averages, such as an RMSE.
 
         Args:
             row: Averages over all nodes, by name.

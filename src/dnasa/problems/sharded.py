@@ -1,4 +1,4 @@
-"""What problems have in common whose rows of data are divided among the nodes and whose model is a torch module."""
+"""The base of problems whose rows are divided among the nodes and whose model is a torch module."""
 
 import copy
 import threading
@@ -60,7 +60,9 @@ class Sharded(Problem):
         self.divided: dict[int, list[np.ndarray]] = {}
         self.shards = self.shards_of(0)
         self.validation = [np.asarray(rows, dtype=np.int64) for rows in validation]
-        self.loss_scale, self.nodes, self.train_metrics = loss_scale, len(self.shards), train_metrics
+        self.loss_scale = loss_scale
+        self.nodes = len(self.shards)
+        self.train_metrics = train_metrics
         if self.validation and len(self.validation) != self.nodes:
             raise InputError(f"There are validation rows for {len(validation)} nodes and shards for {self.nodes}.")
         self.test_counts = list(test_counts)
@@ -68,7 +70,7 @@ class Sharded(Problem):
         self.samples = Samples("batch", self._draw, self.batch, by_seed=True)
 
     def _check_rows(self, counts: tuple[int, int], test_counts: tuple[int, int]) -> None:
-        """The numbers of inputs and labels, for training and for testing."""
+        """Check the numbers of inputs and labels, for training and for testing."""
         for inputs, labels in (counts, test_counts):
             if inputs != labels:
                 raise InputError(f"There are {inputs} rows of inputs but {labels} labels: give one label per row.")
@@ -120,7 +122,7 @@ class Sharded(Problem):
 
     @cached_property
     def _node_fingerprints(self) -> list[str]:
-        """Of every node's rows with the partition of seed 0, and of the test rows that belong to it alone."""
+        """The fingerprint of each node's rows in the partition of seed 0, and of its own test rows."""
         fingerprints = []
         for node, rows in enumerate(self._rows_by_node):
             tests = self.own_test_rows(node) if self.test_counts else np.empty(0, np.int64)
@@ -130,7 +132,7 @@ class Sharded(Problem):
 
     @abstractmethod
     def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
-        """Of these training rows and, if there are any, these test rows."""
+        """The checksum of these training rows and, if there are any, these test rows."""
 
     def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
         return None
@@ -205,7 +207,7 @@ class Sharded(Problem):
             )
 
     def _validation_rows(self, nodes: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Of these nodes, and how much each row counts."""
+        """The validation rows of these nodes, and how much each row counts."""
         parts = [self.validation[node] for node in nodes]
         weights = [np.full(len(part), 1 / (len(part) * len(nodes))) for part in parts if len(part)]
         return tuple(torch.as_tensor(np.concatenate(some)).to(self.device) for some in (parts, weights))  # type: ignore[return-value]
@@ -221,11 +223,11 @@ class Sharded(Problem):
         return max(1, BUDGET[self.device.type] // (self.footprint * rows))
 
     def _chunks(self, rows: Tensor, models: int = 1) -> Sequence[Tensor]:
-        """As many rows at a time as fit into the budget for that many models."""
+        """Split rows into as many at a time as fit into the budget for that many models."""
         return rows.split(min(MAX_ROWS, self._models_at_once(models)))
 
     def continue_without(self, lost: Sequence[int]) -> None:
-        """The remaining nodes evaluate all test rows.
+        """Divide the test rows among the remaining nodes.
 
         Args:
             lost: The nodes that were lost.
@@ -237,7 +239,7 @@ class Sharded(Problem):
 
 @contextmanager
 def seeded(device: torch.device, key: int) -> Iterator[None]:
-    """Inside, what torch draws on this device depends on the key alone; afterwards its generator continues as before."""
+    """Seed torch's generator of this device by the key inside the block; afterwards it continues as before."""
     on_gpu = device.type == "cuda"
     generator = torch.cuda.default_generators[torch.cuda.current_device()] if on_gpu else torch.default_generator
     with SEEDING:

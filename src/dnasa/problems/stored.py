@@ -1,4 +1,4 @@
-"""Rows of data on a device, in as little memory as they came."""
+"""Rows of data on a device, without using more memory than the source."""
 
 import numpy as np
 import torch
@@ -9,8 +9,10 @@ from torch import Tensor
 from dnasa.core import Array, InputError
 from dnasa.problems.checksums import checksum
 
+CENTRE, SPREAD = 0.5, 0.25  # images of bytes become (x / 255 - CENTRE) / SPREAD
 
-class Rows:
+
+class DeviceRows:
     """The rows of an array. Overlapping windows of one array stay windows: only that array is copied to the device."""
 
     def __init__(self, name: str, array: Array, device: torch.device, dtype: torch.dtype):
@@ -33,11 +35,11 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one row."""
+        """The shape of one row."""
         return tuple(self.tensor.shape[1:])
 
     def checksum(self, rows: np.ndarray) -> str:
-        """Of these rows; of windows, where they lie in the part of the memory that they cover."""
+        """The checksum of these rows; for windows, of their positions and the memory they cover."""
         if not self.windows:
             return checksum(self.tensor[torch.as_tensor(rows)])
         first, last = self.tensor[int(rows.min())], self.tensor[int(rows.max())]
@@ -47,7 +49,7 @@ class Rows:
 
 
 def as_tensor(array: Array) -> Tensor:
-    """As torch can compute with it: unsigned numbers above 8 bits it only stores."""
+    """Convert to a tensor; unsigned numbers above 8 bits become int64, since torch cannot compute with them."""
     if not isinstance(array, np.ndarray):
         return torch.as_tensor(array)
     if array.dtype.kind == "u" and array.itemsize > 1:
@@ -56,12 +58,12 @@ def as_tensor(array: Array) -> Tensor:
 
 
 def as_inputs(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes are images, from -2 to 2; other whole numbers are tokens."""
+    """Convert rows to inputs: bytes are images, scaled to -2 to 2; other whole numbers are tokens."""
     if rows.dtype is torch.uint8:
-        return (rows.to(dtype) / 255 - 0.5) / 0.25
+        return (rows.to(dtype) / 255 - CENTRE) / SPREAD
     return rows if rows.is_floating_point() else rows.long()
 
 
 def as_targets(rows: Tensor) -> Tensor:
-    """Whole numbers as torch's losses want them; other types stay."""
+    """Convert whole numbers to int64, which torch's losses want; other types stay."""
     return rows if rows.is_floating_point() or rows.dtype is torch.bool else rows.long()

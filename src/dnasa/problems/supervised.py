@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError, Layout, choose
+from dnasa.core import InputError, Layout, choose, first_line
 from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
 from dnasa.problems.sharded import Model, Sharded, Shards, seeded
-from dnasa.problems.stored import Rows, as_inputs, as_targets
+from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
 IGNORED = -100  # the label that torch's losses leave out
@@ -108,7 +108,9 @@ class Supervised(Sharded):
         self.test_labels = self._stored("test_labels", data.test_labels)
         self._check_rows((len(self.inputs), len(self.labels)), (len(self.test_inputs), len(self.test_labels)))
         self._check_shapes(self.inputs.shape, self.test_inputs.shape)
-        self.dropout, self.changes, self.order = Streams("dropout"), Streams("augment"), Streams("order")
+        self.dropout = Streams("dropout")
+        self.changes = Streams("augment")
+        self.order = Streams("order")
         if isinstance(loss, nn.Module):  # it may hold weights
             loss = copy.deepcopy(loss).to(self.device, self.dtype)
         self.module = FlatModule(self._seeded(0), loss, mixed_precision)
@@ -118,8 +120,8 @@ class Supervised(Sharded):
         self.replayed = CudaGraphs(self._many_on_gpu)
         self.capturable = True
 
-    def _stored(self, name: str, array: np.ndarray) -> Rows:
-        return Rows(name, array, self.device, self.dtype)
+    def _stored(self, name: str, array: np.ndarray) -> DeviceRows:
+        return DeviceRows(name, array, self.device, self.dtype)
 
     # ------------------------------------------------------------ checks and identity
 
@@ -139,12 +141,13 @@ class Supervised(Sharded):
         return {"test_accuracy": _accuracy}
 
     def _check_augment(self, inputs: Tensor) -> Tensor:
-        """Augmented inputs have the shape and dtype of the inputs."""
+        """Check that augmented inputs have the shape and dtype of the inputs."""
         try:
             changed = self._augmented(inputs, 0, 0, 0)
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InputError(f"augment(inputs, generator) fails on {_described(inputs)}: {reason}") from error
+            raise InputError(
+                f"augment(inputs, generator) fails on {_described(inputs)}: {first_line(error)}."
+            ) from error
         if _described(changed) != _described(inputs):
             raise InputError(f"augment returned {_described(changed)} for {_described(inputs)}: return the same kind.")
         return changed
@@ -166,7 +169,7 @@ class Supervised(Sharded):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the test data, the model and the loss: the nodes' rows may be in other processes."""
+        """Identifies the test data, the model and the loss; the nodes' rows may be in other processes."""
         every = np.arange(len(self.test_inputs))
         data = self.test_counts or (self.test_inputs.checksum(every), self.test_labels.checksum(every))
         model = self.layout, repr(self.module.tested), self.module.constants(), self.module.autocast
@@ -210,7 +213,7 @@ class Supervised(Sharded):
         return self.augment(inputs, generator)
 
     def _one_by_one(self, flat: Tensor, inputs: Tensor, targets: Tensor, keys: list[int]) -> Tensor:
-        """A node's bits are the same alone and with others: the batches of all variants of a run are those of its seed."""
+        """The gradients one by one, so that a node's bits are the same alone and with others."""
         out = torch.empty_like(flat)
         for i, point in enumerate(flat):
             pair = i % len(keys)
@@ -246,7 +249,7 @@ class Supervised(Sharded):
     # ------------------------------------------------------------ evaluation
 
     def statistics(self, mean: Tensor, nodes: range, seeds: Sequence[int] | None = None) -> Tensor | None:
-        """Of batch norm at the mean models, where the nodes' are averaged.
+        """The batch norm statistics of the mean models, averaged over the nodes.
 
         Args:
             mean: The mean iterates, `(variants, seeds, d)`.
@@ -330,7 +333,7 @@ class Supervised(Sharded):
         return {validation_name(name): value for name, value in out.items()}
 
     def _sums(self, point: Tensor, statistics: Tensor, rows: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """The measures, added up over the rows."""
+        """The sums of the measures over the rows."""
         totals = {name: point.new_zeros((), dtype=torch.float64) for name in self.measures}
         for part in self._chunks(rows) if len(rows) else ():
             x, y = batch(part)
@@ -348,7 +351,7 @@ class Supervised(Sharded):
         return torch.as_tensor(np.resize(rows, max(2, len(rows)))).to(self.device)  # batch norm needs two rows
 
     def _in_batches(self, rows: Tensor) -> Sequence[Tensor]:
-        """At least `batch` rows each, if there are enough: the statistics of fewer would differ from those in training."""
+        """Split rows into batches of at least `batch` if possible: statistics of fewer rows would differ from training."""
         return rows.tensor_split(max(1, len(rows) // self.batch))
 
 

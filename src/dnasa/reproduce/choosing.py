@@ -6,12 +6,7 @@ import pandas as pd
 from dnasa.comparing import tuning
 from dnasa.plots import title
 from dnasa.reproduce.network_tasks import CENTRAL, Measure
-from dnasa.statistics import final, over_seeds
-
-
-def grid(history: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """As `tuning.grid`: the final metric of every rule and stepsize."""
-    return tuning.valued(over_seeds(final(history), metric), metric)
+from dnasa.statistics import over_seeds
 
 
 def averages(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:

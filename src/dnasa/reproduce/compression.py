@@ -15,7 +15,7 @@ from dnasa.comparing import tuning
 from dnasa.plots import finish, title
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly, seeds_text
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps, seeds_text
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task
 from dnasa.reproduce.report import Report
 
@@ -43,10 +43,14 @@ def parts(quick: bool) -> list[Part]:
     ]
 
 
-def runs(task: Task, varied: bool, seeds: int) -> list[Runs]:
-    options: Any = {"partition": task.different, "validation": True, "evaluate": evenly(task.steps, POINTS)[1:]}
+def runs(task: Task, varied: bool, seeds: int) -> list[RunSpec]:
+    options: Any = {
+        "partition": task.different,
+        "validation": True,
+        "evaluate": evaluation_steps(task.steps, POINTS)[1:],
+    }
     return [
-        Runs(
+        RunSpec(
             task.steps,
             [rule],
             task.etas,
@@ -94,14 +98,14 @@ def report(found: Found) -> Report:
 
 
 def best_rows(table: pd.DataFrame, how: str) -> pd.DataFrame:
-    """Of each rule, the last evaluation at the stepsize that is best on the validation rows, mean over the seeds."""
+    """The last evaluation of each rule at its best stepsize on the validation rows, averaged over the seeds."""
     last = table[(table.compress == how) & (table.step == table.steps)]
     best = chosen(averages(last, ACCURACY), ACCURACY).loc[list(RULES)]
     return best.assign(bytes=last.groupby("rule").bytes.mean())
 
 
 def summary(table: pd.DataFrame, hows: list[str]) -> pd.DataFrame:
-    """For people: what each rule has reached with each compression, and at which stepsize."""
+    """The printed table: what each rule has reached with each compression, and at which stepsize."""
     plain, rows = best_rows(table, PLAIN), []
     for how in hows:
         best = best_rows(table, how)
@@ -109,7 +113,7 @@ def summary(table: pd.DataFrame, hows: list[str]) -> pd.DataFrame:
         row = {"compression": how.partition(",")[0], "gamma": "" if gamma is None else f"{gamma:.3g}"}
         row["bytes"] = f"1/{plain.bytes['dsgd'] / best.bytes['dsgd']:.1f}"
         for rule in RULES:
-            edge = ", edge" * bool(best.edge[rule])
+            edge = ", edge" if best.edge[rule] else ""
             eta = "" if np.isnan(best.eta[rule]) else f" ({tuning.eta_text(best.eta[rule])}{edge})"
             row[title(rule)] = ACCURACY.text(best.test[rule]) + eta
         rows.append(row)
@@ -126,7 +130,7 @@ def findings(name: str, table: pd.DataFrame, varied: bool) -> list[str]:
 
 
 def gamma_finding(name: str, table: pd.DataFrame, how: str) -> str:
-    """How much a better gamma than the default would gain."""
+    """A sentence on how much a better gamma than the default would gain."""
     every = {label: best_rows(table, label).test for label in table.compress.unique() if label.partition(",")[0] == how}
     gains = []
     for rule in RULES:

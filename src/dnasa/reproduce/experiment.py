@@ -41,7 +41,7 @@ RING = topology.ring(NODES)
 
 
 @dataclass(frozen=True, eq=False)
-class Runs:
+class RunSpec:
     """Every rule with each of its stepsizes and every seed, side by side where the problem computes all models together."""
 
     steps: int
@@ -61,8 +61,8 @@ class Runs:
     faults: Mapping[str, Any] = field(default_factory=dict)  # arguments of `channels.faulty`
     problem: Callable[[], Problem] | None = None  # makes the problem of runs without data
     rule_makers: RuleMakers = field(default_factory=dict)  # of rules without a name
-    tuned_on: "Runs | None" = None  # take the stepsizes that are best in these runs; each rule is run alone
-    start_from: "Runs | None" = None  # start from the model that these runs end with
+    tuned_on: "RunSpec | None" = None  # take the stepsizes that are best in these runs; each rule is run alone
+    start_from: "RunSpec | None" = None  # start from the model that these runs end with
     last_layer: bool = False  # train only the last layer and all biases of that model
 
     def table(self) -> pd.DataFrame:
@@ -71,8 +71,8 @@ class Runs:
         return pd.DataFrame(every, columns=["rule", "eta", "seed"]).assign(**self.labels, steps=self.steps)
 
 
-def evenly(steps: int, count: int) -> list[int]:
-    """Steps from 0 to the last at which to evaluate, one more than `count`."""
+def evaluation_steps(steps: int, count: int) -> list[int]:
+    """Steps from 0 to the last at which to evaluate, one more than `count`; rounded down, as in the published results."""
     return sorted({int(t) for t in np.linspace(0, steps, count + 1)})
 
 
@@ -80,7 +80,7 @@ class Part(NamedTuple):
     """What `--only` selects; its results are saved in one file."""
 
     name: str
-    runs: Sequence[Runs]
+    runs: Sequence[RunSpec]
     task: Task = Task("")  # without data
     gpu: bool = False  # on the CPU it is run only if `--only` names it
     fallback: bool = False  # run where the data of no other part is there
@@ -219,15 +219,18 @@ class Runner:
     """Runs on the data of one task; models to start from and chosen stepsizes are made once."""
 
     def __init__(self, task: Task, data: Dataset | None, device: str, progress: bool | None):
-        self.task, self.data, self.device, self.progress = task, data, device, progress
+        self.task = task
+        self.data = data
+        self.device = device
+        self.progress = progress
         self.side_by_side = data is None or models.batched(task.model or models.default(data), data)
         self._problem: tuple[Any, Problem] | None = None
-        self._results: dict[Runs, Result] = {}
+        self._results: dict[RunSpec, Result] = {}
 
-    def run(self, runs: Runs, todo: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    def run(self, runs: RunSpec, todo: pd.DataFrame) -> Iterator[pd.DataFrame]:
         """The histories of these runs with their labels, one for each call of `solve`."""
         if runs.tuned_on is not None:
-            best = tuning.best(tuning.grid(self._result(runs.tuned_on), "test_accuracy"), "test_accuracy").eta
+            best = tuning.best(tuning.grid(self._result(runs.tuned_on).history, "test_accuracy"), "test_accuracy").eta
             todo = todo.assign(eta=todo.rule.map(best))
 
         def together(run: tuple[str, float, list[int]]) -> Any:
@@ -243,13 +246,13 @@ class Runner:
             made = {"rule": rule, "eta": eta} if rule in runs.rule_makers else {"eta": history.get("eta", nan)}
             yield history.assign(**made, **runs.labels)
 
-    def _result(self, runs: Runs) -> Result:
+    def _result(self, runs: RunSpec) -> Result:
         if runs not in self._results:
             pairs = runs.table()[["rule", "eta"]].drop_duplicates().itertuples(index=False, name=None)
             self._results[runs] = self._solve(runs, list(pairs), runs.seeds)
         return self._results[runs]
 
-    def _solve(self, runs: Runs, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> Result:
+    def _solve(self, runs: RunSpec, pairs: Sequence[tuple[str, float]], seeds: Sequence[int]) -> Result:
         """The rules with these stepsizes; a rule without a name comes alone."""
         problem, (rule, eta) = self._made_problem(runs), pairs[0]
         options: Any = {"steps": runs.steps, "seed": seeds, "evaluate": runs.evaluate or [runs.steps]}
@@ -266,7 +269,7 @@ class Runner:
         wanted = wanted or runs.rule_makers[rule](eta, problem.layout)
         return solve(problem, runs.graph, wanted, compress=runs.compress, progress=self.progress, **options)
 
-    def _made_problem(self, runs: Runs) -> Problem:
+    def _made_problem(self, runs: RunSpec) -> Problem:
         """The last one is kept, since most runs of a part differ in the rule alone."""
         of_data = (runs.graph.nodes, runs.partition, runs.batch, runs.validation, runs.last_layer)
         key = (*of_data, runs.loss_scale, runs.train_metrics, runs.problem)
@@ -274,7 +277,7 @@ class Runner:
             self._problem = key, runs.problem() if runs.problem else self._problem_on_data(runs)
         return self._problem[1]
 
-    def _problem_on_data(self, runs: Runs) -> Problem:
+    def _problem_on_data(self, runs: RunSpec) -> Problem:
         assert self.data is not None
         task, data, nodes = self.task, self.data, runs.graph.nodes
         train, validation = hold_out(data) if runs.validation else (np.arange(len(data.labels)), None)

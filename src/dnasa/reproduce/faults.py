@@ -6,7 +6,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.plots import colours, finish, title
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 
@@ -26,9 +26,11 @@ def parts(quick: bool) -> list[Part]:
     steps, seeds = (400, 2) if quick else (1000, 5)
     graph = topology.ring(8, weights="lazy")  # D2 needs eigenvalues above -1/3
     options: Any = {"seeds": range(seeds), "graph": graph, "partition": "by_label"}
-    reliable = Runs(steps, RULES, dict.fromkeys(TUNED, ETAS), **options)
+    reliable = RunSpec(steps, RULES, dict.fromkeys(TUNED, ETAS), **options)
     runs = [
-        Runs(steps, RULES, labels={"fault": kind, "level": level}, faults={kind: level}, tuned_on=reliable, **options)
+        RunSpec(
+            steps, RULES, labels={"fault": kind, "level": level}, faults={kind: level}, tuned_on=reliable, **options
+        )
         for kind, levels in FAULTS.items()
         for level in levels
     ]

@@ -12,7 +12,7 @@ from dnasa import rules, topology
 from dnasa.arrays import unit
 from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule
 from dnasa.plots import LABELS
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.rules import schedules
@@ -55,8 +55,8 @@ def parts(quick: bool) -> list[Part]:
     steps = QUICK_STEPS if quick else STEPS
     options: Any = {"graph": topology.paper_random(), "loss_scale": "1/n", "train_metrics": True, "rule_makers": FORMS}
 
-    def runs(data: str, seeds: int) -> Runs:
-        return Runs(steps, list(FORMS), seeds=range(seeds), labels={"data": data}, evaluate=steps // 10, **options)
+    def runs(data: str, seeds: int) -> RunSpec:
+        return RunSpec(steps, list(FORMS), seeds=range(seeds), labels={"data": data}, evaluate=steps // 10, **options)
 
     return [Part(data, [runs(data, seeds)], Task(data)) for data, seeds in SEEDS.items()]
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report, draw_lines
 
 NODES = (5, 10, 20)
@@ -20,11 +20,11 @@ def parts(quick: bool) -> list[Part]:
     steps, seeds = (3_000, 3) if quick else (STEPS, SEEDS)
     options: Any = {
         "seeds": range(seeds),
-        "evaluate": evenly(steps, 300),
+        "evaluate": evaluation_steps(steps, 300),
         "schedules": SCHEDULES,
         "problem": LeastSquares,
     }
-    return [Part("fig1", [Runs(steps, labels={"nodes": n}, graph=topology.ring(n), **options) for n in NODES])]
+    return [Part("fig1", [RunSpec(steps, labels={"nodes": n}, graph=topology.ring(n), **options) for n in NODES])]
 
 
 def report(found: Found) -> Report:

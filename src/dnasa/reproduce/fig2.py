@@ -11,8 +11,7 @@ from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes, line_styles
 from dnasa.plots import title
 from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report, draw_lines
 
 NODES = 10
@@ -25,14 +24,14 @@ ETAS = tuple(float(eta) for eta in np.logspace(-4, -1, 13).round(6))
 def parts(quick: bool) -> list[Part]:
     """D-SGD, D-SGT and D-ASAGT, each at its best of 13 stepsizes, and D-NASA without one."""
     steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
-    options: Any = {"evaluate": evenly(steps, 300), "problem": partial(LeastSquares, spike=True)}
+    options: Any = {"evaluate": evaluation_steps(steps, 300), "problem": partial(LeastSquares, spike=True)}
     grids = dict.fromkeys(RULES[:3], ETAS)
-    return [Part("fig2", [Runs(steps, RULES, grids, range(seeds), graph=topology.ring(NODES), **options)])]
+    return [Part("fig2", [RunSpec(steps, RULES, grids, range(seeds), graph=topology.ring(NODES), **options)])]
 
 
 def report(found: Found) -> Report:
     history = found.table
-    table = grid(history, "test_loss")
+    table = tuning.grid(history, "test_loss")
     tuned = tuning.best(table, "test_loss")
     best = pd.concat([tuning.rows_of(history, variant) for _, variant in tuned.iterrows()])
     caption = f"Figure 2: spike model, ring of {NODES}, T = {found.last_step:,}, {found.seeds}"

@@ -9,8 +9,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
 from dnasa.plots import draw_topology, title
-from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
@@ -22,11 +21,11 @@ QUICK = {"mnist": 60, "a9a": 300, "miniboone": 300, "covertype": 300}
 SEEDS = 10
 
 
-def search(graph: Topology, steps: int, seeds: int, etas: Sequence[float] | None = None, **options: Any) -> Runs:
+def search(graph: Topology, steps: int, seeds: int, etas: Sequence[float] | None = None, **options: Any) -> RunSpec:
     """Every rule with every stepsize; the loss is scaled by 1/n as in the paper. D2 needs eigenvalues above -1/3."""
     rules = [rule for rule in RULES if rule != "d2" or graph.smallest_eigenvalue > -1 / 3 + 1e-9]
     grids = {rule: tuple(etas or ETAS) for rule in rules if rule != "dnasa"}
-    return Runs(steps, rules, grids, range(seeds), graph=graph, loss_scale="1/n", **options)
+    return RunSpec(steps, rules, grids, range(seeds), graph=graph, loss_scale="1/n", **options)
 
 
 def parts(quick: bool) -> list[Part]:
@@ -44,7 +43,7 @@ def against_stepsizes(found: Found, name: str, caption: str) -> Report:
     """A panel and a table for each part, with a drawing of its graph where these differ."""
     out = Report(name, f"{caption}, {found.seeds}", found.quick)
     graphs = {part.runs[0].graph.name for part in found.parts.values()}
-    tables = {part: grid(rows, "test_accuracy") for part, rows in found.rows.items()}
+    tables = {part: tuning.grid(rows, "test_accuracy") for part, rows in found.rows.items()}
     styles = drawing.line_styles(found.table[["rule"]])
     with out.draw(name, len(found.parts), f"{caption}: test accuracy against stepsize, {found.seeds}") as axes:
         for axis, (part, table) in zip(axes, tables.items(), strict=True):

@@ -9,8 +9,7 @@ from dnasa.comparing import tuning
 from dnasa.comparing.drawing import line_styles
 from dnasa.plots import LABELS, LINEAR, title
 from dnasa.reproduce import fig3
-from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report, draw_lines
 
@@ -26,8 +25,8 @@ def curves(name: str, data: str) -> Experiment:
         graph, steps = topology.paper_random(), (fig3.QUICK if quick else fig3.STEPS)[data]
         seeds, evaluations = (2, 4) if quick else (fig3.SEEDS, EVALUATIONS)
         tried = fig3.search(graph, steps // 2 if quick else steps, 1 if quick else 2)
-        options: Any = {"evaluate": evenly(steps, evaluations), "loss_scale": "1/n", "train_metrics": True}
-        runs = Runs(steps, fig3.RULES, seeds=range(100, 100 + seeds), graph=graph, tuned_on=tried, **options)
+        options: Any = {"evaluate": evaluation_steps(steps, evaluations), "loss_scale": "1/n", "train_metrics": True}
+        runs = RunSpec(steps, fig3.RULES, seeds=range(100, 100 + seeds), graph=graph, tuned_on=tried, **options)
         return [Part(data, [runs], Task(data, rows=QUICK_ROWS if quick else None))]
 
     def report(found: Found) -> Report:
@@ -36,7 +35,7 @@ def curves(name: str, data: str) -> Experiment:
         out = Report(name, caption, found.quick)
         out.tables[f"{name}-final"] = final(history)
         out.data[f"{name}-history"] = history
-        out.findings = [f"Final test accuracy: {fig3.sentence(grid(history, 'test_accuracy'))}"]
+        out.findings = [f"Final test accuracy: {fig3.sentence(tuning.grid(history, 'test_accuracy'))}"]
         draw(out, name, history, "epochs", f"{data}: each method at its best stepsize, mean and range")
         draw(out, f"{name}-seconds", history, "seconds", f"{data}: seconds of training, {found.seeds} side by side")
         return out

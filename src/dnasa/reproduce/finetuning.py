@@ -11,7 +11,7 @@ import pandas as pd
 
 from dnasa.comparing import tuning
 from dnasa.plots import colours, title
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA
 from dnasa.reproduce.report import Report, draw_lines
 
@@ -34,16 +34,16 @@ def parts(quick: bool) -> list[Part]:
     ]
 
 
-def runs(steps: int, before: int, seeds: int) -> list[Runs]:
+def runs(steps: int, before: int, seeds: int) -> list[RunSpec]:
     """The accuracy is measured at each of the first steps, and at every tenth after them."""
-    training = Runs(before, ["adanasa"])
+    training = RunSpec(before, ["adanasa"])
     evaluate = [*range(EARLY), *range(EARLY, steps + 1, 10)]
 
-    def continued(trained: str, data: str) -> Runs:
+    def continued(trained: str, data: str) -> RunSpec:
         labels = {"trained": trained, "data": data}
         start: Any = {"start_from": training, "last_layer": trained == TRAINED[1]}
         place: Any = {"partition": PARTITIONS[data], "evaluate": evaluate}
-        return Runs(steps, RULES, {"dadam": ETAS}, range(seeds), labels, **place, **start)
+        return RunSpec(steps, RULES, {"dadam": ETAS}, range(seeds), labels, **place, **start)
 
     return [continued(trained, data) for trained in TRAINED for data in PARTITIONS]
 
@@ -92,7 +92,7 @@ def findings(table: pd.DataFrame) -> list[str]:
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """For people."""
+    """The printed table."""
     names = {
         "start": "accuracy at the start",
         "fall": f"largest fall in {EARLY} steps (points)",

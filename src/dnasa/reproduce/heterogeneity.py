@@ -6,8 +6,7 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.plots import colours, drawable, title
 from dnasa.reproduce import fig3
-from dnasa.reproduce.choosing import grid
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
 
@@ -22,7 +21,7 @@ def parts(quick: bool) -> list[Part]:
     graph = topology.ring(8, weights="lazy")  # D2 needs eigenvalues above -1/3
     steps, seeds, etas = (fig3.QUICK, 1, QUICK_ETAS) if quick else (fig3.STEPS, SEEDS, None)
 
-    def runs(name: str, how: str) -> Runs:
+    def runs(name: str, how: str) -> RunSpec:
         return fig3.search(graph, steps[name], seeds, etas, partition=how, labels={"partition": how})
 
     return [Part(name, [runs(name, how) for how in PARTITIONS], Task(name)) for name in DATA]
@@ -34,7 +33,7 @@ def report(found: Found) -> Report:
             {"data": name, "partition": how, "rule": rule, "eta": variant.eta, "accuracy": variant.value}
             for name, rows in found.rows.items()
             for how, same in rows.groupby("partition", sort=False)
-            for rule, variant in tuning.best(grid(same, "test_accuracy"), "test_accuracy").iterrows()
+            for rule, variant in tuning.best(tuning.grid(same, "test_accuracy"), "test_accuracy").iterrows()
         ]
     )
     caption = f"Best test accuracy under three partitions, ring of 8, {found.seeds}"

@@ -25,7 +25,7 @@ class Measure(NamedTuple):
     target: float  # how far AdaNASA may be below the best tuned method
 
     def gain(self, value: Any, other: Any) -> Any:
-        """By how much `value` is better than `other`."""
+        """The amount by which `value` is better than `other`."""
         return self.scale * (value - other)
 
     def text(self, value: float) -> str:
@@ -34,7 +34,7 @@ class Measure(NamedTuple):
         return f"{100 * value:.2f} %" if self.unit else f"{value:.3f}"
 
     def signed(self, gain: float) -> str:
-        """For tables; 0.0 is added so that no zero has a minus sign."""
+        """Format a gain with its sign; adding 0.0 removes the minus sign of zeros."""
         if not np.isfinite(gain):
             return ""
         return f"{gain + 0.0:+.2f}" if self.unit else f"{gain + 0.0:+.3f}"

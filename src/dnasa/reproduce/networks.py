@@ -15,7 +15,7 @@ from dnasa.comparing import drawing, tuning
 from dnasa.core import Gradients, Layout, Messages, Rule, Schedule
 from dnasa.plots import title
 from dnasa.reproduce.choosing import averages, chosen, edges, name_of
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import CENTRAL, NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
 from dnasa.rules import schedules
@@ -38,7 +38,7 @@ def parts(quick: bool) -> list[Part]:
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], seeds: int) -> Iterator[Part]:
     def part(end: str, rules: tuple[str, ...], partition: str, graph: topology.Topology, **options: object) -> Part:
         runs = [
-            Runs(task.steps, [rule], task.etas, [seed], {}, graph, partition, validation=True, **options)  # type: ignore[arg-type]
+            RunSpec(task.steps, [rule], task.etas, [seed], {}, graph, partition, validation=True, **options)  # type: ignore[arg-type]
             for seed in range(seeds)
             for rule in rules
         ]
@@ -84,12 +84,12 @@ def report(found: Found) -> Report:
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """For people: one row for each rule."""
-    unit = f" ({measure.unit})" * bool(measure.unit)
+    """The printed table: one row for each rule."""
+    unit = f" ({measure.unit})" if measure.unit else ""
     return pd.DataFrame(
         {
             "rule": [name_of(rule) for rule in best.index],
-            "best eta": [tuning.eta_text(row.eta) + " (edge)" * bool(row.edge) for row in best.itertuples()],
+            "best eta": [f"{tuning.eta_text(row.eta)}{' (edge)' if row.edge else ''}" for row in best.itertuples()],
             measure.label: best.test.map(measure.text).to_numpy(),
             f"spread{unit}": (abs(measure.scale) * best.spread).to_numpy(),
             "seeds": best.runs.to_numpy(),

@@ -50,7 +50,7 @@ class Report:
         for axis in axes.flat[count:]:
             axis.remove()
         yield list(axes.flat[:count])
-        figure.suptitle(title + " (quick run)" * self.quick)
+        figure.suptitle(f"{title} (quick run)" if self.quick else title)
         legend_below(figure, columns=max(2, round(columns * width / 2.3)))
         self.figures[name] = figure
 

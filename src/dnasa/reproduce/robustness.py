@@ -12,7 +12,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.core import Layout, Rule
 from dnasa.plots import colours, drawable, title
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
 from dnasa.rules import adanasa, schedules
@@ -44,12 +44,12 @@ def parts(quick: bool) -> list[Part]:
     ]
 
 
-def entries(task: Task, partitions: tuple[str, ...], seeds: int) -> list[Runs]:
+def entries(task: Task, partitions: tuple[str, ...], seeds: int) -> list[RunSpec]:
     """The default, and every single change of it."""
 
-    def entry(kind: str = "default", change: str = "none", **other: Any) -> Runs:
+    def entry(kind: str = "default", change: str = "none", **other: Any) -> RunSpec:
         options: Any = {"steps": task.steps, "partition": partitions[0]} | other
-        return Runs(rules=RULES, seeds=range(seeds), labels={"kind": kind, "change": change}, **options)
+        return RunSpec(rules=RULES, seeds=range(seeds), labels={"kind": kind, "change": change}, **options)
 
     def radius(size: float) -> Any:
         def make(eta: float, layout: Layout) -> Rule:
@@ -119,7 +119,7 @@ def finding(rows: pd.DataFrame, measure: Measure) -> str:
 
 
 def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.DataFrame:
-    """For people: results and differences of both rules as text."""
+    """The printed table: results and differences of both rules as text."""
 
     def text(row: pd.Series, rule: str, measure: Measure) -> str:
         gain = f" ({measure.signed(row[f'{rule} gain'])})"
@@ -135,7 +135,7 @@ def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.Dat
 
 
 def draw(out: Report, rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> None:
-    """By how much each entry is better than the default, a panel for each column."""
+    """Draw how much better each entry is than the default, a panel for each column."""
     colour = colours(RULES)
     caption = f"Single changes of the default: {NODES} nodes, ring"
     with out.draw("robustness", len(rows), caption, columns=3, width=4.2, height=4.0) as axes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.files import make_folder, read_bytes
 from dnasa.runs.own_files import OwnFiles
 
@@ -26,7 +26,7 @@ class Saved:
             self.own.claim([path.name])
 
     def missing(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Those of these runs that have not reached their last step."""
+        """The runs that have not reached their last step."""
         if self.table.empty or not self.columns:
             return runs
         reached = self.table if "steps" in self.columns else self.table.rename(columns={"step": "steps"})
@@ -49,8 +49,7 @@ def _read(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     try:
         table = pd.read_csv(io.BytesIO(read_bytes(path)))
     except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"Cannot read the saved results in {path} ({reason}): delete the file.") from error
+        raise InputError(f"Cannot read the saved results in {path} ({first_line(error)}): delete the file.") from error
     if list(table.columns) != list(columns):
         raise InputError(f"{path} does not hold results of this study: delete it, or choose another --out.")
     for name in NUMBERS & set(columns):

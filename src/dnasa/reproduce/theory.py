@@ -9,7 +9,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.plots import drawable, finish
 from dnasa.problems.robust_regression import RobustRegression
-from dnasa.reproduce.experiment import Experiment, Found, Part, Runs, evenly
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report
 from dnasa.topology import Topology
 
@@ -25,10 +25,10 @@ def parts(quick: bool) -> list[Part]:
     """D-NASA with the fixed schedule on robust regression: T x n x graphs, then graphs from rho = 0 to 0.99."""
     every, nodes, seeds = (STEPS[:4], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
 
-    def runs(graph: Topology, steps: int, labels: dict[str, object]) -> Runs:
+    def runs(graph: Topology, steps: int, labels: dict[str, object]) -> RunSpec:
         made: Any = {"schedules": ["fixed"], "problem": partial(RobustRegression, graph.nodes)}
-        evaluate = evenly(steps - 1, EVALUATIONS - 1)
-        return Runs(steps, seeds=range(seeds), labels=labels | {"T": steps}, graph=graph, evaluate=evaluate, **made)
+        evaluate = evaluation_steps(steps - 1, EVALUATIONS - 1)
+        return RunSpec(steps, seeds=range(seeds), labels=labels | {"T": steps}, graph=graph, evaluate=evaluate, **made)
 
     rates = [
         runs(make(n), steps, {"graph": name, "nodes": n})

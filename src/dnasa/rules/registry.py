@@ -227,7 +227,7 @@ class Variant(NamedTuple):
         return text.replace("eta", f"{self.eta:.3g}", 1) if isinstance(self.eta, float) else text
 
     def label(self) -> dict[str, Any]:
-        """As in tables: a function of t shows as its name, in the place of the schedule."""
+        """The variant's columns in tables: a function of t shows as its name, in the place of the schedule."""
         if not callable(self.eta):
             return self._asdict()
         name = getattr(self.eta, "__name__", CUSTOM)

@@ -63,7 +63,9 @@ class RunFolder:
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
     ):
-        self.path, self.resume, self.force = Path(path), resume, force
+        self.path = Path(path)
+        self.resume = resume
+        self.force = force
         self.config = {"format": FORMAT} | (config or {})
         self.own = OwnFiles(path)
         self.locks = ExitStack()
@@ -73,7 +75,7 @@ class RunFolder:
             self.config = self.read_config()
 
     def check(self) -> None:
-        """A run is continued, or replaced with `force`, if it is ours; a new one needs an empty folder.
+        """Check that the folder can be used: continued, or replaced with `force`, if it is ours; otherwise it must be empty.
 
         A run that is done, or of another version, is not continued. What the user has put into the folder must not have the
         name of a file of the run.
@@ -189,7 +191,7 @@ class RunFolder:
         self.history_crc = zlib.crc32(data, self.history_crc)
 
     def repair_history(self, rows: "pd.DataFrame", t: int) -> None:
-        """After the writing process was lost: keep its complete rows before step t and add those it did not write."""
+        """Keep the complete rows of a lost process before step t, and add those it did not write."""
         lines = self._history().splitlines(keepends=True)
         complete = [line for line in lines if line.endswith(b"\n")]
         steps = [row["step"] for row in parse_rows(b"".join(complete).decode())]
@@ -242,7 +244,7 @@ class RunFolder:
         return history.decode()
 
     def _history(self) -> bytes:
-        """Nothing where it cannot be read."""
+        """The contents of history.csv; empty if it cannot be read."""
         try:
             return read_bytes(self.path / "history.csv")
         except OSError:
@@ -296,7 +298,7 @@ def node_name(sites: Sequence[str], node: Any) -> str:
 
 
 def node_names(sites: Sequence[str], nodes: Any) -> str:
-    """Of a list, or of whatever a file has in its place."""
+    """The names of these nodes, a list or whatever a file has in its place."""
     several = nodes if isinstance(nodes, list) else [nodes]
     if sites:
         return ", ".join(node_name(sites, node) for node in several)

@@ -37,7 +37,7 @@ class OwnFiles:
         return os.path.lexists(self.path / LIST)
 
     def names(self) -> set[str]:
-        """Those on the list; none in a folder without one."""
+        """The names on the list; none in a folder without one."""
         if not self.begun:
             return set()
         path = self.path / LIST
@@ -81,7 +81,7 @@ class OwnFiles:
             draft.unlink(missing_ok=True)
 
     def _link(self, draft: Path) -> None:
-        """The list is complete or absent, and never replaces another one, if the file system has hard links."""
+        """Create the list, complete or not at all; with hard links it never replaces another one."""
         try:
             os.link(draft, self.path / LIST)
         except FileExistsError:
@@ -163,7 +163,7 @@ class OwnFiles:
         self.write(name, read_bytes(path) + data)  # a hard link: the file has another name elsewhere
 
     def sync(self, name: str) -> None:
-        """What was appended, and the list, survive a power failure."""
+        """Sync what was appended and the list, so that they survive a power failure."""
         self.claim([name])
         for each in (name, LIST):
             with open_regular(self.inside(each), append=True) as file:

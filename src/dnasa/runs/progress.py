@@ -11,13 +11,13 @@ from typing import Any, Literal
 from dnasa.core import InputError
 
 Progress = bool | Literal["json"] | None
-Rows = Sequence[Mapping[str, Any]]
+MetricRows = Sequence[Mapping[str, Any]]
 
 
 class Quiet:
     """Shows nothing."""
 
-    def show(self, t: int, rows: Rows) -> None: ...
+    def show(self, t: int, rows: MetricRows) -> None: ...
 
     def advance(self, t: int) -> None: ...
 
@@ -38,7 +38,7 @@ class Display:
 
     def __exit__(self, *error: object) -> None: ...
 
-    def show(self, t: int, rows: Rows) -> None:
+    def show(self, t: int, rows: MetricRows) -> None:
         """The samples of a step are those of all nodes and runs together; after a loss there are fewer nodes."""
         self.samples_per_step = self.batch * sum(row["nodes"] for row in rows)
         self.loss = smallest_loss(rows)
@@ -46,7 +46,9 @@ class Display:
     def advance(self, t: int) -> None:
         now = time.perf_counter()
         if self.first is None:
-            self.first, self.begun, self.updated = t, now, now
+            self.first = t
+            self.begun = now
+            self.updated = now
         elif now > self.begun:
             self.steps_per_second = (t - self.first) / (now - self.begun)
         if now - self.updated >= self.EVERY:
@@ -87,7 +89,7 @@ class Bar(Display):
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
-    def show(self, t: int, rows: Rows) -> None:
+    def show(self, t: int, rows: MetricRows) -> None:
         super().show(t, rows)
         self.bar.update(self.task, completed=t, loss=self.loss)
 
@@ -97,7 +99,7 @@ class Bar(Display):
 
 
 class Lines(Display):
-    """On standard error, for output that is redirected to a file."""
+    """A line per minute on standard error, for output that is redirected to a file."""
 
     EVERY = 60.0
 
@@ -110,7 +112,7 @@ class Lines(Display):
 class JsonLines(Display):
     """One JSON object per run and evaluation, on a line of standard output; what is not finite is null."""
 
-    def show(self, t: int, rows: Rows) -> None:
+    def show(self, t: int, rows: MetricRows) -> None:
         super().show(t, rows)
         progress = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -133,14 +135,14 @@ def make_progress(steps: int, batch: int, progress: Progress) -> Any:
     return Lines(steps, batch) if progress is None and not sys.stderr.isatty() else Bar(steps, batch)
 
 
-def smallest_loss(rows: Rows) -> float:
-    """Of the runs that have not diverged."""
+def smallest_loss(rows: MetricRows) -> float:
+    """The smallest loss of the runs that have not diverged."""
     losses = [row.get("train_loss", row.get("test_loss", row["consensus"])) for row in rows]
     return min((loss for loss in losses if loss == loss), default=math.nan)
 
 
 def duration(seconds: float | None) -> str:
-    """As hours, minutes and seconds."""
+    """A duration as hours, minutes and seconds."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.arrays import to_numpy
-from dnasa.core import Array, InputError
+from dnasa.core import Array, InputError, first_line
 from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.runs.own_files import OwnFiles
 
@@ -73,7 +73,7 @@ class Result:
         return f"{self._title}, x {tuple(self.x.shape)}\n{table}{more}"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the last evaluation of every run."""
+        """An HTML table of the last evaluation of every run, for notebooks."""
         from dnasa import tables
 
         return tables.html(self.final().reset_index(), self._title)
@@ -125,8 +125,7 @@ class Result:
             history = pd.DataFrame(parse_rows(read_bytes(folder / "history.csv").decode()))
             _check(x, history, settings)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error, SafetensorError) as error:
-            reason = str(error).partition("\n")[0]
-            raise InputError(f"The result in {folder} is damaged: {reason}.") from error
+            raise InputError(f"The result in {folder} is damaged: {first_line(error)}.") from error
         return cls(x, history, runs, settings, statistics=statistics)
 
 
@@ -134,14 +133,14 @@ def _read_runs(path: Path) -> "pd.DataFrame":
     import pandas as pd
 
     runs = pd.read_csv(io.BytesIO(read_bytes(path)), index_col="run")
-    with np.errstate(invalid="ignore"):  # a number that is none of a step is an error below
+    with np.errstate(invalid="ignore"):  # an invalid step number is refused below
         for name in ("diverged", "diverged_node"):
             runs[name] = runs[name].astype("Int64") if name in runs else pd.array([pd.NA] * len(runs), dtype="Int64")
     return runs
 
 
 def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> None:
-    """What tables and plots rely on."""
+    """Check what tables and plots rely on."""
     if x.ndim not in (2, 3) or x.dtype.kind != "f":
         raise ValueError(f"x is {x.dtype} of shape {x.shape}")
     for name in ("run", "seed", "step"):
@@ -162,7 +161,7 @@ def parse_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _number(text: Any) -> Any:
-    """Most cells are decimal numbers, all different; of the others there are few."""
+    """Parse a cell; only values without a decimal point are cached, since the others are mostly different."""
     if isinstance(text, str) and "." in text:
         with contextlib.suppress(ValueError):
             return float(text)

@@ -29,7 +29,10 @@ class Session:
     def __init__(
         self, folder: RunFolder | None, every: int | None, settings: dict[str, Any], steps: int, network: Network
     ):
-        self.folder, self.every, self.steps, self.network = folder, every, steps, network
+        self.folder = folder
+        self.every = every
+        self.steps = steps
+        self.network = network
         self.settings = json.loads(to_json(settings))
         self.stop_requested = False
         self.resumed_at = -1  # the step a resumed run began at: its evaluation and checkpoint exist already
@@ -106,7 +109,7 @@ class Session:
             raise Interrupted(f"Interrupted at step {t}; continue with: dnasa resume {self.folder.path}")
 
     def _all_stop(self, together: bool) -> bool:
-        """Real processes stop together, at an evaluation or a checkpoint."""
+        """Whether all stop: real processes stop together, at an evaluation or a checkpoint."""
         if self.network.simulated:
             return self.stop_requested
         return together and bool(self.network.mean(np.full((1, 1), float(self.stop_requested)))[0] > 0)
@@ -130,7 +133,7 @@ class Session:
             self.writer.close()
 
     def continue_without(self, network: Network, recorder: Recorder, lost: list[int], t: int) -> None:
-        """The first of the remaining processes writes from here on."""
+        """Continue with the remaining processes; the first of them writes from here on."""
         before, self.network = self.writer, network
         if self.writer is not None and before is None:
             self.writer.resume = True
@@ -209,7 +212,7 @@ def _members(found: Checkpoint, nodes: int) -> list[int]:
 
 
 def _memory(arrays: dict[str, Array]) -> dict[int, tuple[Any, ...]]:
-    """From names such as memory.0.2.1 (exchange, message, array) back to tuples of tuples."""
+    """Rebuild tuples of tuples from names such as memory.0.2.1 (exchange, message, array)."""
     keys = {tuple(map(int, name.split(".")[1:])): a for name, a in arrays.items()}
     memory: dict[int, list[list[Array]]] = {}
     for (exchange, message, _), a in sorted(keys.items()):
@@ -220,7 +223,7 @@ def _memory(arrays: dict[str, Array]) -> dict[int, tuple[Any, ...]]:
 
 
 def _fill_missing_nodes(a: np.ndarray, members: list[int], nodes: int) -> np.ndarray:
-    """Rows of all nodes; one that was lost begins with the mean of the others."""
+    """The rows of all nodes; a node that was lost begins at the mean of the others."""
     if len(members) == nodes:
         return a
     filled = np.repeat(a.mean(-2, keepdims=True), nodes, axis=-2)

@@ -37,11 +37,11 @@ class Timeline:
         return ended
 
     def exchanged(self, began: float, t: int) -> None:
-        """An exchange within a rule's step: its time is not the rule's."""
+        """Add the time of an exchange within a rule's step, and subtract it from the rule's."""
         self.totals["rule"] -= self.add("exchange", began, t) - began
 
     def waited(self, began: float, part_of: str) -> None:
-        """Part of a rule's step, or of an evaluation, was waiting for the other thread."""
+        """Add the time that a rule's step or an evaluation waited for the other thread."""
         seconds = now() - began
         self.totals[part_of] -= seconds
         self.totals["waiting"] = self.totals.get("waiting", 0.0) + seconds

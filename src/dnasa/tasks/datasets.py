@@ -167,7 +167,7 @@ def draw(table: pd.DataFrame, name: str, how: str) -> "Figure":
 
 
 def colours(count: int) -> np.ndarray:
-    """As many different ones."""
+    """This many different colours."""
     from matplotlib import colormaps
 
     if count > 20:

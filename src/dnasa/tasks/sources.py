@@ -12,6 +12,7 @@ from dnasa.core import InputError, choose, size, whole
 from dnasa.data.columns import MISSING
 from dnasa.data.shards import alone
 from dnasa.data.text import CONTEXT
+from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.problems.robust_regression import RobustRegression
@@ -63,7 +64,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """From the options of a command or a study, which has more of them."""
+        """Pick the fields from the options of a command or a study, which has more of them."""
         return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
 
     @property
@@ -145,7 +146,7 @@ def make_source(
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
-    """What to know where one site has many times the rows of another."""
+    """A warning where one site has many times the rows of another."""
     small, large = (pick(sites, key=lambda site: site.rows, default=None) for pick in (min, max))
     if weights_by is not None or small is None or large is None or large.rows < UNEVEN * small.rows:
         return []
@@ -261,7 +262,3 @@ def curve_steps(options: SourceOptions, rows: "Dataset", batch: int) -> list[int
         return None
     count = max(5, min(CURVE_POINTS, 3 * samples // len(rows.test_labels)))  # a gradient costs three times as much
     return evenly(options.steps, count)
-
-
-def evenly(steps: int, count: int) -> list[int]:
-    return sorted({round(i * steps / count) for i in range(count + 1)})

@@ -30,7 +30,7 @@ def classification(
     target: str | None = None,
     train_metrics: bool = True,
 ) -> Sharded:
-    """As the paper runs it: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
+    """The problem as in the paper: LeNet for 28 x 28 images, a perceptron d-64-classes for tables (d-32-10 for the digits)."""
     rows = data if isinstance(data, Dataset) else load(data, target)
     shards = partition(how, rows.labels, nodes)
     return on_shards(rows, shards, batch, loss_scale, dtype, device, train_metrics)

@@ -210,6 +210,6 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
 
 
 def _short(value: float) -> str:
-    """As a fraction, such as -1/3, where it is one of small numbers."""
+    """The number as a fraction of small numbers, such as -1/3, where it is one."""
     near = Fraction(value).limit_denominator(9)
     return str(near) if abs(near - value) < 1e-9 else f"{value:.4g}"

@@ -95,7 +95,7 @@ class Topology:
 
     @property
     def smallest_eigenvalue(self) -> float:
-        """Of a symmetric W; nan on a directed graph, whose eigenvalues are complex numbers."""
+        """The smallest eigenvalue of a symmetric W; NaN on a directed graph, whose eigenvalues are complex."""
         return float("nan") if self.directed else self._extremes[0]
 
     @cached_property
@@ -157,12 +157,12 @@ class Changing(Topology):
 
     @cached_property
     def rho(self) -> float:
-        """Of the product over one period, as a rate per step."""
+        """The norm of the product over one period, as a rate per step."""
         return spectrum.product_norm([graph.sparse for graph in self.each]) ** (1 / self.period)
 
     @property
     def smallest_eigenvalue(self) -> float:
-        """Of all matrices of a period."""
+        """The smallest eigenvalue of all matrices of a period."""
         return min(graph.smallest_eigenvalue for graph in self.each)
 
     @cached_property
@@ -190,7 +190,7 @@ def check_node(node: int, nodes: int) -> None:
 
 
 def checksum(graphs: Sequence[Topology]) -> str:
-    """Of the matrices, in order; indices as 64-bit numbers, since SciPy stores them with 32 or 64."""
+    """The checksum of the matrices in order, with 64-bit indices: SciPy stores 32 or 64."""
     value = 0
     for W in (graph.sparse for graph in graphs):
         for part in (W.indptr.astype(np.int64), W.indices.astype(np.int64), W.data):

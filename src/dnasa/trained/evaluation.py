@@ -25,7 +25,7 @@ Evaluation = dict[str, Any]
 
 
 def evaluate(model: "TrainedModel", rows: Dataset, of_nodes: "Iterable[TrainedModel]" = ()) -> Evaluation:
-    """On the test rows of the data; `of_nodes` are the nodes' own models."""
+    """Evaluate a model on the test rows of the data; `of_nodes` are the nodes' own models."""
     labels, outputs = rows.test_labels, model.outputs(rows.test_inputs)
     out = {"task": model.task, "names": model.classes.tolist(), "rows": len(labels)}
     if model.task == "regression":
@@ -52,7 +52,7 @@ def _total(model: "TrainedModel", labels: np.ndarray) -> float:
 
 
 def merged(parts: Sequence[Evaluation]) -> Evaluation:
-    """Of all rows, from those of processes that hold different ones."""
+    """Merge the evaluations of processes that hold different rows into one of all rows."""
     return {
         name: value if name in NOT_SUMMED else np.sum([part[name] for part in parts], axis=0).tolist()
         for name, value in parts[0].items()
@@ -110,7 +110,7 @@ def regression_errors(evaluation: Evaluation) -> dict[str, np.ndarray]:
 
 
 def variance(evaluation: Evaluation) -> np.ndarray:
-    """Of each target on the test rows, in units of its deviation; not a number where it is 0."""
+    """The variance of each target on the test rows, in units of its training deviation; NaN where it is 0."""
     mean, squares = (np.array(evaluation[name]) / evaluation["rows"] for name in OF_REGRESSION[2:])
     spread = squares - mean**2
     return np.where(spread > 0, spread, np.nan)

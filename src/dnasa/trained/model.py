@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from dnasa.core import InputError
 from dnasa.data import Dataset, Encoding
 from dnasa.data.encoding import ARRAYS
-from dnasa.problems.stored import as_inputs
+from dnasa.problems.stored import CENTRE, SPREAD, as_inputs
 
 ROWS = 1024  # computed at a time
-BYTES = (127.5, 63.75)  # mean and scale of images of bytes: as_inputs, (x / 255 - 0.5) / 0.25
 
 
 class TrainedModel:
@@ -28,7 +27,9 @@ class TrainedModel:
     """
 
     def __init__(self, network: nn.Module, encoding: Encoding, kind: str = "numbers"):
-        self.network, self.encoding, self.kind = network.eval(), encoding, kind
+        self.network = network.eval()
+        self.encoding = encoding
+        self.kind = kind
         self.dtype = _dtype(network)
 
     def __repr__(self) -> str:
@@ -141,7 +142,7 @@ class Scaled(nn.Module):
         self.dtype = _dtype(network)
         constants = {name: getattr(encoding, name) for name in ARRAYS}
         if kind == "bytes":
-            constants["mean"], constants["scale"] = BYTES
+            constants["mean"], constants["scale"] = 255 * CENTRE, 255 * SPREAD
         for name, value in constants.items():
             self.register_buffer(name, None if value is None else torch.tensor(value, dtype=torch.float64))
 
@@ -159,7 +160,7 @@ def _dtype(network: nn.Module) -> torch.dtype:
 
 
 def encoding_of(rows: Dataset) -> Encoding:
-    """That of the data; data without one is used as it is, with classes 0, 1, 2, ..., or the characters of a text."""
+    """The encoding of the data; data without one is used as it is, with classes 0, 1, 2, ... or the characters of a text."""
     if rows.encoding is not None:
         return rows.encoding
     classes = tuple(rows.vocabulary or range(rows.classes))

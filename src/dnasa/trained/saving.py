@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError
+from dnasa.core import InputError, first_line
 from dnasa.data import Encoding
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
 from dnasa.runs.folder import versions
@@ -89,7 +89,7 @@ def load(folder: str | Path, trust: bool = False) -> TrainedModel:
 
 
 def _tensors(network: nn.Module) -> dict[str, Tensor]:
-    """Shared parameters occur once, as the first of their names."""
+    """The tensors to save; shared parameters occur once, under the first of their names."""
     return {name: a.detach().cpu().contiguous() for name, a in _named(network).items()}
 
 
@@ -106,7 +106,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         return parse(read_bytes(path, largest=math.inf))
     except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"Cannot read {path}: {str(error).splitlines()[0]}. Train the model again.") from error
+        raise InputError(f"Cannot read {path}: {first_line(error)}. Train the model again.") from error
 
 
 def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
@@ -125,7 +125,7 @@ def _own_code(folder: Path, name: str, expected: Any, trust: bool) -> bytes:
 
 
 def _network(folder: Path, name: str, make: Callable[[], nn.Module], tensors: dict[str, Tensor]) -> nn.Module:
-    """Built and filled; that the shapes fit is checked before memory is used."""
+    """Build the network and fill it; shapes are checked before memory is used."""
     try:
         if not own_model.is_own(name):
             with torch.device("meta"):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dnasa.core import InputError, Layout
+from dnasa.core import InputError, Layout, first_line
 from dnasa.problems.modules import counting_saved
 from dnasa.problems.stacked import layers
 from dnasa.problems.stacked.layers import Layer
@@ -90,8 +90,8 @@ class Models:
             with counting_saved() as sizes, torch.enable_grad():
                 self._call(point.detach().clone().requires_grad_(), x)
         except RuntimeError as error:
-            line = str(error).splitlines()[0]
-            raise InputError(f"This model does not take rows of shape {tuple(x.shape[1:])}: {line}") from error
+            shape = tuple(x.shape[1:])
+            raise InputError(f"This model does not take rows of shape {shape}: {first_line(error)}.") from error
         return x.numel() * x.element_size() + sum(sizes)
 
 

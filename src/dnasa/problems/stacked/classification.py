@@ -83,7 +83,7 @@ class Classification(Sharded):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the test data and the model: the nodes' rows may be in other processes."""
+        """Identifies the test data and the model; the nodes' rows may be in other processes."""
         kinds = [type(part).__name__ for part in self.models.module.modules()]
         tests = self.test_counts or (self.test_inputs, self.test_labels)
         weights = () if self.class_weight is None else (self.class_weight,)
@@ -104,7 +104,7 @@ class Classification(Sharded):
         return self._all_gradients(x.reshape(-1, x.shape[-1]), rows).view_as(x)
 
     def _all_gradients(self, flat: Tensor, rows: Tensor) -> Tensor:
-        """Of models each of which has rows of its own, or shares them with as many consecutive ones."""
+        """The gradients of all models. Each has its own rows, or equally many consecutive models share them."""
         sharing = len(flat) // len(rows)
         chunk = max(1, self._models_at_once(self.batch) // sharing)
         parts = [self._gradient(*part) for part in zip(flat.split(chunk * sharing), rows.split(chunk), strict=True)]
