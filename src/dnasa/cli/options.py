@@ -85,9 +85,9 @@ class Options:
     nodes: int = option(8, "Number of nodes.")
     topology: str = option(
         "ring",
-        "The graph: ring, ladder, complete, random (p = 0.8), star, path, grid, torus, hypercube, exponential, one_peer, "
-        "paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt); or one of a "
-        "plugin.",
+        "The graph: ring, ladder, complete, random (p = 0.8), star, path, grid, torus, hypercube, exponential, exact, "
+        "one_peer, paper_random; directed_ring and directed_exponential for rules for directed graphs (sgp, push_dsgt); or "
+        "one of a plugin.",
     )
     weights: str | None = option(
         None, "Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
@@ -142,7 +142,7 @@ class Options:
         "Curves against steps, epochs, bytes, messages or seconds (the chosen runs are then repeated, each by itself).",
     )
     evaluate: int | None = option(None, "Evaluate every N steps. Default: 50 times or fewer.")
-    rounds: int = option(1, "Exchanges per step.")
+    rounds: str = option("1", "Exchanges per step, or exact: as many as an exact average needs.")
     loss_scale: str = option("1", "Factor on the training loss; 1/n gives the paper's stepsize axis.")
     dtype: str | None = option(None, "float32 or float64. Default: float32 for data, else float64.")
     device: str = option("cpu", "cpu or cuda.")

@@ -55,7 +55,7 @@ def experiment(options: dict[str, Any], graph: str) -> str:
     seeds = options["seeds"]
     parts += [f"{seeds} seed{'s' * (seeds > 1)}"]
     parts += ["one partition for all"] * (divided and seeds > 1 and options.get("partition_seed") is not None)
-    parts += [f"{options['rounds']} exchanges per step"] * (options["rounds"] > 1)
+    parts += [f"{options['rounds']} exchanges per step"] * (str(options["rounds"]) != "1")
     parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"
 
