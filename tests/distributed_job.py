@@ -15,14 +15,16 @@ from dnasa import rules, solve, topology
 from dnasa.core import Array, InputError
 from dnasa.networks import connect
 from dnasa.problems import Custom, LeastSquares
-from dnasa.topology import Changing, Topology
+from dnasa.topology import Topology
+from dnasa.topology.rounds import smallest_eigenvalue
 
-GRAPHS: dict[str, Callable[[], Topology | Changing]] = {
-    "ring": lambda: topology.ring(8, weights="lazy"),
-    "random": lambda: topology.random(8, p=0.5, seed=3),
-    "star": lambda: topology.star(8),
-    "sparse": lambda: topology.Topology("sparse", topology.path(8).sparse),
-    "one_peer": lambda: topology.one_peer(8),
+GRAPHS: dict[str, tuple[Callable[[], Topology], int | str]] = {  # and the rounds
+    "ring": (lambda: topology.ring(8, weights="lazy"), 1),
+    "random": (lambda: topology.random(8, p=0.5, seed=3), 1),
+    "star": (lambda: topology.star(8), "exact"),
+    "sparse": (lambda: topology.Topology("sparse", topology.path(8).sparse), 3),
+    "one_peer": (lambda: topology.one_peer(8), 1),
+    "exact": (lambda: topology.exact(11), 2),
 }
 
 
@@ -44,11 +46,12 @@ def samples(problem: LeastSquares) -> dict[str, float]:
 
 def same(engine: str) -> None:
     """All rules on all graphs, least squares in float64, against the simulator."""
-    for name, make in GRAPHS.items():
+    for name, (make, rounds) in GRAPHS.items():
         graph = make()
-        names = [rule for rule in rules.RULES if rule not in ("d2", "edm") or graph.smallest_eigenvalue > -0.33]
+        smallest = smallest_eigenvalue(graph, topology.count_rounds(graph, rounds))
+        names = [rule for rule in rules.RULES if rule not in ("d2", "edm") or smallest > -0.33]
         options: Any = {"steps": 150 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
-        network, problem = connect(graph, engine), LeastSquares(dim=12)
+        network, problem = connect(graph, engine, rounds), LeastSquares(dim=12)
         drawn = samples(problem)
         real = solve(problem, graph, names, network=network, **options)
         whole = {
@@ -57,7 +60,7 @@ def same(engine: str) -> None:
         if network.rank == 0:
             alone = LeastSquares(dim=12)
             expected = samples(alone)
-            simulated = solve(alone, graph, names, **options)
+            simulated = solve(alone, graph, names, rounds=rounds, **options)
             np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)
             assert whole == expected
             columns = ["train_loss", "test_loss", "grad_norm", "consensus"]

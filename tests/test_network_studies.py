@@ -279,7 +279,9 @@ def test_only_what_is_missing_is_run(tmp_path: Path) -> None:
 def test_robustness_runs_without_data_and_is_not_run_twice(
     no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=20))  # fewer hide the first radius
+    monkeypatch.setitem(
+        WITHOUT_DATA, "digits", WITHOUT_DATA["digits"]._replace(steps=20)
+    )  # fewer hide the first radius
     report = robustness.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     rows = report.data["robustness-digits-iid"]
     assert len(rows) == 16

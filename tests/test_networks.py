@@ -9,7 +9,7 @@ import torch
 from thread_network import Hub, SurvivingTransport, ThreadTransport, run_threads
 
 from dnasa import topology
-from dnasa.channels import exchange
+from dnasa.channels import cast, exchange
 from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError
 from dnasa.networks import processes, simulated
 from dnasa.networks.elastic import ElasticTransport
@@ -52,11 +52,16 @@ def test_dense_equals_sparse(arrays: list[np.ndarray], rounds: int, kind: Callab
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), atol=1e-5 if a.dtype == torch.float32 else 1e-12)
 
 
-def test_rounds_are_powers_of_w(arrays: list[np.ndarray]) -> None:
-    graph = topology.ring(12)
+def test_rounds_with_a_channel_and_on_a_directed_graph_are_powers_of_w(arrays: list[np.ndarray]) -> None:
+    graph = topology.directed_ring(12)
     (twice,) = mix(simulated.connect(graph, rounds=2), arrays[0])
     network = simulated.connect(graph)
     np.testing.assert_allclose(twice, mix(network, *mix(network, arrays[0]))[0])
+    sixteen = torch.from_numpy(arrays[0]).float()
+    ring, channel = topology.ring(12), cast("bfloat16")
+    (twice,) = mix(simulated.connect(ring, rounds=2, channel=channel), sixteen)
+    once = simulated.connect(ring, channel=channel)
+    torch.testing.assert_close(twice, mix(once, *mix(once, sixteen))[0])
 
 
 def test_one_array_comes_back_as_a_tuple_of_one(arrays: list[np.ndarray]) -> None:
@@ -97,7 +102,7 @@ def test_mean_averages_over_the_nodes(arrays: list[np.ndarray]) -> None:
 
 
 def test_no_rounds_are_refused() -> None:
-    with pytest.raises(InputError, match="at least one round"):
+    with pytest.raises(InputError, match="must be a positive whole number, not 0"):
         simulated.connect(topology.ring(3), rounds=0)
 
 

@@ -358,7 +358,7 @@ class Network:
 
     Attributes:
         nodes: The number of nodes.
-        multiply: `multiply(messages, t)`, the product with W of step t.
+        multiply: `multiply(messages, k)`, the product with W of the k-th exchange; with one round per step, that of step k.
         mean: The average of `(..., k, m)` over all nodes, `(..., m)`, for metrics. Rules never see it.
         local_nodes: The nodes of this process.
         rank: The number of this process.
@@ -368,7 +368,7 @@ class Network:
         rounds: Exchanges per step.
         channel: How messages travel; None: as they are.
         topology: The graph.
-        at: The product of step t that channels use.
+        at: The product of the k-th exchange that channels use.
         duplicate: Makes another network of the same processes whose messages stay separate.
         node_ids: The original numbers of the nodes, some of which may be lost.
         fixed_weights: W, if this process holds all nodes and W never changes.
@@ -407,6 +407,10 @@ class Network:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, range(self.nodes))
 
+    def exchanges(self, t: int) -> range:
+        """The numbers of the exchanges of step t, counted from the start of the run."""
+        return range(t * self.rounds, (t + 1) * self.rounds)
+
     @property
     def simulated(self) -> bool:
         """Whether this process holds all nodes."""
@@ -425,7 +429,7 @@ class Sent:
         graph = network.topology
         if graph is None:
             return
-        count = network.rounds * graph.at(t).messages
+        count = sum(graph.at(k).messages for k in network.exchanges(t))
         self.messages += count
         self.bytes += count * row
 

@@ -14,9 +14,10 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
     """
     if not messages:
         return messages, memory
+    successive = network.exchanges(t)
     if network.channel is None:
-        for _ in range(network.rounds):
-            messages = network.multiply(messages, t)
+        for k in successive:
+            messages = network.multiply(messages, k)
         return messages, memory
     if network.at is None:
         raise InputError(
@@ -24,8 +25,8 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
         )
     count = len(messages)
     used, others = (*memory[:count], *map(network.channel.init, messages[len(memory) :])), memory[count:]
-    for _ in range(network.rounds):
-        messages, used = network.channel.exchange(used, messages, network.at(t), t)
+    for k in successive:
+        messages, used = network.channel.exchange(used, messages, network.at(k), t)
     return messages, (*used, *others)
 
 

@@ -119,6 +119,8 @@ def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) 
     if command not in ("train", "compare") or not isinstance(options, dict):
         raise InputError(f"{path} is not the config of a run of dnasa: it must have a command and options.")
     options = {OLD_NAMES.get(name, name): value for name, value in as_stored(options).items() if value is not None}
+    if isinstance(options.get("rounds"), int):  # as older versions stored it
+        options["rounds"] = str(options["rounds"])
     root: Any = context.find_root().command
     known = {param.name for param in root.commands[command].params} - set(NOT_STORED)
     for name, value in options.items():

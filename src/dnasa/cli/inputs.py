@@ -107,7 +107,7 @@ def make_channel(given: Options) -> "Channel | None":
 
     if given.compress is not None:
         raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
-    if given.rounds != 1:
+    if given.rounds != Options.rounds:
         raise InputError("--drop, --away and --stale need one exchange per step: leave out --rounds.")
     return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
 

@@ -60,7 +60,7 @@ def experiment(options: dict[str, Any], graph: str) -> str:
     ]
     if divided and seeds > 1 and options.get("partition_seed") is not None:
         parts.append("one partition for all")
-    if options["rounds"] > 1:
+    if str(options["rounds"]) != "1":
         parts.append(f"{options['rounds']} exchanges per step")
     parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"

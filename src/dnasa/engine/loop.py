@@ -50,7 +50,7 @@ def solve(
     callback: Callable[[Evaluation], Any] | None = None,
     stop: Mapping[str, float] = NONE,
     node_weights: Sequence[float] | Literal["rows"] | None = None,
-    rounds: int = 1,
+    rounds: int | str = 1,
     message_dtype: str | None = None,
     compress: "str | Codec | None" = None,
     network: Network | None = None,
@@ -81,7 +81,7 @@ def solve(
         callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
         stop: Thresholds by metric, such as `{"grad_norm": 1e-3}`. The run stops when all runs have reached all of them.
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
-        rounds: Exchanges per step.
+        rounds: Exchanges per step, or "exact", as for `connect`.
         message_dtype: "bfloat16" or "float16" messages.
         compress: "topk:0.01", "randk:0.01", "8bit", "4bit", "sign" or a `Codec`.
         network: Replaces the simulated network. Every process calls `solve` with the same arguments and gets all iterates.

@@ -19,7 +19,7 @@ class RunOptions(NamedTuple):
     callback: Callable[[Evaluation], Any] | None
     stop: Mapping[str, float]
     node_weights: Sequence[float] | Literal["rows"] | None
-    rounds: int
+    rounds: int | str
     message_dtype: str | None
     compress: "str | Codec | None"
     network: Network | None

@@ -64,7 +64,7 @@ def launched_rank() -> int:
 def connect(
     topology: "Topology | str" = "ring",
     engine: str | None = None,
-    rounds: int = 1,
+    rounds: int | str = 1,
     timeout: float = 30.0,
     device: str | None = None,
     message_dtype: str | None = None,
@@ -81,7 +81,9 @@ def connect(
     Args:
         topology: A graph, or the name of one with a node for every process: alone, that is a network of one node.
         engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
-        rounds: Exchanges per step: the effect of W^rounds.
+        rounds: Exchanges per step, or "exact": as many as an exact average needs. On a fixed graph, k exchanges apply the best
+            polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on a directed
+            graph, W^k.
         timeout: Seconds after which a silent process counts as lost. A thread of each reports that it is there, so slow
             processes are waited for.
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
@@ -135,7 +137,7 @@ def connect(
 
 def _over_torch(
     topology: Any,
-    rounds: int,
+    rounds: int | str,
     timeout: float,
     device: str | None,
     channel: Channel | None,

@@ -19,7 +19,7 @@ from dnasa.networks import processes
 from dnasa.networks.members import Members
 from dnasa.networks.rendezvous import POLL, find_store, open_store
 from dnasa.networks.torchdist import GlooTransport, Waiter
-from dnasa.topology import Topology
+from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
 
 TORCHRUN = (
@@ -31,7 +31,9 @@ TORCHRUN = (
 BACKGROUND: list[threading.Thread] = []  # that open and close groups; they may wait for a process that hangs
 
 
-def connect(topology: Topology, address: str | None, rounds: int, timeout: float, channel: Channel | None) -> Network:
+def connect(
+    topology: Topology, address: str | None, rounds: int | str, timeout: float, channel: Channel | None
+) -> Network:
     """Connect to the run whose store is at that address, or to torchrun's: wait for all processes, or join a started run."""
     if address is None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError(TORCHRUN)
@@ -43,11 +45,11 @@ def connect(topology: Topology, address: str | None, rounds: int, timeout: float
     return Connection(members, store, topology, rounds, channel).first_network()
 
 
-def described(topology: Topology, rounds: int, channel: Channel | None) -> str:
+def described(topology: Topology, rounds: int | str, channel: Channel | None) -> str:
     """Describes what all processes must share: the weights, and how messages travel."""
     weights = checksum(topology.each)
     text = f"{topology.name}, {topology.nodes} nodes, checksum {weights}"
-    if rounds > 1:
+    if rounds != 1:
         text += f", {rounds} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
 
@@ -132,7 +134,7 @@ class Connection:
     members: Members
     store: TCPStore
     topology: Topology
-    rounds: int
+    rounds: int | str
     channel: Channel | None
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
     traffic: processes.Traffic = field(default_factory=processes.Traffic)
@@ -167,7 +169,7 @@ class Connection:
             node,
             refuse,
             refuse,
-            rounds=self.rounds,
+            rounds=count_rounds(self.topology, self.rounds),
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,

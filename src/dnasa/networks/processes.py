@@ -16,7 +16,7 @@ import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
 from dnasa.networks.buffers import Buffers, Routes
-from dnasa.networks.simulated import Product, check_exchange, dense_if_small, product
+from dnasa.networks.simulated import Product, dense_if_small, exchanges, product
 from dnasa.networks.transport import SupportsDuplicate, SupportsShrink, Transport
 from dnasa.topology import Topology, without
 
@@ -32,12 +32,11 @@ class Traffic:
 def connect(
     topology: Topology,
     transport: Transport,
-    rounds: int = 1,
+    rounds: int | str = 1,
     channel: Channel | None = None,
     traffic: Traffic | None = None,
 ) -> Network:
     """The network of the processes between which the transport carries messages."""
-    check_exchange(topology, rounds, channel)
     return ProcessNetwork(topology, transport, rounds, channel, traffic or Traffic()).network()
 
 
@@ -72,11 +71,12 @@ class ProcessNetwork:
 
     topology: Topology
     transport: Transport
-    rounds: int
+    rounds: int | str
     channel: Channel | None
     traffic: Traffic
 
     def __post_init__(self) -> None:
+        self.count, self.graphs = exchanges(self.topology, self.rounds, self.channel)
         self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
@@ -85,14 +85,14 @@ class ProcessNetwork:
         transport = self.transport
         return Network(
             self.topology.nodes,
-            lambda messages, t: self.at(t)(messages),
+            lambda messages, k: self.at(k)(messages),
             self.mean,
             transport.nodes[transport.rank],
             rank=transport.rank,
             allgather_text=transport.allgather_text,
             gather=self.gather,
             traffic=self.traffic,
-            rounds=self.rounds,
+            rounds=self.count,
             channel=self.channel,
             topology=self.topology,
             at=self.at,
@@ -114,10 +114,10 @@ class ProcessNetwork:
         graph = remaining(self.topology, numbers(self.transport.nodes), numbers(left.nodes))
         return replace(self, topology=graph, transport=left).network()
 
-    def at(self, t: int) -> "Multiplier":
-        key = t % self.topology.period
+    def at(self, k: int) -> "Multiplier":
+        key = k % self.graphs.period
         if key not in self.multipliers:
-            self.multipliers[key] = Multiplier(self.topology.at(t).sparse, self.shares, self.transport, self.traffic)
+            self.multipliers[key] = Multiplier(self.graphs.at(k).sparse, self.shares, self.transport, self.traffic)
         return self.multipliers[key]
 
     def mean(self, a: Array) -> Array:

@@ -4,7 +4,6 @@ import operator
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,35 +11,39 @@ import scipy.sparse as sp
 
 from dnasa.arrays import concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
-from dnasa.topology import Topology
+from dnasa.topology import Topology, count_rounds, successive
 
 Product = Callable[[Messages], Messages]
 
 
-def connect(topology: Topology, rounds: int = 1, channel: Channel | None = None) -> Network:
-    """A network of all nodes; with several `rounds`, each step's exchange is repeated, as if W were W^rounds."""
-    check_exchange(topology, rounds, channel)
-    products = [Multiplier(graph) for graph in topology.each]
+def connect(topology: Topology, rounds: int | str = 1, channel: Channel | None = None) -> Network:
+    """A network of all nodes."""
+    rounds, graphs = exchanges(topology, rounds, channel)
+    products = [Multiplier(graph) for graph in graphs.each]
     return Network(
         topology.nodes,
-        lambda messages, t: products[t % len(products)].product(messages),
+        lambda messages, k: products[k % len(products)].product(messages),
         mean=lambda a: a.mean(-2),
         rounds=rounds,
         channel=channel,
         topology=topology,
-        at=lambda t: products[t % len(products)],
+        at=lambda k: products[k % len(products)],
         fixed_weights=topology.weights if topology.period == 1 else None,
     )
 
 
-def check_exchange(topology: Topology, rounds: int, channel: Channel | None) -> None:
+def exchanges(topology: Topology, rounds: int | str, channel: Channel | None) -> tuple[int, Topology]:
+    """The number of exchanges per step, and the graphs they use in turn.
+
+    A channel rounds or compresses what it sends, which the best polynomial would amplify: there each exchange multiplies by W.
+    """
     if topology.period > 1 and channel is not None and channel.fixed_graph:
         raise InputError(
             f"This channel remembers what came over one graph, and {topology.name} changes: use a graph that stays the same, "
             "or another channel."
         )
-    if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
-        raise InputError(f"An exchange needs at least one round, a whole number of them, not {rounds}.")
+    count = count_rounds(topology, rounds)
+    return count, topology if channel is not None else successive(topology, count)
 
 
 class Multiplier:

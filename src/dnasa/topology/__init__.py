@@ -1,5 +1,6 @@
 """Graphs and their mixing matrices W: which nodes exchange messages, and with which weights."""
 
+from dnasa.topology.exact import exact
 from dnasa.topology.graphs import (
     TOPOLOGIES,
     complete,
@@ -23,6 +24,7 @@ from dnasa.topology.graphs import (
     without,
 )
 from dnasa.topology.matrices import changing, check_weights, from_matrix
+from dnasa.topology.rounds import count_rounds, successive
 from dnasa.topology.types import Changing, Topology
 from dnasa.topology.weights import WEIGHTS
 
@@ -34,8 +36,10 @@ __all__ = [
     "changing",
     "check_weights",
     "complete",
+    "count_rounds",
     "directed_exponential",
     "directed_ring",
+    "exact",
     "exponential",
     "from_matrix",
     "from_networkx",
@@ -51,6 +55,7 @@ __all__ = [
     "ring",
     "squarest",
     "star",
+    "successive",
     "torus",
     "without",
 ]

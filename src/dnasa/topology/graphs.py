@@ -18,11 +18,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.core import InputError, check_new_name, choose, whole
-from dnasa.topology.matrices import changing, from_matrix
-from dnasa.topology.types import Topology, check_node
+from dnasa.topology.exact import exact
+from dnasa.topology.matrices import from_matrix
+from dnasa.topology.types import Topology, check_links, check_node, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
-
-MOST_LINKS = 200_000_000  # what fits into memory
 
 
 def _build(
@@ -37,26 +36,11 @@ def _build(
     return replace(from_matrix(rule(sp.csr_array(adjacency, dtype=np.float64)), name), parameters=parameters)
 
 
-def _node_count(n: Any) -> int:
-    try:
-        count = whole("n", n, high=10**100)
-    except InputError:
-        raise InputError(f"A network needs at least one node, a whole number of them, not {n!r}.") from None
-    _check_links(count, 1)
-    return count
-
-
-def _check_links(n: int, links: float) -> None:
-    """Refuse a graph whose nodes have too many links each."""
-    if n * links > MOST_LINKS:
-        raise InputError(f"{n:,} nodes have too many links here for the memory: use fewer nodes or a sparser graph.")
-
-
 def _power_of_two(n: Any, graph: str) -> int:
-    n = _node_count(n)
+    n = node_count(n)
     if n & (n - 1):
         raise InputError(f"{graph} needs a power of two nodes, not {n}. Try {1 << n.bit_length() - 1}.")
-    _check_links(n, log2(n))
+    check_links(n, log2(n))
     return n
 
 
@@ -93,7 +77,7 @@ def ring(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: A name in `WEIGHTS`, or "lazy"; by default 1/3 for a node itself and each neighbour.
     """
-    n = _node_count(n)
+    n = node_count(n)
     shifts = _shifts(n, [1])
     return _build("ring", shifts + shifts.T, weights, default=third)  # two edges join two nodes
 
@@ -105,7 +89,7 @@ def path(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    n = _node_count(n)
+    n = node_count(n)
     return _build("path", _line(n), weights)
 
 
@@ -116,7 +100,7 @@ def star(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    n = _node_count(n)
+    n = node_count(n)
     others = np.arange(1, n)
     spokes = _edges(n, 0 * others, others)
     return _build("star", spokes + spokes.T, weights)
@@ -129,8 +113,8 @@ def complete(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    n = _node_count(n)
-    _check_links(n, n)
+    n = node_count(n)
+    check_links(n, n)
     return _build("complete", np.ones((n, n)) - np.eye(n), weights)
 
 
@@ -173,7 +157,7 @@ def ladder(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes, 1 or even.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    n = _node_count(n)
+    n = node_count(n)
     if n % 2 and n > 1:
         raise InputError(f"A ladder has two equal sides: its number of nodes must be even, not {n}. Try {n + 1}.")
     return _build("ladder", sp.kronsum(_line(max(n // 2, 1)), _line(min(n, 2))), weights)
@@ -197,8 +181,8 @@ def exponential(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    n = _node_count(n)
-    _check_links(n, 2 * log2(n))
+    n = node_count(n)
+    check_links(n, 2 * log2(n))
     return _build("exponential", _circle(n, _hops(n)), weights)
 
 
@@ -214,8 +198,8 @@ def random(n: int, p: float = 0.8, seed: int = 0, weights: str | None = None) ->
     Raises:
         InputError: If none of 100 draws is connected.
     """
-    n, p, seed = _node_count(n), _probability(p), whole("A seed", seed, low=0)
-    _check_links(n, p * n)
+    n, p, seed = node_count(n), _probability(p), whole("A seed", seed, low=0)
+    check_links(n, p * n)
     for attempt in range(100):
         graph = nx.fast_gnp_random_graph(n, p, seed=np.random.default_rng([seed, attempt]))
         if nx.is_connected(graph):
@@ -234,22 +218,14 @@ def _probability(p: Any) -> float:
 
 
 def one_peer(n: int, weights: str | None = None) -> Topology:
-    """One-peer exponential graph: at step t, node i averages with the node whose number differs in digit t mod log2(n).
-
-    One message per node and step; log2(n) steps together are an exact average.
+    """One-peer exponential graph: `exact` for a power of two. At step t, node i averages with the node whose number differs
+    in digit t mod log2(n).
 
     Args:
         n: The number of nodes, a power of two.
         weights: Must be None: the weights are one half each.
     """
-    n = _power_of_two(n, "The one-peer exponential graph")
-    if weights:
-        raise InputError("The one-peer exponential graph has weights of its own, one half each: leave weights out.")
-    if n == 1:
-        return ring(1)
-    nodes, half = np.arange(n), np.full(n, 0.5)
-    swaps = [sp.csr_array((half, (nodes, nodes ^ hop)), shape=(n, n)) for hop in _hops(n)]
-    return changing([sp.eye_array(n) / 2 + swap for swap in swaps], "one_peer")
+    return replace(exact(_power_of_two(n, "The one-peer exponential graph"), weights), name="one_peer")
 
 
 PAPER_EDGES = (
@@ -264,7 +240,7 @@ def paper_random(n: int = 8, weights: str | None = None) -> Topology:
         n: The number of nodes, which must be 8.
         weights: A name in `WEIGHTS`, or "lazy"; by default "laplacian".
     """
-    if _node_count(n) != 8:
+    if node_count(n) != 8:
         raise InputError(f"The paper's random graph has 8 nodes, not {n}. Use 'random' for other sizes.")
     graph = nx.Graph(edge.split("-") for edge in PAPER_EDGES.split())
     return _build("paper_random", nx.to_scipy_sparse_array(graph, sorted(graph)), weights)
@@ -277,7 +253,7 @@ def directed_ring(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: Must be None: the weights are equal shares.
     """
-    n = _node_count(n)
+    n = node_count(n)
     return _build("directed_ring", _shifts(n, _hops(n)[:1]), weights, equal_shares)
 
 
@@ -288,8 +264,8 @@ def directed_exponential(n: int, weights: str | None = None) -> Topology:
         n: The number of nodes.
         weights: Must be None: the weights are equal shares.
     """
-    n = _node_count(n)
-    _check_links(n, log2(n))
+    n = node_count(n)
+    check_links(n, log2(n))
     return _build("directed_exponential", _shifts(n, _hops(n)), weights, equal_shares)
 
 
@@ -305,7 +281,7 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
     """
     if not isinstance(graph, nx.Graph):
         raise InputError(f"from_networkx needs a networkx Graph or DiGraph, not a {type(graph).__name__}.")
-    n = _node_count(graph.number_of_nodes())
+    n = node_count(graph.number_of_nodes())
     labels = range(n) if set(graph.nodes) == set(range(n)) else graph.nodes
     edges = nx.to_scipy_sparse_array(graph, labels, weight=None, dtype=np.float64)
     adjacency = (edges - sp.diags_array(edges.diagonal())).astype(bool).astype(np.float64)
@@ -316,7 +292,7 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
 def without(topology: Topology, lost: Sequence[int]) -> Topology:
     """The graph of the remaining nodes, with the fewest new edges that make it (strongly) connected, and default weights.
 
-    The remaining nodes are numbered again from 0, in the same order.
+    The remaining nodes are numbered again from 0, in the same order. A graph that averages exactly is made again for them.
 
     Args:
         topology: The graph before the loss.
@@ -324,6 +300,8 @@ def without(topology: Topology, lost: Sequence[int]) -> Topology:
     """
     for node in lost:
         check_node(node, topology.nodes)
+    if topology.remake is not None and len(set(lost)) < topology.nodes:
+        return topology.remake(topology.nodes - len(set(lost)))
     graph = topology.graph.copy()
     graph.remove_nodes_from(lost)
     if not graph:
@@ -372,12 +350,26 @@ def squarest(n: int) -> tuple[int, int]:
     Args:
         n: The number of nodes.
     """
-    n = _node_count(n)
+    n = node_count(n)
     rows = next(r for r in range(int(n**0.5), 0, -1) if n % r == 0)
     return rows, n // rows
 
 
-UNDIRECTED = (ring, ladder, complete, random, star, path, grid, torus, hypercube, exponential, one_peer, paper_random)
+UNDIRECTED = (
+    ring,
+    ladder,
+    complete,
+    random,
+    star,
+    path,
+    grid,
+    torus,
+    hypercube,
+    exponential,
+    exact,
+    one_peer,
+    paper_random,
+)
 DIRECTED = (directed_ring, directed_exponential)
 TOPOLOGIES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (*UNDIRECTED, *DIRECTED)}
 """Graphs by name, with registered ones."""
@@ -401,7 +393,7 @@ def register(name: str, make: Callable[..., Any]) -> None:
     takes_weights = "weights" in signature(make).parameters
 
     def checked(nodes: int, weights: str | None = None) -> Topology:
-        nodes = _node_count(nodes)
+        nodes = node_count(nodes)
         graph = make(nodes, weights=weights) if takes_weights else make(nodes)
         try:
             return replace(_registered(graph, nodes, None if takes_weights else weights), name=name)

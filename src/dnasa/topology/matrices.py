@@ -10,6 +10,7 @@ from scipy.sparse import csgraph
 
 from dnasa.core import InputError, Rule
 from dnasa.topology import spectrum
+from dnasa.topology.rounds import smallest_eigenvalue
 from dnasa.topology.types import TOLERANCE, Changing, Topology, compact
 
 
@@ -48,7 +49,7 @@ def changing(topologies: Sequence[Any], name: str = "changing") -> Changing:
             "All graphs of a changing topology must have the same size; "
             f"these have {' and '.join(map(str, sizes))} nodes."
         )
-    result = Changing(name, each)
+    result = Changing(name, each=each)
     _check_mixing(result.sparse)
     return result
 
@@ -173,7 +174,7 @@ def _period(matrix: sp.csr_array) -> int:
 def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This rule") -> None:
     """Refuse a topology that does not have what the rule needs of W.
 
-    W^rounds has no negative eigenvalue for even rounds; those of large graphs are known to three digits only.
+    The eigenvalues of large graphs are known to three digits only.
 
     Args:
         rule: The rule, whose `needs` count.
@@ -198,14 +199,16 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
             f"{name} needs all eigenvalues of W real and above {_short(needs.smallest_eigenvalue)}, "
             f"and {topology.name} is directed. Use an undirected graph or another rule."
         )
-    if rounds % 2 == 0:
-        return
     margin = 1e-9 if topology.nodes <= spectrum.DENSE_EIGENVALUES else 2e-3
-    if topology.smallest_eigenvalue**rounds <= needs.smallest_eigenvalue + margin:
+    smallest = smallest_eigenvalue(topology, rounds)
+    if smallest <= needs.smallest_eigenvalue + margin:
+        several, remedy = (
+            (f" with {rounds} rounds", "one round") if rounds > 1 else ("", "weights='lazy' (--weights lazy)")
+        )
         raise InputError(
             f"{name} needs all eigenvalues of W above {_short(needs.smallest_eigenvalue)}; the smallest of this "
-            f"{topology.name}, {_short(topology.smallest_eigenvalue)}, is not above. Use weights='lazy' "
-            "(--weights lazy), or leave the rule out."
+            f"{topology.name}{several}, {_short(smallest)}, is not above. Use {remedy}, or leave the rule "
+            "out."
         )
 
 

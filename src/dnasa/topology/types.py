@@ -4,7 +4,7 @@ An exchange computes W @ x: W[i, j] is the weight with which node i receives fro
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from dnasa.core import InputError, whole
 from dnasa.topology import spectrum
 
 TOLERANCE = 1e-8
+MOST_LINKS = 200_000_000  # what fits into memory
 DENSE_NODES = 200  # up to here, or above a density of 10 %, W is stored as a dense matrix: it multiplies faster
 
 
@@ -29,6 +30,7 @@ class Topology:
         weights: W, a NumPy array or a SciPy CSR matrix: symmetric and doubly stochastic, or, on a directed graph,
             column-stochastic.
         parameters: What defines the graph besides its name and its number of nodes, for titles, such as "p = 0.8, seed 0".
+        remake: Makes the graph of fewer nodes when some are lost; None: the remaining edges stay.
         nodes: The number of nodes.
         sparse: W as a SciPy CSR matrix.
     """
@@ -36,6 +38,7 @@ class Topology:
     name: str
     weights: Any
     parameters: str = ""
+    remake: "Callable[[int], Topology] | None" = None
 
     def __repr__(self) -> str:
         name = f"{self.name} ({self.parameters})" if self.parameters else self.name
@@ -147,7 +150,8 @@ class Changing(Topology):
         object.__setattr__(self, "weights", compact(sp.csr_array(average)))
 
     def __repr__(self) -> str:
-        kind = f"{self.period} graphs in turn, degree {extent(self.degrees)}"
+        most = max(graph.degrees.max() for graph in self.each)
+        kind = f"{self.period} graphs in turn, degree at most {most}"
         return f"{self.name}: {self.nodes:,} nodes, {kind}, rho = {self.rho:.4g}"
 
     @cached_property
@@ -157,8 +161,9 @@ class Changing(Topology):
 
     @cached_property
     def rho(self) -> float:
-        """The norm of the product over one period, as a rate per step."""
-        return spectrum.product_norm([graph.sparse for graph in self.each]) ** (1 / self.period)
+        """The norm of the product over one period, as a rate per step; 0 if it is an exact average."""
+        norm = spectrum.product_norm([graph.sparse for graph in self.each])
+        return norm ** (1 / self.period) if norm > TOLERANCE else 0.0
 
     @property
     def smallest_eigenvalue(self) -> float:
@@ -181,6 +186,22 @@ def extent(numbers: np.ndarray) -> str:
     """The smallest and the largest."""
     low, high = numbers.min(), numbers.max()
     return f"{low} to {high}" if low < high else f"{high}"
+
+
+def node_count(n: Any) -> int:
+    """Refuse anything but a number of nodes."""
+    try:
+        count = whole("n", n, high=10**100)
+    except InputError:
+        raise InputError(f"A network needs at least one node, a whole number of them, not {n!r}.") from None
+    check_links(count, 1)
+    return count
+
+
+def check_links(n: int, links: float) -> None:
+    """Refuse a graph whose nodes have too many links each."""
+    if n * links > MOST_LINKS:
+        raise InputError(f"{n:,} nodes have too many links here for the memory: use fewer nodes or a sparser graph.")
 
 
 def check_node(node: int, nodes: int) -> None:

@@ -1,0 +1,130 @@
+"""Several exchanges in one step: which matrices they multiply by.
+
+k exchanges on a fixed undirected graph can apply any polynomial p of degree k with p(1) = 1 to W. The best has the smallest
+max |p(lambda)| over the other eigenvalues, and with as many rounds as these have different values it is 0: an exact average.
+With the roots r of p, each exchange multiplies by (W - r I) / (1 - r), whose rows sum to 1.
+"""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.polynomial import chebyshev
+from scipy.optimize import linprog
+
+from dnasa.core import InputError, whole
+from dnasa.topology import spectrum
+from dnasa.topology.types import Changing, Topology, compact
+
+EXACT = "exact"
+SAME = 1e-9  # eigenvalues that differ by less are the same
+MOST_VALUES = 300  # with more different eigenvalues, their range is as good
+
+
+def count_rounds(topology: Topology, rounds: Any) -> int:
+    """The number of exchanges per step; "exact" is as many as an exact average needs.
+
+    Args:
+        topology: The graph.
+        rounds: A positive whole number, or "exact".
+    """
+    if rounds != EXACT:
+        return whole("The number of rounds", int(rounds) if isinstance(rounds, str) and rounds.isdecimal() else rounds)
+    if topology.period > 1:
+        if topology.rho > SAME:
+            raise InputError(
+                f"{topology.name} has no exact average after a period: use the graph 'exact', or give a number of rounds."
+            )
+        return topology.period
+    if topology.directed or _large(topology):
+        raise InputError(
+            f"No number of rounds is known to average exactly on {topology.name} with {topology.nodes:,} nodes: use the graph "
+            "'exact', or give a number of rounds."
+        )
+    return max(1, len(_eigenvalues(topology)))
+
+
+def successive(topology: Topology, rounds: int) -> Topology:
+    """The graphs whose matrices the exchanges of all steps multiply by in turn, `rounds` of them in each step.
+
+    Of a changing graph these are its own, of a directed one always W, and of a fixed one those of the best polynomial.
+
+    Args:
+        topology: The graph.
+        rounds: Exchanges per step.
+    """
+    if rounds == 1 or topology.period > 1 or topology.directed or topology.nodes == 1:
+        return topology
+    identity = sp.eye_array(topology.nodes)
+    factors = [(topology.sparse - root * identity) / (1 - root) for root in roots(topology, rounds)]
+    return Changing(
+        topology.name, each=tuple(Topology(topology.name, compact(sp.csr_array(factor))) for factor in factors)
+    )
+
+
+def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
+    """Of what a step multiplies by.
+
+    Args:
+        topology: An undirected graph.
+        rounds: Exchanges per step.
+    """
+    if rounds == 1 or topology.period > 1:
+        return topology.smallest_eigenvalue
+    values = _eigenvalues(topology)
+    return float(np.prod([(values - root) / (1 - root) for root in roots(topology, rounds)], axis=0).min(initial=1.0))
+
+
+def roots(topology: Topology, rounds: int) -> list[float]:
+    """The roots of the best polynomial of degree `rounds`, in an order in which rounding errors do not grow.
+
+    Args:
+        topology: An undirected graph that does not change.
+        rounds: The degree.
+    """
+    values = _eigenvalues(topology)
+    if _large(topology) or len(values) > MOST_VALUES:
+        middle, radius = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
+        return _leja(middle + radius * chebyshev.chebpts1(rounds))
+    return _leja(np.resize(values, rounds) if rounds >= len(values) else _best_roots(values, rounds))
+
+
+def _large(topology: Topology) -> bool:
+    return topology.nodes > spectrum.DENSE_EIGENVALUES
+
+
+@spectrum.single_threaded
+def _eigenvalues(topology: Topology) -> np.ndarray:
+    """The different eigenvalues of W below 1, in ascending order; of a large graph the first and the last."""
+    if _large(topology):
+        return np.array(spectrum.extremes(topology.sparse))
+    values = np.linalg.eigvalsh(topology.sparse.toarray())[:-1]
+    return values[np.diff(values, prepend=-np.inf) > SAME]
+
+
+def _best_roots(values: np.ndarray, degree: int) -> np.ndarray:
+    """Of the polynomial with p(1) = 1 and the smallest max |p(values)|: a linear program for its Chebyshev coefficients."""
+    middle, radius = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
+    at_values = chebyshev.chebvander((values - middle) / radius, degree)
+    at_one = chebyshev.chebvander([(1 - middle) / radius], degree)
+    scale = at_one[0, -1]
+    bound = np.ones((len(values), 1))
+    best = linprog(
+        [0] * (degree + 1) + [1],
+        A_ub=np.block([[at_values / scale, -bound], [-at_values / scale, -bound]]),
+        b_ub=np.zeros(2 * len(values)),
+        A_eq=np.append(at_one / scale, [[0]], axis=1),
+        b_eq=[1],
+        bounds=(None, None),
+    )
+    return np.real(chebyshev.chebroots(best.x[:-1])) * radius + middle
+
+
+def _leja(points: np.ndarray) -> list[float]:
+    """Each point is the one with the largest product of distances to those before it."""
+    left = sorted(map(float, points), key=abs)
+    order = [left.pop()]
+    while left:
+        distances = [np.log(np.abs(np.subtract(point, order)) + np.finfo(float).tiny).sum() for point in left]
+        order.append(left.pop(int(np.argmax(distances))))
+    return order

@@ -1,0 +1,171 @@
+"""Graphs that average exactly after a few steps, and several exchanges in one step."""
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dnasa
+from dnasa import InputError, topology
+from dnasa.channels import cast
+from dnasa.core import Sent
+from dnasa.problems import LeastSquares
+from dnasa.topology.rounds import roots, smallest_eigenvalue
+from dnasa.topology.types import Topology
+
+
+def product(graph: Topology) -> np.ndarray:
+    """Of all matrices of a period, the first applied first."""
+    return reduce(lambda total, each: each.sparse @ total, graph.each, np.eye(graph.nodes))
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_pairs_average_exactly_after_a_period(n: int) -> None:
+    graph = topology.exact(n)
+    np.testing.assert_allclose(product(graph), np.full((n, n), 1 / n), atol=1e-12)
+    for each in graph.each:
+        W = each.sparse.toarray()
+        np.testing.assert_array_equal(W, W.T)
+        np.testing.assert_allclose(W.sum(0), 1)
+        assert W.min() >= 0
+        assert each.degrees.max() <= 1
+
+
+def test_periods_are_as_short_as_the_construction_says() -> None:
+    periods = {n: topology.exact(n).period for n in (2, 3, 5, 6, 7, 8, 15, 24, 31, 64)}
+    assert periods == {2: 1, 3: 3, 5: 5, 6: 5, 7: 6, 8: 3, 15: 9, 24: 9, 31: 12, 64: 6}
+
+
+def test_one_peer_is_the_case_of_powers_of_two() -> None:
+    ours, exact = topology.one_peer(16), topology.exact(16)
+    assert [a.sparse.toarray().tolist() for a in ours.each] == [b.sparse.toarray().tolist() for b in exact.each]
+    assert ours.name == "one_peer"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 40), st.data())
+def test_the_graph_of_the_remaining_nodes_is_exact_again(n: int, data: st.DataObject) -> None:
+    lost = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n - 1, unique=True))
+    left = topology.without(topology.exact(n), lost)
+    assert left.nodes == n - len(lost)
+    np.testing.assert_allclose(product(left), np.full((left.nodes, left.nodes), 1 / left.nodes), atol=1e-12)
+
+
+GRAPHS = ("ring", "path", "star", "torus", "grid", "exponential", "random", "complete")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(GRAPHS), st.sampled_from([4, 9, 16, 30]), st.integers(2, 9))
+def test_several_rounds_apply_a_polynomial_that_preserves_the_mean_and_mixes_better_than_a_power(
+    name: str, n: int, rounds: int
+) -> None:
+    graph = topology.make(name, n)
+    P = product(topology.successive(graph, rounds))
+    np.testing.assert_allclose(P.sum(0), 1, atol=1e-8)
+    np.testing.assert_allclose(P.sum(1), 1, atol=1e-8)
+    norm = np.linalg.norm(P - 1 / n, 2)
+    assert norm <= graph.rho**rounds + 1e-8
+    assert smallest_eigenvalue(graph, rounds) == pytest.approx(np.linalg.eigvalsh((P + P.T) / 2).min(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "rounds", "norm"),
+    [
+        *(("ring", 8, 2, 0.376), ("ring", 8, 4, 0), ("path", 8, 2, 0.745), ("path", 8, 4, 0.376), ("path", 8, 8, 0)),
+        *(
+            ("ring", 32, 2, 0.927),
+            ("ring", 32, 4, 0.754),
+            ("ring", 32, 8, 0.388),
+            ("torus", 16, 2, 0.2),
+            ("star", 8, 2, 0),
+        ),
+    ],
+)
+def test_the_polynomial_is_the_best_one(name: str, n: int, rounds: int, norm: float) -> None:
+    """Values computed on their own, by a linear program for the coefficients of powers of W."""
+    P = product(topology.successive(topology.make(name, n), rounds))
+    assert np.linalg.norm(P - 1 / n, 2) == pytest.approx(norm, abs=5e-4)
+
+
+@pytest.mark.parametrize(("name", "n"), [("ring", 8), ("path", 16), ("ring", 64), ("grid", 36), ("path", 32)])
+def test_rounding_errors_stay_small_over_many_rounds(name: str, n: int) -> None:
+    graph = topology.make(name, n)
+    rounds = topology.count_rounds(graph, "exact")
+    network = dnasa.connect(graph, rounds="exact")
+    x = np.random.default_rng(0).normal(size=(n, 500)).astype(np.float32)
+    mixed = x
+    for k in network.exchanges(0):
+        (mixed,) = network.multiply((mixed,), k)
+    assert network.rounds == rounds
+    assert np.abs(mixed - x.mean(0, dtype=np.float64)).max() < 1e-4
+
+
+def test_a_large_graph_takes_chebyshevs_polynomial() -> None:
+    graph = topology.ring(2000)
+    low, high = graph.smallest_eigenvalue, graph.rho
+    values = np.linspace(low, high, 999)
+    most = np.abs(np.prod([(values - root) / (1 - root) for root in roots(graph, 5)], axis=0)).max()
+    z = (2 - low - high) / (high - low)
+    assert most == pytest.approx(1 / np.cosh(5 * np.arccosh(z)), rel=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa", "dsgt", "dsgd"])
+@pytest.mark.parametrize("graph", [topology.ring(8), topology.exact(8), topology.exact(6)])
+def test_exact_rounds_are_the_complete_graph(rule: str, graph: Topology) -> None:
+    problem = LeastSquares(graph.nodes)
+    options: Any = {"steps": 30, "eta": None if rule.endswith("nasa") else 0.05}
+    ours = dnasa.solve(problem, graph, rule, rounds="exact", **options)
+    complete = dnasa.solve(problem, topology.complete(graph.nodes), rule, **options)
+    np.testing.assert_allclose(ours.x, complete.x, atol=1e-8)
+
+
+def test_a_step_on_a_changing_graph_takes_successive_graphs() -> None:
+    """Six steps of one exchange and three of two end at the same mean of plain messages."""
+    graph = topology.exact(6)
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    networks = {rounds: dnasa.connect(graph, rounds=rounds) for rounds in (1, 2)}
+    for rounds, network in networks.items():
+        mixed = x
+        for t in range(6 // rounds):
+            for k in network.exchanges(t):
+                (mixed,) = network.multiply((mixed,), k)
+        np.testing.assert_allclose(mixed, graph.at(0).sparse @ product(graph) @ x, atol=1e-12)
+
+
+def test_messages_of_all_rounds_are_counted() -> None:
+    graph = topology.exact(6)
+    sent, network = Sent(), dnasa.connect(graph, rounds=2)
+    sent.add(network, 10.0, 1)
+    assert sent.messages == graph.at(2).messages + graph.at(3).messages
+
+
+def test_with_a_channel_every_round_multiplies_by_w() -> None:
+    graph = topology.ring(8)
+    network = dnasa.connect(graph, rounds=2, channel=cast("bfloat16"))
+    assert network.at is not None
+    assert network.at(0) is network.at(1)
+
+
+@pytest.mark.parametrize(
+    ("graph", "rounds", "words"),
+    [
+        (topology.directed_ring(4), "exact", "use the graph 'exact'"),
+        (topology.changing([topology.ring(4), topology.star(4)]), "exact", "no exact average"),
+        (topology.ring(4), "most", "must be a positive whole number"),
+        (topology.ring(4), 0, "must be a positive whole number"),
+        (topology.ring(4), 1.5, "must be a positive whole number"),
+    ],
+)
+def test_impossible_rounds_are_refused(graph: Topology, rounds: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        dnasa.connect(graph, rounds=rounds)
+
+
+def test_weights_of_an_exact_graph_are_its_own() -> None:
+    with pytest.raises(InputError, match="weights of its own"):
+        topology.exact(6, weights="lazy")
+    with pytest.raises(InputError, match="at least one node"):
+        topology.exact(0)
