@@ -63,7 +63,7 @@ def successive(topology: Topology, rounds: int) -> Topology:
 
 
 def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
-    """Of what a step multiplies by.
+    """The smallest eigenvalue of what a step multiplies by.
 
     Args:
         topology: An undirected graph.
@@ -103,7 +103,7 @@ def _eigenvalues(topology: Topology) -> np.ndarray:
 
 
 def _best_roots(values: np.ndarray, degree: int) -> np.ndarray:
-    """Of the polynomial with p(1) = 1 and the smallest max |p(values)|: a linear program for its Chebyshev coefficients."""
+    """The roots of the polynomial with p(1) = 1 and the smallest max |p(values)|, by a linear program for its coefficients."""
     middle, radius = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     at_values = chebyshev.chebvander((values - middle) / radius, degree)
     at_one = chebyshev.chebvander([(1 - middle) / radius], degree)
