@@ -31,7 +31,7 @@ test: setup ## run the tests, nine minutes on two cores
 	$(BIN)/pytest -n 3
 
 test-quick: setup ## run the tests of rules, graphs and messages, below a minute
-	$(BIN)/pytest -n 3 tests/test_rules.py tests/test_topology.py tests/test_channels.py tests/test_imports.py tests/test_randomness.py
+	$(BIN)/pytest -n 3 tests/rules/test_rules.py tests/topology/test_topology.py tests/channels/test_channels.py tests/test_imports.py tests/test_randomness.py
 
 test-long: setup ## run the tests that take minutes
 	$(BIN)/pytest -n 2 -m long
@@ -40,7 +40,7 @@ coverage: setup ## run the tests and print how much of each folder of src they e
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -n 3
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_by_folder.py
+	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/jobs/coverage_by_folder.py
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff format --check .
@@ -69,10 +69,10 @@ bench-check: setup ## compare the speed with the committed results
 	$(BIN)/python -m benchmarks.suite --check
 
 faults: setup ## trials of real faults
-	$(BIN)/python tests/faults.py 240
+	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py 240
 
 churn: setup ## processes that leave and join, for half an hour (MINUTES=2 FAULTS=8 is what CI runs)
-	$(BIN)/python tests/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
+	$(BIN)/python tests/jobs/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
 
 clean: ## remove .venv, runs and everything built
 	rm -rf .venv runs figures site studies

@@ -1,4 +1,4 @@
-"""What only some operating systems have is not required. (`tests/test_run_folder.py` has the locks.)"""
+"""What only some operating systems have is not required. (`tests/runs/test_run_folder.py` has the locks.)"""
 
 import os
 import subprocess

@@ -130,7 +130,7 @@ def test_every_sentence_has_a_test() -> None:
 @pytest.mark.parametrize("name", sorted({name for names in TESTED.values() for name in names}))
 def test_the_tests_of_the_sentences_exist(name: str) -> None:
     file, _, function = name.partition("::")
-    path = Path(__file__).parent / file
+    (path,) = Path(__file__).parent.rglob(file)
     defined = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     assert function in defined if function else any(name.startswith("test_") for name in defined)
 

@@ -1,6 +1,6 @@
 """The step of a form in `rules.forms` with few passes over memory, for all nodes in one process.
 
-The rule itself remains the definition: a step here gives the same numbers to rounding (`tests/test_fused.py`) with less
+The rule itself remains the definition: a step here gives the same numbers to rounding (`tests/engine/test_fused.py`) with less
 memory traffic. It reads the four large arrays of the state and the gradient, and writes the four in place. Where the next
 step needs |z|, it is computed in the same pass.
 """

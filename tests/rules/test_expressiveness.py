@@ -14,7 +14,7 @@ import torch
 from conftest import needs_mpi
 from expressive_rules import CASES, ETA, counted_restarts
 from faults import in_child
-from launching import launch_script
+from launching import JOBS, launch_script
 from thread_network import run_threads
 from torch import nn
 
@@ -29,7 +29,7 @@ from dnasa.rules import schedules
 NODES, DIM = 4, 5
 TARGETS = np.random.default_rng(1).standard_normal((NODES, DIM))
 CURVATURES = np.random.default_rng(2).uniform(0.5, 1.5, (NODES, 1))
-JOB = os.path.join(os.path.dirname(__file__), "distributed_job.py")
+JOB = str(JOBS / "distributed_job.py")
 # converge to the minimiser with a constant stepsize
 EXACT = ("d2", "extra", "edm", "mt", "gt_adam", "gt_hsgd", "kgt", "push_dsgt", "two exchanges", "push-sum, tracking")
 cases = pytest.mark.parametrize("name", CASES)

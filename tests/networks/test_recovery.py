@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import ENVIRONMENT, PATIENCE, free_port, wait_until
+from launching import ENVIRONMENT, JOBS, PATIENCE, free_port, wait_until
 from test_optim import backward, flat, model
 from torch.distributed import PrefixStore, TCPStore
 
@@ -316,7 +316,7 @@ def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port:
 @pytest.mark.xdist_group("processes")
 def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp_path: Path) -> None:
     job, where = (
-        Path(__file__).with_name("survive_job.py"),
+        JOBS / "survive_job.py",
         ["--master-addr", "127.0.0.1", "--master-port", free_port()],
     )
     options = ["--nnodes", 3, "--nproc-per-node", 1, "--max-restarts", 2, *where]

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launching import PATIENCE
+from launching import ENVIRONMENT, PATIENCE
 from test_resume import TRAIN, fail_at, history, run, small
 
 from dnasa.comparing import run_table
@@ -139,10 +139,8 @@ def test_msvcrt_locks_where_there_is_no_fcntl(tmp_path: Path, monkeypatch: pytes
 
 
 def in_subprocess(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {"PYTHONPATH": paths}
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, env=environment
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, env=ENVIRONMENT
     )
 
 

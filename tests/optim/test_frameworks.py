@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from launching import ENVIRONMENT, PATIENCE, launch, launch_script
+from launching import ENVIRONMENT, JOBS, PATIENCE, launch, launch_script
 from safetensors.torch import load_model, save_model
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -21,8 +21,8 @@ import dnasa
 from dnasa.optim import Decentralized
 
 pytestmark = pytest.mark.xdist_group("processes")
-JOB = Path(__file__).with_name("frameworks_job.py")
-EXAMPLE = Path(__file__).parents[1] / "examples" / "hf_trainer.py"
+JOB = JOBS / "frameworks_job.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hf_trainer.py"
 SAME = ["adanasa at 0", "adanasa at 1", "dnasa at 0", "dnasa at 1"]
 
 

@@ -1,14 +1,13 @@
 """Compressed messages: what travels, what arrives, how many bytes it takes, and that rules still learn."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from conftest import needs_mpi
-from launching import launch_script
+from launching import JOBS, launch_script
 from numpy.typing import DTypeLike
 from thread_network import run_threads
 
@@ -25,7 +24,7 @@ CODECS = {
     name: getattr(channels, function)(*arguments, *NUMBERS.get(name, ()))
     for name, (function, *arguments) in compressed.CODECS.items()
 }
-JOB = str(Path(__file__).with_name("distributed_job.py"))
+JOB = str(JOBS / "distributed_job.py")
 every_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 GRAPH = topology.ring(4)
 TARGETS = np.random.default_rng(1).standard_normal((4, 300))

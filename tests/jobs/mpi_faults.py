@@ -1,4 +1,4 @@
-"""Faults of MPI processes in a run that survives them: `python tests/mpi_faults.py 0 1 2`, for the trials of these seeds.
+"""Faults of MPI processes in a run that survives them: `python tests/jobs/mpi_faults.py 0 1 2`, for the trials of these seeds.
 
 Every process knows the plan: which kind of fault happens at which step, and to whom. The survivors must reach the end.
 """

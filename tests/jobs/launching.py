@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Any
 
 BIN = Path(sys.executable).parent
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+JOBS = Path(__file__).parent
+PATHS = [path for path in sys.path if Path(path).is_relative_to(JOBS.parent)]  # jobs import what the tests import
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])]),
+}
 MPIRUN = [str(BIN / "mpirun"), "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
 PATIENCE = 600  # seconds; on a busy machine starting processes takes long
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import needs_mpi
-from launching import BIN, ENVIRONMENT, MPIRUN, PATIENCE, launch, launch_script
+from launching import BIN, ENVIRONMENT, JOBS, MPIRUN, PATIENCE, launch, launch_script
 from test_shards import frames
 from test_shards import write as write_shards
 
@@ -21,7 +21,7 @@ from dnasa.networks.processes import blocks
 from dnasa.tasks import tasks
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
-JOB = str(Path(__file__).with_name("distributed_job.py"))
+JOB = str(JOBS / "distributed_job.py")
 
 
 ENGINES = [pytest.param("mpi", marks=needs_mpi), "torch"]
@@ -36,7 +36,7 @@ EVERY = [
 ]
 
 
-@LONG  # tests/test_expressiveness.py and tests/test_machines.py have short ones
+@LONG  # tests/rules/test_expressiveness.py and tests/networks/test_machines.py have short ones
 @pytest.mark.parametrize(("engine", "processes"), EVERY)
 def test_real_processes_give_the_simulators_iterates_and_samples(engine: str, processes: int) -> None:
     done = launch(engine, processes, JOB, "same", engine)

@@ -1,10 +1,10 @@
 """Seeded trials of faults: kills, signals, damaged files, full disks, lost messages, lost processes.
 
-    python tests/faults.py [trials] [report.json]
+    PYTHONPATH=tests python tests/jobs/faults.py [trials] [report.json]
 
 Each trial compares the run that had the faults with an undisturbed one and counts lost updates: evaluations that are missing
 or differ, nodes whose final iterates differ and, where processes die, steps that a surviving process did not take.
-`make faults` runs all of them, `tests/test_faults.py` a few of each kind.
+`make faults` runs all of them, `tests/runs/test_faults.py` a few of each kind.
 """
 
 import errno

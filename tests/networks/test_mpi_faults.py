@@ -1,4 +1,4 @@
-"""MPI processes that die, hang or abort an exchange while the others continue; `python tests/mpi_faults.py SEEDS` runs more."""
+"""MPI processes that die, hang or abort an exchange while the others continue; `tests/jobs/mpi_faults.py` runs more."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import needs_mpi
-from launching import ENVIRONMENT, MPIRUN, PATIENCE
+from launching import ENVIRONMENT, JOBS, MPIRUN, PATIENCE
 from mpi_faults import trial
 
 from dnasa import networks
@@ -104,12 +104,12 @@ def test_surviving_needs_the_failure_detector_from_the_start(monkeypatch: pytest
         networks.prepare_to_survive(10.0)
 
 
-@pytest.mark.long  # tests/test_recovery.py has the optimizer, the tests above have MPI
+@pytest.mark.long  # tests/networks/test_recovery.py has the optimizer, the tests above have MPI
 @needs_mpi
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
 def test_the_optimizer_continues_without_a_killed_and_a_hung_process(rule: str, tmp_path: Path) -> None:
-    job = str(Path(__file__).with_name("survive_job.py"))
+    job = str(JOBS / "survive_job.py")
     command = [*MPIRUN, "--with-ft", "ulfm", "-n", "4", sys.executable, job, rule, str(tmp_path)]
     subprocess.run(command, capture_output=True, timeout=PATIENCE, env=ENVIRONMENT)
     reports = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]

@@ -1,6 +1,6 @@
 """Processes that leave and join, in real training: seeded faults of five kinds, and the accuracy beside an undisturbed run.
 
-    python tests/churn.py --minutes 31 --faults 110 [--seed 0] [--hidden] [--report churn.json]
+    python tests/jobs/churn.py --minutes 31 --faults 110 [--seed 0] [--hidden] [--report churn.json]
 
 Eight processes train a network on the digits. At random moments one of them gets a segmentation fault, is killed, loses its
 connections, or runs no Python code for 70 s; or both processes of a site are killed. Processes that ended are started again
@@ -180,5 +180,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.chdir(Path(__file__).parent.parent)
+    os.chdir(Path(__file__).parents[2])
     main()

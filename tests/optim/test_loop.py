@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_mpi
-from launching import launch_script
+from launching import JOBS, launch_script
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
@@ -22,7 +22,7 @@ from dnasa.core import InputError, Network, RunError
 from dnasa.networks.monitor import Monitor
 from dnasa.optim import Decentralized, Join
 
-JOB = str(Path(__file__).with_name("loop_job.py"))
+JOB = str(JOBS / "loop_job.py")
 
 
 def batches(opt: Decentralized, net: Any, node: int, steps: Iterable[int], bad: Sequence[int] = ()) -> None:

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from launching import launch, launch_script
+from launching import JOBS, launch, launch_script
 
 import dnasa
 from dnasa.core import InputError
 
-JOB = Path(__file__).with_name("sites_job.py")
-EXAMPLE = Path(__file__).parents[1] / "examples" / "sites.py"
+JOB = JOBS / "sites_job.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "sites.py"
 
 
 @pytest.mark.xdist_group("processes")
