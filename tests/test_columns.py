@@ -95,11 +95,11 @@ def test_the_id_column_comes_back_with_the_predictions(tmp_path: Path, run: Run)
     for command in (["train", "--out", tmp_path / "train"], ["compare", "--rules", "dnasa"]):
         code, out, err = run(*command, *words, "--steps", 3)
         assert code == 0, err
-        assert "2 inputs standardised" in out
+        assert "2 inputs standardized" in out
     stored = json.loads((tmp_path / "train" / "config.json").read_text())["options"]
     assert (stored["drop_columns"], stored["id_column"]) == ("note", "patient")
     assert json.loads((tmp_path / "train" / "model.json").read_text())["encoding"]["id_column"] == "patient"
-    assert "2 inputs standardised" in run("train", "--config", tmp_path / "train" / "config.json")[1]
+    assert "2 inputs standardized" in run("train", "--config", tmp_path / "train" / "config.json")[1]
     new = table(7, 5)[["dose", "patient", "age"]]
     new.to_csv(tmp_path / "new.csv", index=False)
     new.to_parquet(tmp_path / "new.parquet")

@@ -51,7 +51,7 @@ def test_what_was_understood_is_shown(table: Path, run: Run) -> None:
         "header yes",
         "3 of numbers, 2 of text, 1 of targets",
         "target price task regression",
-        "9 inputs standardised with the mean and standard deviation of the training rows",
+        "9 inputs standardized with the mean and standard deviation of the training rows",
         "colour text 1 2 categories: '",
         "Missing text became a category of its own: colour.",
         "same int64 0 1, constant",
@@ -92,7 +92,7 @@ def test_a_long_list_of_classes_is_cut(tmp_path: Path, run: Run) -> None:
     code, out, err = run("data", tmp_path / "x.csv", "--target", "kind", "--nodes", 2)
     assert code == 0, err
     assert "and 20 more" in out
-    assert "1 input standardised" in out
+    assert "1 input standardized" in out
 
 
 @pytest.mark.parametrize("classes", [3, 11, 40])

@@ -408,7 +408,11 @@ class Network:
                 object.__setattr__(self, name, range(self.nodes))
 
     def exchanges(self, t: int) -> range:
-        """The numbers of the exchanges of step t, counted from the start of the run."""
+        """The numbers of the exchanges of step t, counted from the start of the run.
+
+        Args:
+            t: The step, from 0.
+        """
         return range(t * self.rounds, (t + 1) * self.rounds)
 
     @property

@@ -107,7 +107,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
 class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
     """A model that predicts classes and their probabilities, trained with cross-entropy.
 
-    Inputs are standardised. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
+    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
 
     Args:
         model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
@@ -171,7 +171,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
 class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
     """A model that predicts a number, trained with the squared error.
 
-    Inputs are standardised. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
+    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
 
     Args:
         model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.

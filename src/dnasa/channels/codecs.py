@@ -77,7 +77,7 @@ def quantised(bits: int) -> Codec:
         bits: Bits of a number, 8 or 4.
     """
     if bits not in (4, 8):
-        raise InputError(f"Numbers are quantised to 8 or 4 bits, not {bits}.")
+        raise InputError(f"Numbers are quantized to 8 or 4 bits, not {bits}.")
     largest = 2 ** (bits - 1) - 1
     return _blockwise(
         256,

@@ -9,7 +9,7 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
     Args:
         network: The network, with its channel.
         memory: What the channel remembers, an entry for each message seen so far; () at the start.
-        messages: What this process' nodes send.
+        messages: What this process's nodes send.
         t: The step, from 0.
     """
     if not messages:

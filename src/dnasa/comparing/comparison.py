@@ -36,7 +36,7 @@ __all__ = ["Comparison", "compare"]
 
 MOST_EXTENSIONS = 8
 X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
-METRICS = (  # the first that is there is compared; never the consensus: where nothing moves, it is perfect
+METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
@@ -230,14 +230,14 @@ def compare(
     """Run every rule with every stepsize and seed, choose a stepsize for each rule and schedule, and report its results.
 
     Args:
-        problem: What to minimise.
+        problem: What to minimize.
         topology: The graph.
         rules: The names of the rules; one may name its schedule, as in "dsgd:constant".
         etas: The stepsizes of all rules, or a dictionary with those of each.
         steps: The number of steps.
         seed: The seed, or several, whose results are reported.
         schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
-            rule's own default is. Rules that need no stepsize have their own where they do not know it.
+            rule's own default is. Rules that need no stepsize use their default where they do not have it.
         metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
         x: What curves are drawn against: "steps", "epochs", "bytes", "messages" or "seconds"; for seconds the chosen variants
             are run again, each by itself.

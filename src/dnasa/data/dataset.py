@@ -19,13 +19,13 @@ class Dataset(NamedTuple):
 
     Of a text, inputs and labels are windows of character numbers, the labels one character further; a number is the position
     in `vocabulary`. Images of bytes stay bytes, and become floats a batch at a time. The labels of a regression are
-    standardised targets `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`.
+    standardized targets `(rows, 1)`, those of several labels zeros and ones `(rows, labels)`.
 
     Attributes:
         name: The name of the dataset, the file or the folder.
         inputs: The training inputs, a row for each sample, encoded and scaled already.
         labels: Their labels.
-        test_inputs: The test inputs; where every node has its own, those of this process' nodes, one after the other.
+        test_inputs: The test inputs; where every node has its own, those of this process's nodes, one after the other.
         test_labels: Their labels.
         source: Where the rows come from, for messages.
         vocabulary: The characters of a text.

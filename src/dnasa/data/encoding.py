@@ -53,7 +53,7 @@ class Encoding(NamedTuple):
         shape: The shape of one row of inputs.
         target: The names of the target columns.
         classes: The names of the classes, of their own type.
-        mean: The mean of each input. None: nothing is standardised.
+        mean: The mean of each input. None: nothing is standardized.
         scale: The standard deviation of each input.
         target_mean: In a regression, `target = output * target_scale + target_mean`.
         target_scale: The standard deviation of the target.
@@ -88,7 +88,7 @@ class Encoding(NamedTuple):
     # ------------------------------------------------------------ inputs
 
     def encode(self, rows: Any) -> np.ndarray:
-        """The rows as numbers (float32), not standardised; bytes stay bytes.
+        """The rows as numbers (float32), not standardized; bytes stay bytes.
 
         Args:
             rows: A frame or an array.
@@ -188,7 +188,7 @@ class Encoding(NamedTuple):
     # ------------------------------------------------------------ targets
 
     def labels(self, targets: "pd.DataFrame", picked: np.ndarray | None = None) -> np.ndarray:
-        """Encode the target columns as class numbers, standardised numbers, or zeros and ones (float32).
+        """Encode the target columns as class numbers, standardized numbers, or zeros and ones (float32).
 
         Args:
             targets: The target columns.

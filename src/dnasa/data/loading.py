@@ -1,4 +1,4 @@
-"""Data by name or by path, from frames, arrays and torch datasets: all encoded and standardised in the same way."""
+"""Data by name or by path, from frames, arrays and torch datasets: all encoded and standardized in the same way."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ def load(
         separator: The separator of a text table; detected by default.
         header: Whether a text table begins with the names of its columns; detected by default.
         task: "classification", "regression" or "multilabel"; by default what the target looks like.
-        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+        standardise: Standardize inputs with the mean and standard deviation of the training rows.
         text: Whether a .txt file is a text rather than a table; by default what it looks like.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
@@ -84,7 +84,7 @@ def from_frame(
         test: The test rows. By default every fifth of the shuffled rows of `frame`.
         name: What the dataset is called.
         task: "classification", "regression" or "multilabel"; by default what the target looks like.
-        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+        standardise: Standardize inputs with the mean and standard deviation of the training rows.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out.
         id_column: A column that names the rows: it is not an input, and comes back with predictions.
@@ -112,7 +112,7 @@ def from_arrays(
         test_labels: The labels of the test rows.
         name: What the dataset is called.
         task: "classification", "regression" or "multilabel"; by default what the labels look like.
-        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+        standardise: Standardize inputs with the mean and standard deviation of the training rows.
     """
     tests = None if test_inputs is None else of_arrays(test_inputs, test_labels, "the test part")
     return encoded(of_arrays(inputs, labels), tests, name, "arrays", task, standardise)
@@ -128,7 +128,7 @@ def from_torch(
         test: The same for testing. By default every fifth of the shuffled rows of `train`.
         name: What the dataset is called.
         task: "classification", "regression" or "multilabel"; by default what the labels look like.
-        standardise: Standardise inputs with the mean and standard deviation of the training rows.
+        standardise: Standardize inputs with the mean and standard deviation of the training rows.
     """
     inputs, labels = _columns(train)
     test_inputs, test_labels = (None, None) if test is None else _columns(test)

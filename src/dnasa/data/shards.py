@@ -56,7 +56,7 @@ def from_shards(
         separator: The separator of a text table; detected by default.
         header: Whether a text table begins with the names of its columns; detected by default.
         task: "classification", "regression" or "multilabel"; by default what the target looks like.
-        standardise: Standardise inputs with the mean and standard deviation of all nodes' training rows.
+        standardise: Standardize inputs with the mean and standard deviation of all nodes' training rows.
         allgather_text: With several processes, that of their network.
         columns: The columns to use as inputs; by default all but the target.
         drop_columns: Columns to leave out; not every site needs to have them.

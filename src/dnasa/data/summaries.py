@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dnasa.data.rows import Rows
 
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
-RARE_CLASSES, RARE = 100, 5  # so are more values than this with fewer rows each
+RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
 
 
@@ -102,7 +102,7 @@ class Target(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary of training rows: `array` for standardised inputs of more than two axes, `tests` counts the test rows.
+    """Summary of training rows: `array` for standardized inputs of more than two axes, `tests` counts the test rows.
 
     `absent` are columns that were to be left out and are not there, `site` is the name of the node's file or folder.
     """

@@ -61,13 +61,13 @@ def solve(
     progress: Progress = None,
     trace: str | Path | None = None,
 ) -> Result:
-    """Minimise the weighted average of the nodes' losses.
+    """Minimize the weighted average of the nodes' losses.
 
     Several rules, stepsizes, schedules or seeds run side by side as one array. What a number `eta` means depends on the
     schedule; docs/methods.md has the formulas, under Schedules.
 
     Args:
-        problem: What to minimise, from `dnasa.problems` or a class of your own.
+        problem: What to minimize, from `dnasa.problems` or a class of your own.
         topology: A graph, or the name of one if the problem has a number of nodes.
         rule: A name, a name with its schedule ("dsgd:constant"), a `Rule`, or several of them.
         steps: The number of steps T.

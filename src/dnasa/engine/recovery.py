@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class HasNetwork(Protocol):
-    """This process' part of the training; recovery replaces its network."""
+    """This process's part of the training; recovery replaces its network."""
 
     network: Network
 

@@ -56,7 +56,7 @@ def prepare_to_survive(timeout: float) -> None:
 
 
 def launched_rank() -> int:
-    """This process' number as its launcher gave it; 0 when there is none."""
+    """This process's number as its launcher gave it; 0 when there is none."""
     names = ("RANK",) if detect() == "torch" else MPI_RANK
     return int(next((os.environ[name] for name in names if name in os.environ), 0))
 

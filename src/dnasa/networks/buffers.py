@@ -55,7 +55,7 @@ class Buffers:
         receives: The neighbours that messages come from, each with its buffer.
         sends: The neighbours that messages go to, each with its buffer.
         bytes: What an exchange sends.
-        own: The stacks of this process' rows, where the payloads are.
+        own: The stacks of this process's rows, where the payloads are.
     """
 
     def __init__(self, payloads: Messages, routes: Routes, carries_cuda: bool):
@@ -93,7 +93,7 @@ class Buffers:
         return Area(data, views)
 
     def fill(self, payloads: Messages) -> None:
-        """Copy this process' rows in, and what each neighbour needs of them."""
+        """Copy this process's rows in, and what each neighbour needs of them."""
         for stack, target in zip(self.layout, self.packed.stacks, strict=True):
             stack_into(target, payloads[stack.payloads], staged=self.device is not None)
         self.own = self._on_device(self.packed)

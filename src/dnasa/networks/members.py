@@ -51,7 +51,7 @@ class Member(NamedTuple):
 
 
 class Members:
-    """This process' view of the list. `epoch` is 0 until it is a member; `graph` describes what all must have in common."""
+    """This process's view of the list. `epoch` is 0 until it is a member; `graph` describes what all must have in common."""
 
     def __init__(self, store: TCPStore, nodes: int, timeout: float, node: int | None, graph: str = ""):
         self.nodes, self.timeout = nodes, timeout
@@ -264,7 +264,7 @@ class MembersMonitor(Monitor):
         return any(self.others_call(network) for network in self.counts)
 
     def others_call(self, network: str) -> str:
-        """The call of the others after this process' last one; empty as long as there is none."""
+        """The call of the others after this process's last one; empty as long as there is none."""
         key = f"{network} {self.counts.get(network, 0) + 1}"
         return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
 

@@ -1,7 +1,7 @@
 """The exchange between real processes, whatever carries the messages.
 
 Each process holds a block of nodes. For every neighbouring process there is one message per exchange, with the rows that the
-neighbour needs of everything the rule sends. Receives are posted first, the process' own share of the product is computed
+neighbour needs of everything the rule sends. Receives are posted first, the process's own share of the product is computed
 while messages travel, and there are no barriers.
 """
 
@@ -166,7 +166,7 @@ class Multiplier:
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
 
     def _products(self, weights: Any) -> tuple[Product, list["Adder"]]:
-        """This process' own share of the product, and that of each process it receives from."""
+        """This process's own share of the product, and that of each process it receives from."""
         mine = weights[self.rows.start : self.rows.stop]
         own = product(dense_if_small(mine[:, self.rows.start : self.rows.stop]))
         return own, [adder(mine[:, columns]) for _, columns in self.routes.incoming]
@@ -216,7 +216,7 @@ def adder(block: Any) -> Adder:
 
 
 def decoded(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] | None) -> list[Array]:
-    """What is weighed: stacks of equal messages as they are, or every message decoded."""
+    """What is weighted: stacks of equal messages as they are, or every message decoded."""
     if decode is None:
         return list(stacks)
     messages = [message for stack in stacks for message in stack]

@@ -28,7 +28,7 @@ DIFFERENT = (
 
 
 def find_sites(site: Any, timeout: float) -> list[list[int]]:
-    """The ranks of all sites, where `site` is the process group of this process' own."""
+    """The ranks of all sites, where `site` is the process group of this process's own."""
     if not dist.is_initialized():
         raise InputError(
             "site is a process group: call torch.distributed.init_process_group, then "
@@ -48,7 +48,7 @@ def connect(
     rounds: int | str = 1,
     channel: Channel | None = None,
 ) -> Network:
-    """The network of these sites; its `rank` is the number of this process' site."""
+    """The network of these sites; its `rank` is the number of this process's site."""
     transport = SiteTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
     return processes.connect(topology, transport, rounds, channel)
 

@@ -1,4 +1,4 @@
-"""Any rule as a `torch.optim.Optimizer`: two changed lines make an ordinary training loop a decentralised one."""
+"""Any rule as a `torch.optim.Optimizer`: two changed lines make an ordinary training loop a decentralized one."""
 
 from dnasa.extras import needed_by
 

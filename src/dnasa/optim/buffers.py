@@ -13,7 +13,7 @@ from dnasa.core import Network, RunError
 
 
 def statistics(model: nn.Module) -> list[Tensor]:
-    """The running means and variances of its normalisation layers."""
+    """The running means and variances of its normalization layers."""
     layers = (m for m in model.modules() if isinstance(m, _NormBase))
     return [b for layer in layers for b in (layer.running_mean, layer.running_var) if b is not None]
 

@@ -1,4 +1,4 @@
-"""The trained parameters of an optimizer, and their gradients, as one vector: rules may normalise the whole of it."""
+"""The trained parameters of an optimizer, and their gradients, as one vector: rules may normalize the whole of it."""
 
 from collections.abc import Sequence
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"""A node's state as `state_dict` has it: arrays as large as the parameters by parameter, the rest of its own."""
+"""A node's state as `state_dict` has it: arrays of the size of the parameters by parameter, the rest separately."""
 
 from typing import Any
 

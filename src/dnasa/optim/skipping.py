@@ -22,7 +22,7 @@ class Skipping:
         self.node = recovery.node
         self.nonfinite = nonfinite
         self.joined = False
-        choose("reaction to a gradient that is not finite", nonfinite, dict.fromkeys(("raise", "skip")))
+        choose("value of nonfinite", nonfinite, dict.fromkeys(("raise", "skip")))
 
     def all_skip(self, gradients: tuple[Tensor, ...], found_inf: Tensor | None) -> bool:
         """A GradScaler gives `found_inf`, whether this node's gradient has overflowed."""
@@ -49,7 +49,7 @@ class Skipping:
         if self.nonfinite == "skip":
             warnings.warn(f"{reason} All skip this step.", stacklevel=4)
             return False
-        reason += " Check this process' batch and loss, or let all skip such steps: nonfinite='skip'."
+        reason += " Check this process's batch and loss, or let all skip such steps: nonfinite='skip'."
         node.network.membership.fail(reason)
         raise RunError(reason)
 

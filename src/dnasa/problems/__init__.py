@@ -1,4 +1,4 @@
-"""What is minimised. A problem defines its nodes' losses and gradients and does not depend on rules, graphs or processes."""
+"""What is minimized. A problem defines its nodes' losses and gradients and does not depend on rules, graphs or processes."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

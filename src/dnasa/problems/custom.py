@@ -114,7 +114,7 @@ class Custom(Problem):
         return checksum(self.gradient_function)
 
     def node_fingerprint(self, node: int) -> str:
-        """Identifies the gradient function in this process, which may refer only to the data of this process' nodes.
+        """Identifies the gradient function in this process, which may refer only to the data of this process's nodes.
 
         Args:
             node: A node that this process holds.

@@ -17,7 +17,7 @@ class Problem(Protocol):
     nodes: int | None = None  # number of nodes it has data for; None: any number
     batch: int = 1  # samples per node and step
     loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
-    prox: Prox | None = None  # the proximal operator of h, where f + h is minimised
+    prox: Prox | None = None  # the proximal operator of h, where f + h is minimized
     by_seed: bool = False  # whether nodes have different rows for each seed: what depends on them is also given `seeds`
 
     @cached_property

@@ -17,7 +17,7 @@ MOMENTS = {  # averages that R^2 is computed from
 
 
 class Regression(Supervised):
-    """min (1/n) sum_i mean over node i's rows of (model(inputs) - target)^2, of the standardised target.
+    """min (1/n) sum_i mean over node i's rows of (model(inputs) - target)^2, of the standardized target.
 
     The history has the RMSE in the target's own units and R^2 = 1 - MSE / variance of the targets, of the test rows
     (`test_rmse`, `test_r2`) and of the validation rows.

@@ -30,7 +30,7 @@ class Sharded(Problem):
 
     `validation[i]`, where given, are rows that node i validates on: every test metric is also measured there, as
     `validation_loss`, `validation_accuracy`, ..., averaged over the nodes, which count the same. Where nodes test on rows of
-    their own, `test_counts` are their numbers, and the test rows here are those of this process' nodes in order.
+    their own, `test_counts` are their numbers, and the test rows here are those of this process's nodes in order.
     """
 
     total: int  # rows for training

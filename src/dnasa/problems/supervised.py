@@ -56,7 +56,7 @@ class Supervised(Sharded):
     computed together.
 
     Args:
-        model: A function that creates the module, with another initialisation for each seed, the same at all nodes; or a
+        model: A function that creates the module, with another initialization for each seed, the same at all nodes; or a
             module whose parameters every seed starts from.
         loss: A function of (outputs, targets), the mean over a batch.
         data: The training and test rows.

@@ -111,7 +111,7 @@ def finding(best: pd.DataFrame, measure: Measure) -> str:
     others = [rule for rule in ("dnasa", CENTRAL) if rule in best.index]
     compared = [f"{better(best, rule, measure)} {name_of(rule)} ({measure.text(best.test[rule])})" for rule in others]
     return (
-        f"AdaNASA {measure.text(ours)} with nothing tuned, {better(best, winner, measure)} the best tuned decentralised "
+        f"AdaNASA {measure.text(ours)} with nothing tuned, {better(best, winner, measure)} the best tuned decentralized "
         f"method, {title(winner)} ({measure.text(tuned.test[winner])} at eta = {tuned.eta[winner]:g}): {verdict} the target "
         f"of {measure.amount(measure.target)}. It is {' and '.join(compared)}.{edges(best)}"
     )

@@ -74,7 +74,7 @@ def adanasa(
         return unit(scaled(g, second_moments(sample(s.m), g, t)))
 
     def learned_radius(s: State, step: Array, h: Array) -> tuple[Array, Array, Array]:
-        """S <- S + lambda h; A <- A + lambda dot(h, x(0) - x); r <- max(r, A / |S|)"""
+        """S <- S + lambda h; A <- A + lambda dot(h, x(0) - x); r <- max(r, sqrt(k) A / |S|), of every k-th coordinate"""
         S = s.S + step * h
         A = s.A + step * (h * (s.start - sample(s.x))).sum(-1)[..., None]
         return S, A, maximum(s.r, every**0.5 * A / nonzero(norm(S)))

@@ -12,7 +12,7 @@ class State(NamedTuple):
 
 
 def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
-    """m <- beta m + (1 - beta) g; psi+ = x - eta m; x <- W[psi+ + x - psi]; psi <- psi+ (initially psi = x)
+    """m <- beta m + (1 - beta) g; psi' = x - eta m; x <- W[psi' + x - psi]; psi <- psi' (initially psi = x)
 
     Args:
         eta: The stepsize at t.

@@ -12,9 +12,9 @@ class State(NamedTuple):
 
 
 def extra(eta: Schedule) -> Rule:
-    """x+ = W[x] + c - eta g; c <- c + (W[x] - x) / 2: the form with a sum, from which the one with x_old follows
+    """x' = W[x] + c - eta g; c <- c + (W[x] - x) / 2: the form with a sum, from which the one with x_old follows
 
-    x+ = x + W[x] - (x_old + W[x_old]) / 2 - eta g + eta_old g_old, first step W[x] - eta g.
+    x' = x + W[x] - (x_old + W[x_old]) / 2 - eta g + eta_old g_old, first step W[x] - eta g.
 
     Args:
         eta: The stepsize at t.

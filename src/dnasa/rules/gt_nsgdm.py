@@ -13,7 +13,7 @@ class State(NamedTuple):
 
 
 def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
-    """v+ = beta v + (1 - beta) g; y <- W[y + v+ - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step
+    """v' = beta v + (1 - beta) g; y <- W[y + v' - v]; then x <- W[x - eta y/|y|] with this y: two exchanges in a step
 
     Args:
         eta: The length of the step at t.

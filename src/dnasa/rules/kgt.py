@@ -11,7 +11,7 @@ class State(NamedTuple):
     z: Array  # sum of the corrected gradients since the last exchange, divided by K
 
 
-def kgt(eta: Schedule, local_steps: int = 10) -> Rule:
+def kgt(eta: Schedule, *, local_steps: int = 10) -> Rule:
     """K times x <- x - eta (g + c); then c <- c - z + W[z], x <- W[x], where z is the mean of the K (g + c).
 
     A step is one gradient; the exchange is part of every K-th step. K = 1 is D-SGT.

@@ -13,7 +13,7 @@ class State(NamedTuple):
 
 
 def qg_dsgdm(eta: Schedule, *, beta: float = 0.9, mu: float = 0.9) -> Rule:
-    """x+ = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x+) / eta
+    """x' = W[x - eta (beta m + g)]; m <- mu m + (1 - mu) (x - x') / eta
 
     Args:
         eta: The stepsize at t.

@@ -58,7 +58,7 @@ class Method(NamedTuple):
         needs_eta: Whether the user must give a stepsize.
         needs_layout: Whether `make` is also given `layout`, the names and shapes of the parts of x.
         title: Its name in tables and plots.
-        colour: Its colour in plots; None: one that is free.
+        colour: Its colour in plots; None: an unused one.
         takes_prox: Whether `make` is given `prox` where f + h is minimized.
     """
 

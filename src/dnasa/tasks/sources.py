@@ -222,15 +222,15 @@ def preparation(rows: "Dataset") -> list[str]:
         return []
     lines = {
         "classification": [],
-        "regression": [f"Regression of {made.target[0]}: the loss is that of the standardised target."],
+        "regression": [f"Regression of {made.target[0]}: the loss is that of the standardized target."],
         "multilabel": [f"{len(made.target)} labels: {', '.join(made.target)}."],
     }[made.task]
     if made.mean is not None:
         count = len(made.inputs)
         what = f"{count} input{'s' if count > 1 else ''}" if made.features else "Inputs"
-        lines.append(f"{what} standardised with the mean and standard deviation of the training rows.")
+        lines.append(f"{what} standardized with the mean and standard deviation of the training rows.")
     elif rows.inputs.dtype != "uint8":
-        lines.append("Inputs are not standardised.")
+        lines.append("Inputs are not standardized.")
     for sentence, names in {
         "Text became one input for each category": [f.name for f in made.features if f.kind == "text"],
         "Missing values became the mean, with an input that flags them": [

@@ -1,6 +1,5 @@
 """Graphs and their mixing matrices W: which nodes exchange messages, and with which weights."""
 
-from dnasa.topology.exact import exact
 from dnasa.topology.graphs import (
     TOPOLOGIES,
     complete,
@@ -24,6 +23,7 @@ from dnasa.topology.graphs import (
     without,
 )
 from dnasa.topology.matrices import changing, check_weights, from_matrix
+from dnasa.topology.pairings import exact
 from dnasa.topology.rounds import count_rounds, successive
 from dnasa.topology.types import Changing, Topology
 from dnasa.topology.weights import WEIGHTS

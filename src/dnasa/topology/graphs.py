@@ -18,8 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.core import InputError, check_new_name, choose, whole
-from dnasa.topology.exact import exact
 from dnasa.topology.matrices import from_matrix
+from dnasa.topology.pairings import exact
 from dnasa.topology.types import Topology, check_links, check_node, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
 

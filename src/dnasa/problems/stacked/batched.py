@@ -142,7 +142,7 @@ class Stack:
     def gradient(self, flat: Tensor, x: Tensor, loss_gradient: Callable[[Tensor], Tensor]) -> Tensor:
         """(R, d); `loss_gradient` gives the gradient of each model's loss at its logits.
 
-        Where the model `shares`, `x` may have fewer entries than there are models: each is that of as many consecutive ones.
+        Where the model `shares`, `x` may have fewer entries than models: each is shared by a group of consecutive models.
         """
         g, saved, x = torch.empty_like(flat), [], self._shared(x)
         with torch.no_grad():

@@ -25,7 +25,7 @@ class Classification(Sharded):
     All models of all nodes and runs are computed together.
 
     Args:
-        model: A function that creates the module, with another initialisation for each seed, the same at all nodes; or a
+        model: A function that creates the module, with another initialization for each seed, the same at all nodes; or a
             module whose parameters every seed starts from.
         inputs: The training inputs, a row for each sample.
         labels: Their classes 0, 1, 2, ...

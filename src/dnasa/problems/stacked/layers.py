@@ -58,10 +58,10 @@ class Linear(Layer):
 
 
 class Conv2d(Layer):
-    """On planes: the patches of all models as columns, one batched product with the kernels. Many models on a GPU, each with
-    inputs of its own, have kernels that store no patches.
+    """On planes: the patches of all models as columns, one batched product with the kernels. On a GPU, where
+    every model has its own inputs, kernels avoid storing patches.
 
-    As the first layer it also takes fewer inputs than models: each is then that of as many consecutive models.
+    As the first layer it also takes fewer inputs than models: each is then shared by a group of consecutive models.
     """
 
     def __init__(self, module: nn.Conv2d):
