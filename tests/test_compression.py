@@ -320,7 +320,7 @@ def test_compression_is_given_once_and_alone() -> None:
         solve(network=dnasa.connect(GRAPH), compress="sign")
     with pytest.raises(InputError, match=r"randk:0\.1 has no default gamma for CHOCO: give one"):
         channels.choco(random_k(0.1))
-    with pytest.raises(InputError, match="quantised to 8 or 4 bits, not 3"):
+    with pytest.raises(InputError, match="quantized to 8 or 4 bits, not 3"):
         quantised(3)
     with pytest.raises(InputError, match="CHOCO needs a Codec"):
         solve(compress=8)
