@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,7 +20,7 @@ import pytest
 from launching import PATIENCE, launch, run_script
 from nbclient import NotebookClient
 
-from dnasa import topology
+from dnasa import channels, topology
 from dnasa.core import Needs, leaves
 from dnasa.problems import models
 from dnasa.rules import registry
@@ -146,8 +147,30 @@ def test_the_diff_of_the_page_on_extending_fits_the_files_it_names() -> None:
     (diff,) = blocks("docs/extending.md", "diff")
     for part in diff.removeprefix("--- ").split("\n--- "):
         path, *lines = part.splitlines()
-        before = (ROOT / path).read_text().splitlines()
-        assert [line for line in lines if line[0] != "+" and line[1:] not in before] == []
+        before = (ROOT / path).read_text()
+        for line in [line[1:] for line in lines if line[0] != "+"]:
+            assert re.search(f"^{re.escape(line).replace(re.escape('...'), '.*')}$", before, re.M), line
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments"), [("topology.graphs", "tree", (7,)), ("channels.codecs", "half", ())]
+)
+def test_functions_of_the_recipes_fit_the_modules_they_are_added_to(
+    module: str, name: str, arguments: tuple[Any, ...]
+) -> None:
+    (code,) = re.findall(
+        rf"^    ```\n(    def {name}\(.*?)^    ```$", (ROOT / "docs/extending.md").read_text(), re.S | re.M
+    )
+    scope = dict(vars(import_module(f"dnasa.{module}")))
+    exec(textwrap.dedent(code), scope)
+    made = scope[name](*arguments)
+    if isinstance(made, channels.Codec):
+        message = np.full((2, 5), 1.5)
+        np.testing.assert_array_equal(made.decode(made.encode(message, 0), message, 0), message)
+    else:
+        assert isinstance(made, topology.Topology)
+    registered = re.compile(rf"register\(\W*{name}\b")  # by a test or on the page, which a built-in name would break
+    assert not [path for path in (*ROOT.glob("tests/*.py"), *PAGES) if registered.search(path.read_text())]
 
 
 def test_links_to_files_and_headings_resolve() -> None:
@@ -160,7 +183,11 @@ def test_links_to_files_and_headings_resolve() -> None:
 
 def headings(page: Path) -> list[str]:
     lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
-    return [re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines]
+    return [*map(anchor, lines)]
+
+
+def anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_files_named_in_the_documentation_exist() -> None:
@@ -178,8 +205,7 @@ def test_names_are_in_the_files_that_pages_say() -> None:
     found = [pair for page in CURRENT for pair in re.findall(r"`(\w+)`,? (?:in|of) `([\w/]+\.py)`", page.read_text())]
     assert ("ETAS", "tests/conftest.py") in found
     for name, path in found:
-        (file,) = [each for each in (ROOT / path, ROOT / "src/dnasa" / path) if each.exists()]
-        assert re.search(rf"^(def |class )?{name}\b", file.read_text(), re.M), (name, path)
+        assert re.search(rf"^(def |class )?{name}\b", (ROOT / path).read_text(), re.M), (name, path)
 
 
 def test_the_page_on_extending_gives_rules_new_colours() -> None:
@@ -395,9 +421,10 @@ def facts(name: str, period: int = 20, d: int = 40_000) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
 def test_the_table_of_methods_says_what_the_rules_do(name: str) -> None:
-    row = methods_table().get(name, {})
-    assert {column: row.get(column) for column in COMPUTED} == facts(name), "the row of docs/methods.md"
-    title = registry.RULES[name].title
+    row, title = methods_table().get(name, {}), registry.RULES[name].title
+    method = f"[{title}](#{anchor(title)})"
+    cells = [f"`{name}`", row.get("method", method), *facts(name).values(), row.get("source", "published")]
+    assert [*row.values()] == cells, f"the row of docs/methods.md must be\n| {' | '.join(cells)} |"
     assert row["method"].startswith(f"[{title}]")
     _, heading, after = (ROOT / "docs/methods.md").read_text().partition(f"\n### {title}\n")
     assert heading, f"docs/methods.md has no section '### {title}'"

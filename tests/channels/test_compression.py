@@ -253,6 +253,27 @@ def test_a_codec_that_does_not_decode_what_it_encoded_is_refused(decode: Any, wo
         solve(compress=wrong)
 
 
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [
+        ({"encode": lambda a: a}, r"^At step 0: encode\(a, t\) of codec 'wrong' raised TypeError"),
+        ({"decode": lambda p, t: p}, r"decode\(payload, like, t\) of codec 'wrong' raised TypeError"),
+        ({"row_bytes": lambda a, t: 8}, r"row_bytes\(a\) of codec 'wrong' raised TypeError"),
+        (
+            {"row_bytes": lambda a: 300},
+            r"row_bytes of codec 'wrong' is 300 for a .* return the bytes of one of its rows",
+        ),
+        ({"encode": lambda a, t: a.tolist(), "decode": lambda p, like, t: np.array(p)}, "encode returns a list"),
+    ],
+)
+@pytest.mark.parametrize("gamma", [0.3, None])
+def test_a_function_of_a_codec_that_does_not_fit_is_named(functions: Any, words: str, gamma: float | None) -> None:
+    right = Codec(lambda a, t: a, lambda p, like, t: p, lambda a: 8 * a.shape[-1], "wrong", gamma)
+    solve(compress=right, steps=1, evaluate=[1])
+    with pytest.raises(InputError, match=words):
+        solve(compress=right._replace(**functions))
+
+
 def test_a_codec_and_its_channel_are_printed_as_one_line() -> None:
     assert str(top_k(0.1)) == "Codec topk:0.1, gamma = 0.22"
     assert str(random_k(0.1)) == "Codec randk:0.1, no memory"
@@ -298,7 +319,7 @@ def test_compression_is_given_once_and_alone() -> None:
         solve(network=dnasa.connect(GRAPH), compress="sign")
     with pytest.raises(InputError, match=r"randk:0\.1 has no default gamma for CHOCO: give one"):
         channels.choco(random_k(0.1))
-    with pytest.raises(InputError, match="quantised to 8 or 4 bits, not 3"):
+    with pytest.raises(InputError, match="quantized to 8 or 4 bits, not 3"):
         quantised(3)
     with pytest.raises(InputError, match="CHOCO needs a Codec"):
         solve(compress=8)

@@ -1,6 +1,7 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
 from collections.abc import Callable, Iterator, Sequence
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -389,6 +390,22 @@ def test_a_problem_may_return_the_same_buffer_at_every_step(rule: str, rounds: i
     graph = topology.ring(5, weights="lazy")
     a, b = (dnasa.solve(kind(dim=4), graph, rule, **options) for kind in (SameBuffer, LeastSquares))
     np.testing.assert_array_equal(a.x, b.x)
+
+
+@pytest.mark.parametrize("name", sorted(rules.registry.BUILT_IN))
+@pytest.mark.parametrize("number", [1, np.float64(0.1)])
+def test_a_rule_made_from_a_number_says_what_a_schedule_is(name: str, number: Any) -> None:
+    make: Any = getattr(rules, name)
+    given = {
+        key: number for key, parameter in signature(make).parameters.items() if parameter.default is parameter.empty
+    }
+    rule = make(**given | ({"layout": (("x", (3,)),)} if "layout" in given else {}))
+    graph = topology.ring(8, weights="lazy")
+    with pytest.raises(InputError, match=r"At step 0: .* a schedule is a function of t, such as lambda t: 0.1"):
+        dnasa.solve(quadratic(), graph, rule, steps=20)
+    if rule.hides:
+        with pytest.raises(InputError, match="a schedule is a function of t"):
+            dnasa.solve(quadratic(), graph, rule, steps=20, overlap=True)
 
 
 def test_a_network_of_another_topology_is_refused() -> None:

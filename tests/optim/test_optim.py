@@ -271,6 +271,11 @@ def test_a_learning_rate_is_refused_with_a_clear_line() -> None:
         Decentralized(model().parameters(), alone(), lr=1e-3)  # type: ignore[arg-type]
 
 
+def test_a_rule_made_from_a_number_says_what_a_schedule_is() -> None:
+    with pytest.raises(InputError, match=r"a schedule is a function of t, such as lambda t: 0.1"):
+        train(alone(), 1, rule=rules.dsgd(0.1))  # type: ignore[arg-type]
+
+
 def test_the_stepsize_can_be_read_and_not_set() -> None:
     def eta(t: int) -> float:
         return [0.3, 0.2, 0.1][t]  # there is no fourth step

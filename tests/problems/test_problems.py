@@ -380,6 +380,33 @@ def test_an_exception_in_a_problem_of_your_own_says_where_it_was() -> None:
         def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
             return [x, x][t]
 
-    with pytest.raises(IndexError) as error:
+    with pytest.raises(
+        InputError, match=r"gradient.* of nodes 0 to 4 at step 2 raised IndexError: list index"
+    ) as error:
         solve(cast(Problem, Wrong()), topology.ring(5), steps=5)
-    assert error.value.__notes__ == ["In the gradient of nodes 0 to 4 at step 2."]
+    assert isinstance(error.value.__cause__, IndexError)
+
+
+@pytest.mark.parametrize(
+    ("member", "function", "words"),
+    [
+        ("start", lambda self: np.zeros(2), r"The problem's start\(seed\) raised TypeError"),
+        ("rows", lambda self: 3, r"rows\(node\) raised TypeError"),
+        ("gradient", lambda self, x, nodes: x, r"The problem's gradient\(x, nodes, seeds, t\) of .* raised TypeError"),
+        ("gradient", lambda self, x, nodes, seeds, t: None, "The problem's gradient has type NoneType"),
+        ("evaluate", lambda self, mean: {}, r"The problem's evaluate\(mean, nodes, weights=None\) raised TypeError"),
+        ("evaluate", lambda self, mean, nodes: None, "must return a dictionary of arrays, not NoneType"),
+        ("evaluate", lambda self, mean, nodes: {"loss": 1.0}, "'loss' of .* is of type float: .* of shape \\(1, 1\\)"),
+        ("evaluate", lambda self, mean, nodes: {"loss": mean}, "has shape \\(1, 1, 3\\): return .* shape \\(1, 1\\)"),
+        ("evaluate", lambda self, mean, nodes: {"gradient": mean[0]}, "return an array of shape \\(1, 1, 3\\)"),
+    ],
+)
+def test_a_member_with_the_wrong_arguments_or_result_is_named(member: str, function: Any, words: str) -> None:
+    problem: Any = type("Wrong", (Minimal,), {member: function})()
+    with pytest.raises(InputError, match=words):
+        solve(problem, topology.ring(5), steps=2)
+
+
+def test_a_graph_by_name_needs_a_number_of_nodes() -> None:
+    with pytest.raises(InputError, match=r"give the graph's size, such as topology.ring\(8\), or set `nodes` in your"):
+        solve(cast(Problem, Minimal()), "ring", steps=1)

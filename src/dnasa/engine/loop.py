@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, nodes_text
+from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, nodes_text, user_code
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
-from dnasa.engine.steppers import Stepper, check_state
+from dnasa.engine.steppers import Stepper, check_state, explaining_schedules
 from dnasa.problems.problem import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
@@ -83,7 +83,7 @@ def solve(
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
         rounds: Exchanges per step, or "exact", as for `connect`.
         message_dtype: "bfloat16" or "float16" messages.
-        compress: "topk:0.01", "randk:0.01", "8bit", "4bit", "sign" or a `Codec`.
+        compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
         network: Replaces the simulated network. Every process calls `solve` with the same arguments and gets all iterates.
         overlap: Exchange while gradients are computed, for rules with early messages. The iterates are the same.
         folder: Write the run to this folder as it happens.
@@ -210,7 +210,9 @@ class Run:
 
     def _step(self, t: int) -> None:
         began = now()
-        gradients = tuple([self._gradient(point, t) for point in self.stepper.points(t)])
+        with naming_step(t):
+            points = self.stepper.points(t)
+        gradients = tuple([self._gradient(point, t) for point in points])
         self.recorder.divergence.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
         with naming_step(t):
@@ -219,13 +221,8 @@ class Run:
 
     def _gradient(self, point: Array, t: int) -> Array:
         nodes = self.network.local_nodes
-        try:
+        with user_code(lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)} at step {t}"):
             g = self.problem.gradient(point, nodes, self.plan.seeds, t)
-        except (InputError, RunError):
-            raise
-        except Exception as error:
-            error.add_note(f"In the gradient of {nodes_text(nodes)} at step {t}.")
-            raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
         return g if self.scale is None else g * self.scale
@@ -306,7 +303,8 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
 def naming_step(t: int) -> Iterator[None]:
     """Add the step to errors in the user's functions that are not given t."""
     try:
-        yield
+        with explaining_schedules():
+            yield
     except InputError as error:
         raise InputError(f"At step {t}: {error}") from error.__cause__ or error
 

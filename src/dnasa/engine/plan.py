@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, user_code, whole
 from dnasa.engine.options import RunOptions
 from dnasa.prox import checked
 from dnasa.rules import registry
@@ -47,7 +47,12 @@ def make_plan(
 ) -> Plan:
     from dnasa.topology import Topology, check_weights, make
 
-    if isinstance(topology, str) and problem.nodes is not None:
+    if isinstance(topology, str):
+        if problem.nodes is None:
+            raise InputError(
+                f"The problem does not say how many nodes '{topology:.40}' has: give the graph's size, such as "
+                "topology.ring(8), or set `nodes` in your problem."
+            )
         topology = make(topology, problem.nodes)
     if not isinstance(topology, Topology):
         raise InputError(
@@ -219,7 +224,8 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     Both are the same in all processes.
     """
     given: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
-    local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
+    with user_code(lambda: "The problem's node_fingerprint(node) or rows(node)"):
+        local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
     everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
     rows = [count for _, count in everyone]
     checksum = crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
@@ -284,7 +290,8 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
 
 def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
     """The starting point of each seed: `(d,)`, or `(n, d)` with a row for each node."""
-    own = [problem.start(s) for s in seeds]
+    with user_code(lambda: "The problem's start(seed)"):
+        own = [problem.start(s) for s in seeds]
     if getattr(own[0], "ndim", None) != 1:
         what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__
         raise InputError(f"The problem's start must return a one-dimensional NumPy array or torch tensor, not {what}.")

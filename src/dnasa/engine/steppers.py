@@ -3,8 +3,10 @@
 Sequential or overlapped, the iterates are the same, bit for bit; those of a fast path are the same to rounding.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from dnasa.arrays import copied
@@ -147,6 +149,19 @@ def sending(send: Callable[..., tuple[Messages, State]], state: State, *args: An
         raise InputError("A rule's send must return two things: a tuple of messages, and the state until they arrive.")
     messages, after = sent
     return tuple(messages), after
+
+
+@contextmanager
+def explaining_schedules() -> Iterator[None]:
+    """Explain the TypeError of a rule that was made from a number in place of a schedule."""
+    try:
+        yield
+    except TypeError as error:
+        if not re.fullmatch(r"'(int|float|numpy\.\w+)' object is not callable", str(error)):
+            raise
+        raise InputError(
+            "This rule calls a number: a schedule is a function of t, such as lambda t: 0.1, or schedules.constant(0.1)."
+        ) from error
 
 
 def check_points(points: Any, x: Array) -> tuple[Array, ...]:

@@ -91,7 +91,7 @@ def connect(
         channel: A channel from `dnasa.channels`, or your own.
         survive: Whether the run continues without lost processes. Needs mpirun --with-ft ulfm, or one torchrun for each node,
             whose --max-restarts lets lost ones join again.
-        compress: "topk:0.01", "randk:0.01", "8bit", "4bit", "sign", a registered name, or a `Codec`: compressed messages.
+        compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         join: The address "HOST:PORT" of `dnasa rendezvous`, for processes without a launcher. The run begins when the graph has
             a process for each node; a process that comes later takes the place of a lost one.

@@ -100,12 +100,15 @@ class Recorder:
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
         nodes = self.network.local_nodes
         options: dict[str, Any] = {"seeds": self.seeds} if self.problem.by_seed else {}
-        statistics = self.problem.statistics(mean, nodes, **options)
+        with user_code(lambda: "The problem's statistics(mean, nodes)"):
+            statistics = self.problem.statistics(mean, nodes, **options)
         if self.node_weights is not None:
             options["weights"] = self.local_weights()
         if statistics is not None:
             self.statistics = options["statistics"] = self.network.mean(statistics[..., None, :])
-        local = self.problem.evaluate(mean, nodes, **options)
+        with user_code(lambda: "The problem's evaluate(mean, nodes, weights=None)"):
+            local = self.problem.evaluate(mean, nodes, **options)
+        _check_evaluated(local, mean)
         for name in set(local).intersection(COLUMNS):
             raise InputError(f"The problem measures '{name}', a column of every history: give its metric another name.")
         evaluated = {
@@ -203,6 +206,18 @@ def _answer(rule: Rule, state: Any) -> Array:
     if getattr(answer, "shape", None) != state.x.shape:
         raise InputError(f"A rule's answer must have the shape of x, {tuple(state.x.shape)}.")
     return answer
+
+
+def _check_evaluated(local: Any, mean: Array) -> None:
+    if not isinstance(local, Mapping):
+        raise InputError(f"The problem's evaluate must return a dictionary of arrays, not {type(local).__name__}.")
+    for name, value in local.items():
+        wanted = tuple(mean.shape if name == "gradient" else mean.shape[:-1])
+        if not hasattr(value, "dtype") or tuple(value.shape) != wanted:
+            kind = (
+                f"has shape {tuple(value.shape)}" if hasattr(value, "dtype") else f"is of type {type(value).__name__}"
+            )
+            raise InputError(f"'{name}' of the problem's evaluate {kind}: return an array of shape {wanted}.")
 
 
 def _by_run(a: Array, axes: int) -> Array:
