@@ -95,7 +95,7 @@ def test_a_skipped_step_is_as_if_it_had_not_been_there(rule: str) -> None:
 
 
 def test_other_reactions_are_refused() -> None:
-    with pytest.raises(InputError, match=r"Unknown reaction .* 'ignore'. Choose from: raise, skip"):
+    with pytest.raises(InputError, match=r"Unknown value of nonfinite 'ignore'. Choose from: raise, skip"):
         Decentralized(model().parameters(), alone(), nonfinite="ignore")
 
 

@@ -89,8 +89,8 @@ def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
 
 
-class Stop(Exception):
-    pass
+class Stop(BaseException):  # noqa: N818
+    """Ends a run as a signal would: it is no error of the problem's."""
 
 
 class Stopping(LeastSquares):
