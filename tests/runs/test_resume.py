@@ -89,7 +89,7 @@ def test_rejected_checkpoints_do_not_replace_new_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(small(tmp_path / "a", resume=True).x, small().x)
 
 
-class Stop(BaseException):  # noqa: N818
+class Stop(BaseException):
     """Ends a run as a signal would: it is no error of the problem's."""
 
 

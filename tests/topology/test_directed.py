@@ -175,7 +175,7 @@ def test_d2_and_edm_are_refused_where_eigenvalues_are_too_small_or_complex(make:
     rule = make(constant(0.1))
     with pytest.raises(InputError, match=r"above -1/3; the smallest of this ring, -1/3, is not above\. Use .*lazy"):
         topology.check_weights(rule, topology.ring(8), 1)
-    with pytest.raises(InputError, match="with 2 rounds, -0.3764, is not above. Use one round"):
+    with pytest.raises(InputError, match=r"with 2 rounds, -0\.3764, is not above\. Use one round"):
         topology.check_weights(rule, topology.ring(8), 2)
     topology.check_weights(rule, topology.ring(8), 4)
     topology.check_weights(rule, topology.ring(8, weights="lazy"), 1)
