@@ -4,8 +4,7 @@ Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers eac
 node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -80,16 +79,18 @@ class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
 
 
-@contextmanager
-def user_code(what: Callable[[], str]) -> Iterator[None]:
+class UserCode:  # a class, since a generator would take a tenth of a small step
     """Wrap a call of the user's function: an exception becomes one line that names it, with the exception as its cause."""
-    try:
-        yield
-    except (InputError, RunError, MemoryError):
-        raise
-    except Exception as error:
-        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
-        raise InputError(f"{what()} raised {text}.") from error
+
+    def __init__(self, what: Callable[[], str]):
+        self.what = what
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, (InputError, RunError, MemoryError)):
+            text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
+            raise InputError(f"{self.what()} raised {text}.") from error
 
 
 def first_line(error: BaseException) -> str:

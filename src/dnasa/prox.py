@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import like, maximum, minimum, moderate, nonzero, norm, to_numpy
-from dnasa.core import Array, InputError, Prox, nodes_text, positive, user_code
+from dnasa.core import Array, InputError, Prox, UserCode, nodes_text, positive
 
 __all__ = ["ball", "box", "l1"]
 
@@ -76,7 +76,7 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
     where = "the mean iterate" if nodes is None else nodes_text(nodes)
 
     def applied(x: Array, step: Any) -> Array:
-        with user_code(lambda: f"prox at {where}"):
+        with UserCode(lambda: f"prox at {where}"):
             y = prox(x, step)
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__

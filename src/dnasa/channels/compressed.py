@@ -11,7 +11,7 @@ import numpy as np
 from dnasa.arrays import like, norm
 from dnasa.channels.codec import Codec, transmit
 from dnasa.channels.exchange import check_memory
-from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, check_new_name, choose, user_code
+from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, UserCode, check_new_name, choose
 from dnasa.extras import needed_by
 
 CODECS: dict[str, tuple[Any, ...]] = {
@@ -107,11 +107,11 @@ def _check(codec: Codec, message: Array) -> None:
     """Refuse a codec that does not decode rows of the message's kind to the same kind, nearer to them than zeros are."""
     count, width = message.shape[-2:]
     rows = like(np.resize(np.sin(np.arange(1, 1000, dtype=np.float32)), (min(count, 2), width)), message)
-    with user_code(lambda: f"encode(a, t) of codec '{codec.name}'"):
+    with UserCode(lambda: f"encode(a, t) of codec '{codec.name}'"):
         payload = codec.encode(rows, 0)
-    with user_code(lambda: f"decode(payload, like, t) of codec '{codec.name}'"):
+    with UserCode(lambda: f"decode(payload, like, t) of codec '{codec.name}'"):
         arrived = codec.decode(payload, rows, 0)
-    with user_code(lambda: f"row_bytes(a) of codec '{codec.name}'"):
+    with UserCode(lambda: f"row_bytes(a) of codec '{codec.name}'"):
         stated = codec.row_bytes(rows)
     if type(arrived) is not type(rows) or (arrived.shape, arrived.dtype) != (rows.shape, rows.dtype):
         raise InputError(

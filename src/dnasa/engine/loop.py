@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, nodes_text, user_code
+from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, UserCode, nodes_text
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
-from dnasa.engine.steppers import Stepper, check_state, explaining_schedules
+from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
@@ -210,18 +210,18 @@ class Run:
 
     def _step(self, t: int) -> None:
         began = now()
-        with naming_step(t):
+        with NamingStep(t):
             points = self.stepper.points(t)
         gradients = tuple([self._gradient(point, t) for point in points])
         self.recorder.divergence.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
-        with naming_step(t):
+        with NamingStep(t):
             self.stepper.step(gradients, t)
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:
         nodes = self.network.local_nodes
-        with user_code(lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)} at step {t}"):
+        with UserCode(lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)} at step {t}"):
             g = self.problem.gradient(point, nodes, self.plan.seeds, t)
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
@@ -236,7 +236,7 @@ class Run:
     def _evaluate(self, snapshots: list[Snapshot], t: int) -> bool:
         """Measure and record; returns whether the run is to stop here."""
         began = now()
-        with naming_step(t):
+        with NamingStep(t):
             evaluation = self.recorder.evaluate(snapshots, t)
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder)
@@ -299,14 +299,18 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
     return snapshots
 
 
-@contextmanager
-def naming_step(t: int) -> Iterator[None]:
+class NamingStep:
     """Add the step to errors in the user's functions that are not given t."""
-    try:
-        with explaining_schedules():
-            yield
-    except InputError as error:
-        raise InputError(f"At step {t}: {error}") from error.__cause__ or error
+
+    def __init__(self, t: int):
+        self.t = t
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        error = explained(error)
+        if isinstance(error, InputError):
+            raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

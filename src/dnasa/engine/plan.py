@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, choose, positive, user_code, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, choose, positive, whole
 from dnasa.engine.options import RunOptions
 from dnasa.prox import checked
 from dnasa.rules import registry
@@ -224,7 +224,7 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     Both are the same in all processes.
     """
     given: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
-    with user_code(lambda: "The problem's node_fingerprint(node) or rows(node)"):
+    with UserCode(lambda: "The problem's node_fingerprint(node) or rows(node)"):
         local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
     everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
     rows = [count for _, count in everyone]
@@ -290,7 +290,7 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
 
 def _points(problem: "Problem", topology: "Topology", seeds: Sequence[int], start: Array | None) -> list[Array]:
     """The starting point of each seed: `(d,)`, or `(n, d)` with a row for each node."""
-    with user_code(lambda: "The problem's start(seed)"):
+    with UserCode(lambda: "The problem's start(seed)"):
         own = [problem.start(s) for s in seeds]
     if getattr(own[0], "ndim", None) != 1:
         what = f"an array of shape {tuple(own[0].shape)}" if hasattr(own[0], "shape") else type(own[0]).__name__

@@ -4,9 +4,8 @@ Sequential or overlapped, the iterates are the same, bit for bit; those of a fas
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 from dnasa.arrays import copied
@@ -151,17 +150,15 @@ def sending(send: Callable[..., tuple[Messages, State]], state: State, *args: An
     return tuple(messages), after
 
 
-@contextmanager
-def explaining_schedules() -> Iterator[None]:
-    """Explain the TypeError of a rule that was made from a number in place of a schedule."""
-    try:
-        yield
-    except TypeError as error:
-        if not re.fullmatch(r"'(int|float|numpy\.\w+)' object is not callable", str(error)):
-            raise
-        raise InputError(
+def explained(error: Any) -> Any:
+    """Replace the TypeError of a rule that was made from a number in place of a schedule by an error that says so."""
+    if isinstance(error, TypeError) and re.fullmatch(r"'(int|float|numpy\.\w+)' object is not callable", str(error)):
+        clear = InputError(
             "This rule calls a number: a schedule is a function of t, such as lambda t: 0.1, or schedules.constant(0.1)."
-        ) from error
+        )
+        clear.__cause__ = error
+        return clear
+    return error
 
 
 def check_points(points: Any, x: Array) -> tuple[Array, ...]:

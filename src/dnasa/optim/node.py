@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from dnasa.core import InputError, Network, Rule, RunError, Sent, Snapshot, leaves, rebuilt
 from dnasa.engine.overlapped import with_x
 from dnasa.engine.side_by_side import make_stepper
-from dnasa.engine.steppers import check_state, explaining_schedules
+from dnasa.engine.steppers import check_state, explained
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.optim.groups import show_stepsize
@@ -234,8 +234,12 @@ class Node:
 
     def step(self, gradients: tuple[Tensor, ...]) -> None:
         """Step the rule, send the buffers, and move the parameters to the point of the next gradient."""
-        with explaining_schedules():
+        try:
             self.stepper.step(gradients, self.t)
+        except TypeError as error:
+            if (clear := explained(error)) is not error:
+                raise clear from error
+            raise
         self.buffers.send(self.network, self.stepper.submit, self.parameters.gradient.dtype, self.t + 1)
         self.t += 1
         self.parameters.show(self.stepper.points(self.t)[0])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dnasa.arrays import as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
-from dnasa.core import Array, InputError, Prox, first_line, nodes_text, user_code, whole
+from dnasa.core import Array, InputError, Prox, UserCode, first_line, nodes_text, whole
 from dnasa.extras import needed_by
 from dnasa.problems.checksums import checksum
 from dnasa.problems.problem import Problem
@@ -135,7 +135,7 @@ class Custom(Problem):
         return g
 
     def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
-        with user_code(lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}"):
+        with UserCode(lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}"):
             value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
         return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
 
@@ -159,7 +159,7 @@ class Custom(Problem):
 
     def _node_by_node(self, x: Array, nodes: range, rngs: Generators, t: int) -> Array:
         g, points, function, node = copied(x), copied(x), self.gradient_function, nodes[0]
-        with user_code(lambda: f"The gradient of node {node} at step {t}"):
+        with UserCode(lambda: f"The gradient of node {node} at step {t}"):
             for v in range(len(x)):  # variants of a seed have the same samples
                 rngs.at(t)
                 for s, generators in enumerate(rngs.generators):
@@ -206,7 +206,7 @@ class Custom(Problem):
     def _measured(self, point: Array) -> dict[str, float]:
         """Call `evaluate`, and check that it returns numbers by name, finite where x is."""
         assert self.metrics is not None
-        with user_code(lambda: "The function evaluate"):
+        with UserCode(lambda: "The function evaluate"):
             given = self.metrics(copied(point))
         try:
             numbers = {str(name): float(value) for name, value in given.items()}
@@ -222,7 +222,7 @@ class Custom(Problem):
 
     def _loss(self, x: Array, node: int) -> float:
         assert self.loss is not None
-        with user_code(lambda: f"The loss of node {node}"):
+        with UserCode(lambda: f"The loss of node {node}"):
             value = self.loss(copied(x), node)
         try:
             number = float(value)
@@ -235,7 +235,7 @@ class Custom(Problem):
 
     def _full_gradient(self, x: Array, node: int) -> Array:
         assert self.full_gradient is not None
-        with user_code(lambda: f"The full gradient of node {node}"):
+        with UserCode(lambda: f"The full gradient of node {node}"):
             value = self.full_gradient(copied(x), node)
         g = _like(value, x, f"full gradient of node {node}")
         if not (abs(g) < np.inf).all() and moderate(x):

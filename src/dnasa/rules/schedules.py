@@ -9,7 +9,7 @@ from math import cos, pi, sqrt
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Schedule, user_code
+from dnasa.core import Array, InputError, Schedule, UserCode
 
 __all__ = [
     "adanasa",
@@ -222,7 +222,7 @@ def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62)
 
 
 def _number(schedule: Schedule, t: int) -> float:
-    with user_code(lambda: f"The stepsize at step {t}"):
+    with UserCode(lambda: f"The stepsize at step {t}"):
         value = schedule(t)
     try:
         return float(value)

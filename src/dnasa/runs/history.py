@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate
-from dnasa.core import COLUMNS, Array, InputError, Network, Rule, user_code
+from dnasa.core import COLUMNS, Array, InputError, Network, Rule, UserCode
 from dnasa.prox import checked
 from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
@@ -100,13 +100,13 @@ class Recorder:
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
         nodes = self.network.local_nodes
         options: dict[str, Any] = {"seeds": self.seeds} if self.problem.by_seed else {}
-        with user_code(lambda: "The problem's statistics(mean, nodes)"):
+        with UserCode(lambda: "The problem's statistics(mean, nodes)"):
             statistics = self.problem.statistics(mean, nodes, **options)
         if self.node_weights is not None:
             options["weights"] = self.local_weights()
         if statistics is not None:
             self.statistics = options["statistics"] = self.network.mean(statistics[..., None, :])
-        with user_code(lambda: "The problem's evaluate(mean, nodes, weights=None)"):
+        with UserCode(lambda: "The problem's evaluate(mean, nodes, weights=None)"):
             local = self.problem.evaluate(mean, nodes, **options)
         _check_evaluated(local, mean)
         for name in set(local).intersection(COLUMNS):
@@ -228,7 +228,7 @@ def _by_run(a: Array, axes: int) -> Array:
 
 def _of_each_run(name: str, metric: Metric, mean: Array) -> np.ndarray:
     try:
-        with user_code(lambda: f"The metric '{name}'"):
+        with UserCode(lambda: f"The metric '{name}'"):
             values = [[metric(point) for point in variant] for variant in mean]
         return np.array([[float(value) for value in of_variant] for of_variant in values])
     except (TypeError, ValueError) as error:
