@@ -142,6 +142,12 @@ def test_messages_of_all_rounds_are_counted() -> None:
     assert sent.messages == graph.at(2).messages + graph.at(3).messages
 
 
+def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
+    with pytest.raises(InputError, match="not averaged exactly on ring"):
+        dnasa.connect(topology.ring(8), rounds="exact", channel=cast("bfloat16"))
+    assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).rounds == 3
+
+
 def test_with_a_channel_every_round_multiplies_by_w() -> None:
     graph = topology.ring(8)
     network = dnasa.connect(graph, rounds=2, channel=cast("bfloat16"))

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from dnasa.arrays import concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
 from dnasa.topology import Topology, count_rounds, successive
+from dnasa.topology.rounds import EXACT
 
 Product = Callable[[Messages], Messages]
 
@@ -41,6 +42,11 @@ def exchanges(topology: Topology, rounds: int | str, channel: Channel | None) ->
         raise InputError(
             f"This channel remembers what came over one graph, and {topology.name} changes: use a graph that stays the same, "
             "or another channel."
+        )
+    if rounds == EXACT and topology.period == 1 and channel is not None:
+        raise InputError(
+            f"Messages that are compressed or in 16 bits are not averaged exactly on {topology.name}: use the graph 'exact' with "
+            "messages in 16 bits, or give a number of rounds."
         )
     count = count_rounds(topology, rounds)
     return count, topology if channel is not None else successive(topology, count)

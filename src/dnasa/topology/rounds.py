@@ -29,7 +29,9 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
         rounds: A positive whole number, or "exact".
     """
     if rounds != EXACT:
-        return whole("The number of rounds", int(rounds) if isinstance(rounds, str) and rounds.isdecimal() else rounds)
+        return whole(
+            "rounds, unless it is 'exact',", int(rounds) if isinstance(rounds, str) and rounds.isdecimal() else rounds
+        )
     if topology.period > 1:
         if topology.rho > SAME:
             raise InputError(
