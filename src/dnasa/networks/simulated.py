@@ -45,8 +45,8 @@ def exchanges(topology: Topology, rounds: int | str, channel: Channel | None) ->
         )
     if rounds == EXACT and topology.period == 1 and channel is not None:
         raise InputError(
-            f"Messages that are compressed or in 16 bits are not averaged exactly on {topology.name}: use the graph 'exact' with "
-            "messages in 16 bits, or give a number of rounds."
+            f"Messages that are compressed or in 16 bits are not averaged exactly on {topology.name}: use the graph 'exact' "
+            "with messages in 16 bits, or give a number of rounds."
         )
     count = count_rounds(topology, rounds)
     return count, topology if channel is not None else successive(topology, count)
