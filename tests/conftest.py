@@ -115,8 +115,8 @@ def graph(request: pytest.FixtureRequest) -> Topology:
 
 @pytest.fixture(autouse=True)
 def quick_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rendering takes most of the time of a small run: only tests with the mark `pictures` look at the file of a figure."""
-    if not request.node.get_closest_marker("pictures"):
+    """Rendering takes most of the time of a small run: only tests with one of these marks look at the file of a figure."""
+    if not any(map(request.node.get_closest_marker, ("pictures", "docs", "long"))):
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, format: file.write(b"a picture"))
 
 
