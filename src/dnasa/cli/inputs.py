@@ -87,7 +87,7 @@ def make_network(graph: "Topology", given: Options) -> "Network":
     network = networks.connect(
         graph,
         engine,
-        given.rounds,
+        int(given.rounds) if given.rounds.isdecimal() else given.rounds,
         given.timeout,
         given.device,
         given.message_dtype if channel is None else None,

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.polynomial import chebyshev
-from scipy.optimize import linprog
 
 from dnasa.core import InputError, whole
 from dnasa.topology import spectrum
@@ -29,9 +28,7 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
         rounds: A positive whole number, or "exact".
     """
     if rounds != EXACT:
-        return whole(
-            "rounds, unless it is 'exact',", int(rounds) if isinstance(rounds, str) and rounds.isdecimal() else rounds
-        )
+        return whole("rounds, unless it is 'exact',", rounds)
     if topology.period > 1:
         if topology.rho > SAME:
             raise InputError(
@@ -106,6 +103,8 @@ def _eigenvalues(topology: Topology) -> np.ndarray:
 
 def _best_roots(values: np.ndarray, degree: int) -> np.ndarray:
     """The roots of the polynomial with p(1) = 1 and the smallest max |p(values)|, by a linear program for its coefficients."""
+    from scipy.optimize import linprog  # most runs do without it
+
     middle, radius = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     at_values = chebyshev.chebvander((values - middle) / radius, degree)
     at_one = chebyshev.chebvander([(1 - middle) / radius], degree)
