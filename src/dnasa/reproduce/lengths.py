@@ -16,6 +16,7 @@ from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import ADAM, GENERATED, LOSS, NODES, R2, TABLE, TASKS, Measure, Task
 from dnasa.reproduce.report import Report
 
+EXACT = topology.exact(NODES)
 STEPS, QUICK_STEPS = (300, 500, 1500, 6000), (10, 40)
 BATCHES, QUICK_BATCHES = (4, 32), (2, 8)
 ETAS, QUICK_ETAS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1), (1e-3, 1e-2)  # of D-Adam; large models have those of `ADAM`
@@ -47,7 +48,7 @@ def parts(quick: bool) -> list[Part]:
 
     def part(name: str, length: int, batch: int) -> Part:
         etas = QUICK_ETAS if quick else ADAM if name in LARGE else ETAS
-        options: Any = {"graph": topology.exact(NODES), "batch": batch}
+        options: Any = {"graph": EXACT, "batch": batch}
         runs = RunSpec(length, ("adanasa", "dadam"), {"dadam": etas}, range(1 if quick else SEEDS), **options)
         return Part(f"{name}/{length}/{batch}", [runs], tasks[name], gpu=name in ON_GPU and not quick)
 
@@ -112,7 +113,7 @@ def findings(cells: pd.DataFrame) -> list[str]:
 
 
 def draw(out: Report, cells: pd.DataFrame) -> None:
-    """By how much AdaNASA is better against the number of steps, a panel for each task and a line for each batch."""
+    """Draw how much better AdaNASA is against the number of steps, a panel for each task and a line for each batch."""
     caption = "AdaNASA, untuned, against the best stepsize of D-Adam"
     tasks = list(cells.groupby("task", sort=False))
     with out.draw("lengths", len(tasks), caption, columns=4, width=3.3, height=2.9) as axes:

@@ -58,7 +58,9 @@ def make(text: str, rows: Dataset) -> Callable[[], nn.Module]:
     """The model for this data; an error says why it does not fit."""
     name, _ = parse(text)
     if name != "own" and (name in OF_TEXT) != bool(rows.vocabulary):
-        raise InputError(f"gpt and lstm are for text, and for nothing else: leave --model out for {rows.name}.")
+        raise InputError(
+            f"gpt and lstm are the models for text, and for nothing else: leave --model out for {rows.name}."
+        )
     made = network(text, rows.inputs.shape[1:], rows.outputs, rows.name)
     if name == "own":
         own_model.check_outputs(text, made, rows.inputs[:2], rows.outputs)
