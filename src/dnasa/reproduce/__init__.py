@@ -23,6 +23,7 @@ FIGURES = {
     "compression": "accuracy against bytes for every compression of messages",
     "networks": "AdaNASA and D-NASA, untuned, against tuned methods on models that people train",
     "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
+    "lengths": "AdaNASA against tuned D-Adam on runs of 300 to 6,000 steps",
     "finetuning": "the first steps from a trained model",
     "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
     "guidance": "four problems with your own gradients: where D-NASA trails tuned methods, and where it does not",

@@ -223,7 +223,8 @@ class Runner:
         self.data = data
         self.device = device
         self.progress = progress
-        self.side_by_side = data is None or models.batched(task.model or models.default(data), data)
+        stacked = data is None or models.batched(task.model or models.default(data), data)
+        self.side_by_side = stacked or task.side_by_side
         self._problem: tuple[Any, Problem] | None = None
         self._results: dict[RunSpec, Result] = {}
 
