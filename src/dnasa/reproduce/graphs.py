@@ -6,6 +6,7 @@ as many rounds as AdaNASA's bytes allow.
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.plots import title
+from dnasa.plots import drawable, title
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
@@ -44,6 +45,7 @@ TASKS = {
 }
 QUICK = {"mnist": network_tasks.QUICK["mnist"], "covertype": network_tasks.QUICK["covertype"]}
 ON_GPU = ("cifar10", "gpt")
+make = cache(topology.make)  # the parts use the same graphs
 
 
 def parts(quick: bool) -> list[Part]:
@@ -56,7 +58,7 @@ def parts(quick: bool) -> list[Part]:
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], sizes: tuple[int, ...], seeds: range) -> Iterator[Part]:
     def runs(rule: str, graph: str, rounds: int, nodes: int, partition: str) -> RunSpec:
         label = {"graph": f"{graph}, {rounds} rounds" if rounds > 1 else graph}
-        place: Any = {"graph": topology.make(graph, nodes), "rounds": rounds, "partition": partition}
+        place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition}
         return RunSpec(task.steps, [rule], task.etas, seeds, label, validation=True, **place)
 
     for partition in partitions(task):
@@ -81,7 +83,7 @@ def partitions(task: Task) -> list[str]:
 
 
 def report(found: Found) -> Report:
-    out = Report("graphs", f"Which graph: AdaNASA against bytes, {found.seeds}", found.quick)
+    out = Report("graphs", f"Which graph, {found.seeds}", found.quick)
     if not found.rows:
         return out
     table = out.data["graphs-all"] = every_result(found)
@@ -89,9 +91,13 @@ def report(found: Found) -> Report:
     for (name, kind), rows in table.groupby(["task", "nodes"], sort=False):
         out.tables[f"graphs-{name}-{kind}"] = summary(rows, tasks[name].measure)
     for name, task in tasks.items():
-        rows = table[table.task == name]
-        out.findings += findings(rows[rows.nodes != TUNED], task.measure)
-        out.findings += against_tuned(rows, task.measure)
+        same = table.task == name
+        ours, tuned = table[same & (table.nodes != TUNED)], table[same & (table.nodes == TUNED)]
+        out.findings += findings(ours, task.measure) + against_tuned(ours, tuned, task.measure)
+        if {*partitions(task)} <= {*ours.partition[ours.nodes == NODES]} & {*tuned.partition}:
+            draw_tuned(out, name, task, ours, tuned)
+    if (table.nodes != TUNED).any():
+        draw(out, table[table.nodes != TUNED], tasks)
     return out
 
 
@@ -109,70 +115,151 @@ def every_result(found: Found) -> pd.DataFrame:
     share = table.bytes / table.task.map(ring)
     complete = table.graph == "complete"  # sends 2 (n - 1) / n arrays as one all-reduce, and a ring 2
     share[complete] = 1 - 1 / table.nodes[complete].astype(float)
-    return table.assign(bytes=share)
+    return table.assign(bytes=share, equal=(table.rule != "adanasa") & np.isclose(share, 1))
 
 
 def summary(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """The printed table: a row for each graph (of tuned methods, for each rule and graph), a column for each partition."""
+    """The printed table: a row for each rule and graph, a column for each partition."""
 
     def text(row: Any) -> str:
+        spread = f" ± {abs(measure.scale) * row.spread:.2g}" if np.isfinite(row.spread) else ""
         eta = f" ({tuning.eta_text(row.eta)}{', edge' if row.edge else ''})" if np.isfinite(row.eta) else ""
-        return measure.text(row.test) + with_spread(row.spread, measure) + eta
+        return measure.text(row.test) + spread + eta
 
     cells = rows.assign(text=[text(row) for row in rows.itertuples()], rule=rows.rule.map(title))
-    keys = ["rule", "graph", "bytes"]
-    wide = cells.pivot(index=keys, columns="partition", values="text")[list(rows.partition.unique())]
-    wide = wide.loc[list(dict.fromkeys(cells[keys].itertuples(index=False, name=None)))].reset_index()
-    return wide.assign(bytes=wide.bytes.map("{:.3g}".format)).rename(columns={"bytes": "bytes (ring = 1)"})
+    places = {how: same.set_index(["rule", "graph"]) for how, same in cells.groupby("partition", sort=False)}
+    sent = next(iter(places.values())).bytes.map("{:.3g}".format)
+    return pd.DataFrame({"bytes (ring = 1)": sent} | {how: same.text for how, same in places.items()}).reset_index()
 
 
-def with_spread(spread: float, measure: Measure) -> str:
-    return f" ± {measure.amount(measure.scale * spread).split()[0]}" if np.isfinite(spread) else ""
-
-
-def findings(rows: pd.DataFrame, measure: Measure) -> list[str]:
+def findings(ours: pd.DataFrame, measure: Measure) -> list[str]:
     """What each graph loses against iid data, and the best graph with at most a ring's bytes."""
     lines = []
-    for (name, nodes), same in rows.groupby(["task", "nodes"], sort=False):
-        test = same.pivot(index="graph", columns="partition", values="test").loc[
-            list(same.graph.unique()), list(same.partition.unique())
-        ]
-        cheap = test.loc[[g for g in test.index if g != "complete" and (same.bytes[same.graph == g] <= 1 + 1e-9).all()]]
-        for partition in test.columns.drop("iid", errors="ignore"):
-            if "iid" in test:
-                gains = measure.gain(test[partition], test.iid)
-                lost = ", ".join(f"{graph} {measure.signed(gain) or 'diverged'}" for graph, gain in gains.items())
-                lines.append(f"{name}, {nodes} nodes, {partition} against iid on the same graph: {lost}.")
-            best = (measure.scale * cheap[partition]).idxmax()
-            known = "; ".join(f"{graph} {measure.text(test[partition][graph])}" for graph in (best, "ring", "complete"))
-            lines.append(f"{name}, {nodes} nodes, {partition}: best with at most a ring's bytes is {known}.")
-    return lines
-
-
-def against_tuned(rows: pd.DataFrame, measure: Measure) -> list[str]:
-    """AdaNASA on the graph with a ring's bytes against the best tuned method, on the same graph and with the same bytes."""
-    lines = []
-    for partition, same in rows.groupby("partition", sort=False):
-        ours = same[(same.nodes == NODES) & (same.graph == EQUAL)]
-        tuned = same[same.nodes == TUNED]
-        if len(ours) and len(tuned):
-            value, said = ours.test.iloc[0], []
-            for words, some in (("with the same messages", tuned[~equal_bytes(tuned)]), ("with the same bytes", tuned)):
-                best = some.loc[(measure.scale * some.test).idxmax()]
-                gain = measure.gain(value, best.test)
-                said.append(
-                    f"{measure.amount(gain)} {'better' if gain >= 0 else 'worse'} than the best tuned method {words} "
-                    f"({title(best.rule)}, {best.graph}: {measure.text(best.test)})"
+    for (name, nodes), rows in ours.groupby(["task", "nodes"], sort=False):
+        by_partition = {how: same.set_index("graph") for how, same in rows.groupby("partition", sort=False)}
+        iid = by_partition.pop("iid", None)
+        for how, same in by_partition.items():
+            cheap = same[(same.bytes < 1 + 1e-9) & (same.index != "complete")]
+            best = (measure.scale * cheap.test).idxmax()
+            values = "; ".join(f"{graph}: {measure.text(same.test[graph])}" for graph in (best, "ring", "complete"))
+            line = f"{name}, {nodes} nodes, {how}: best with at most a ring's bytes is {values}."
+            if iid is not None:
+                gains = measure.gain(same.test, iid.test)
+                line += (
+                    " Against iid: "
+                    + "; ".join(f"{graph} {measure.signed(gain)}" for graph, gain in gains.items())
+                    + "."
                 )
-            lines.append(
-                f"{ours.task.iloc[0]}, {partition}: AdaNASA on {EQUAL}, {measure.text(value)}, {', '.join(said)}."
-            )
+            lines.append(line)
     return lines
 
 
-def equal_bytes(tuned: pd.DataFrame) -> pd.Series:
-    """Where a tuned method exchanges as often as AdaNASA's bytes allow."""
-    return tuned.graph == "exact, " + tuned.rule.map(ROUNDS).astype(str) + " rounds"
+def against_tuned(ours: pd.DataFrame, tuned: pd.DataFrame, measure: Measure) -> list[str]:
+    """AdaNASA on the graph with a ring's bytes against the best tuned method, on the same graphs and with the same bytes."""
+    lines = []
+    for row in ours[(ours.nodes == NODES) & (ours.graph == EQUAL)].itertuples():
+        rivals = tuned[tuned.partition == row.partition]
+        for words, some in (("as many messages", rivals[~rivals.equal]), ("as many bytes", rivals)):
+            if len(some):
+                best = some.loc[(measure.scale * some.test).idxmax()]
+                gain = measure.gain(row.test, best.test)
+                lines.append(
+                    f"{row.task}, {row.partition}: AdaNASA on {EQUAL}, {measure.text(row.test)}, is {measure.amount(gain)} "
+                    f"{'better' if gain >= 0 else 'worse'} than the best tuned method with at most {words}: "
+                    f"{title(best.rule)} on {best.graph}, {measure.text(best.test)}."
+                )
+    return lines
+
+
+# ---------------------------------------------------------------- pictures
+
+COLOURS = {"exact": "#0072b2", "ring": "#d55e00", "torus": "#009e73", "exponential": "#cc79a7", "complete": "#000000"}
+BARS = ("#0072b2", "#8ecbf0", "#f2a05c", "#f0e442", "#bbbbbb")
+MARKERS = {1: "o", 2: "s", 4: "^"}  # by rounds
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "gpt": "GPT"}
+SHIFT = 1.04  # of markers with twice the nodes, so that none is hidden
+
+
+def draw(out: Report, table: pd.DataFrame, tasks: dict[str, Task]) -> None:
+    """The result of each graph against its bytes: a row for each task, a column for each kind of partition."""
+    panels = [(name, how) for name in table.task.unique() for how in [*partitions(tasks[name]), ""][:3]]
+    caption = "AdaNASA, untuned: when the nodes' data differ, the graph decides"
+    with out.draw("graphs", len(panels), caption, 3, 3.7, 2.7) as axes:
+        for place, (axis, (name, how)) in enumerate(zip(axes, panels, strict=True)):
+            if not how:
+                axis.remove()
+                continue
+            measure, first = tasks[name].measure, place % 3 == 0
+            axis.axvspan(0.4, 1.1, color="#eeeeee", zorder=0, label="at most a ring's bytes")
+            for graph, same in table[(table.task == name) & (table.partition == how)].groupby("graph", sort=False):
+                draw_graph(axis, str(graph), same, abs(measure.scale))
+            if not first:
+                axis.sharey(axes[place - place % 3])
+            elif measure.scale < 0:
+                axis.invert_yaxis()
+            axis.set(title=f"{TITLES.get(name, name)}, {how}", xscale="log", xlim=(0.4, 5.6))
+            axis.set_xticks([0.5, 1, 2, 4], ["1/2", "1", "2", "4"])
+            axis.minorticks_off()
+            axis.set_ylabel(y_label(measure) if first else "")
+            if place + 3 >= len(panels) or not panels[place + 3][1]:
+                axis.set_xlabel("bytes of a node (ring = 1)")
+        for graph, (family, rounds) in GRAPHS.items():
+            if graph in {*table.graph}:
+                axes[0].plot([], [], MARKERS[rounds], color=COLOURS[family], ms=7, label=graph)
+        for nodes in sorted({*table.nodes}):
+            axes[0].plot([], [], "o", color="#777777", mfc="none", ms=marker_size(nodes), label=f"{nodes} nodes")
+
+
+def draw_graph(axis: Any, graph: str, rows: pd.DataFrame, scale: float) -> None:
+    """A marker for each number of nodes, connected."""
+    (family, rounds), rows = GRAPHS[graph], rows.sort_values("nodes")
+    x = rows.bytes * SHIFT ** np.log2(rows.nodes.astype(float) / 16)
+    y = scale * drawable(rows.test)
+    axis.plot(x, y, color=COLOURS[family], linewidth=1.0, alpha=0.6)
+    style: Any = {"marker": MARKERS[rounds], "edgecolor": "white", "zorder": 3}
+    axis.scatter(x, y, marker_size(rows.nodes.astype(float)) ** 2, COLOURS[family], **style)
+
+
+def marker_size(nodes: Any) -> Any:
+    return 2.2 * nodes**0.4
+
+
+def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd.DataFrame) -> None:
+    """AdaNASA with the bytes of a ring, and tuned methods at their best, under every partition."""
+    hows, measure = partitions(task), task.measure
+    ours = ours[ours.nodes == NODES].pivot(index="graph", columns="partition", values="test").loc[[EQUAL, "ring"], hows]
+
+    def best(rows: pd.DataFrame) -> pd.DataFrame:
+        test = (measure.scale * rows.test).groupby([rows.rule, rows.partition]).max().unstack()
+        return (test / measure.scale).loc[list(ROUNDS), hows]
+
+    names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in ROUNDS]
+    pairs, ring = (measure.amount(measure.gain(row.iid, row[task.different])) for _, row in ours.iterrows())
+    caption = (
+        f"{TITLES.get(name, name)}, {NODES} nodes: different data at each node cost AdaNASA {pairs}\n"
+        f"if pairs that change exchange twice per step, and {ring} on a ring with the same bytes"
+    )
+    with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
+        places = np.arange(len(hows))
+        bars, more = drawable(pd.concat([ours, best(tuned[~tuned.equal])])), drawable(best(tuned[tuned.equal]))
+        for index, (label, colour) in enumerate(zip(names, BARS, strict=True)):
+            heights = abs(measure.scale) * bars.iloc[index]
+            drawn = axis.bar(places + 0.17 * (index - 2), heights, 0.16, color=colour, label=label)
+            shown = [f"{height:.1f}" if measure.unit else f"{height:.2f}" for height in heights]
+            axis.bar_label(drawn, shown, label_type="center", fontsize=9, color="white" if index == 0 else "black")
+        for index, (_, values) in enumerate(more.iterrows()):
+            label = "tuned, as many bytes as AdaNASA"
+            style: Any = {"color": "white", "markeredgecolor": "black", "markersize": 6, "label": label}
+            axis.plot(places + 0.17 * index, abs(measure.scale) * values, "D", **style)
+        axis.set_xticks(places, hows)
+        axis.grid(axis="x", visible=False)
+        axis.set_ylabel(y_label(measure))
+        bytes_sent = "1/3 of AdaNASA's bytes (D-SGT: 2/3); diamonds: exact, 6 rounds (3)"
+        axis.set_xlabel(f"Tuned methods, bars: ring or exact with 2 rounds, {bytes_sent}", fontsize=8)
+
+
+def y_label(measure: Measure) -> str:
+    return measure.label + " (%)" * bool(measure.unit)
 
 
 SAVED = ("graph", "rule", "eta", "seed", "steps", "bytes", "validation", "test")
