@@ -183,7 +183,7 @@ SHIFT = 1.04  # of markers with twice the nodes, so that none is hidden
 def draw(out: Report, table: pd.DataFrame, tasks: dict[str, Task]) -> None:
     """The result of each graph against its bytes: a row for each task, a column for each kind of partition."""
     panels = [(name, how) for name in table.task.unique() for how in [*partitions(tasks[name]), ""][:3]]
-    caption = "AdaNASA, untuned: when the nodes' data differ, the graph decides"
+    caption = "AdaNASA, untuned: what each graph reaches for its bytes"
     with out.draw("graphs", len(panels), caption, 3, 3.7, 2.7) as axes:
         for place, (axis, (name, how)) in enumerate(zip(axes, panels, strict=True)):
             if not how:
@@ -236,8 +236,8 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
     names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in ROUNDS]
     pairs, ring = (measure.amount(measure.gain(row.iid, row[task.different])) for _, row in ours.iterrows())
     caption = (
-        f"{TITLES.get(name, name)}, {NODES} nodes: different data at each node cost AdaNASA {pairs}\n"
-        f"if pairs that change exchange twice per step, and {ring} on a ring with the same bytes"
+        f"{TITLES.get(name, name)}, {NODES} nodes: different data at each node cost AdaNASA\n"
+        f"{pairs} on the graph {EQUAL}, and {ring} on a ring with the same bytes"
     )
     with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
         places = np.arange(len(hows))
