@@ -234,10 +234,11 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
         return (test / measure.scale).loc[list(ROUNDS), hows]
 
     names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in ROUNDS]
-    pairs, ring = (measure.amount(measure.gain(row.iid, row[task.different])) for _, row in ours.iterrows())
+    costs = measure.gain(ours.iid, ours[task.different])
+    pairs, ring = (measure.signed(cost).removeprefix("+") for cost in costs)
     caption = (
-        f"{TITLES.get(name, name)}, {NODES} nodes: different data at each node cost AdaNASA\n"
-        f"{pairs} on the graph {EQUAL}, and {ring} on a ring with the same bytes"
+        f"{TITLES.get(name, name)}, {NODES} nodes: different data cost AdaNASA {pairs} {measure.unit} on {EQUAL},\n"
+        f"and {ring} {measure.unit} on a ring with the same bytes"
     )
     with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
         places = np.arange(len(hows))
