@@ -22,6 +22,7 @@ FIGURES = {
     "faults": "accuracy of each method with lost messages, unreachable nodes and late messages",
     "compression": "accuracy against bytes for every compression of messages",
     "networks": "AdaNASA and D-NASA, untuned, against tuned methods on models that people train",
+    "graphs": "AdaNASA on every graph: accuracy against bytes when the nodes' data differ",
     "robustness": "AdaNASA with other nodes, steps, graphs, partitions and loss scales",
     "lengths": "AdaNASA against tuned D-Adam on runs of 300 to 6,000 steps",
     "finetuning": "the first steps from a trained model",
