@@ -95,10 +95,10 @@ def adanasa(
         half = [start.copy() for _ in W]
         for i in range(n):
             g = gradient(i, x[i], t)
-            step = d ** (-1 / 3) * min(eta(t), 3 * r[i])
-            h = np.zeros(d)
+            step = d ** (-1 / 3) * min(eta(t), 6 * r[i])
+            h, c = np.zeros(d), np.zeros(d)
             for k in range(d):
-                old = z[i, k]
+                old, corrected = z[i, k], g[k] + y[i, k] - z[i, k]
                 z[i, k] = (1 - alpha(t)) * old + alpha(t) * g[k]
                 y[i, k] += z[i, k] - old
                 m[i, k] = beta(t) * m[i, k] + (1 - beta(t)) * g[k] ** 2
@@ -108,13 +108,14 @@ def adanasa(
                     half[i][k] = x[i][k]
                 if k in sample and g[k]:
                     h[k] = g[k] / max(np.sqrt(m[i, k]), abs(g[k]))
-            length = np.sqrt(sum(h[k] ** 2 for k in sample))
+                if k in sample and corrected:
+                    c[k] = corrected / max(np.sqrt(m[i, k]), abs(corrected))
             for k in sample:
-                S[i, k] += step * h[k] / length
-                A[i] += step * h[k] / length * (start[k] - x[i][k])
-            r[i] = max(r[i], np.sqrt(every) * A[i] / np.linalg.norm(S[i]))
+                S[i, k] += step * c[k] / np.linalg.norm(c)
+                A[i] += step * h[k] / np.linalg.norm(h) * (start[k] - x[i][k])
         x = [average(W, half, i) for i in range(n)]
-        y, m = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m))
+        y, m, A = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m, A))
+        r = np.maximum(r, np.sqrt(every) * A / np.linalg.norm(S, axis=1))
         trace.append(np.array(x))
     return trace
 

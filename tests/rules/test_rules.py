@@ -446,7 +446,7 @@ def central_adanasa(g: Array, x: Array, eta: tuple[Schedule, ...], t: int, memor
     """Adam with linear averages at the start, clipped to 1, and steps that a radius limits."""
     z, m, start, way, back, r = memory.get("all", (0, 0, x, 0, 0, 1e-4 * (1 + np.linalg.norm(x))))
     z, m = (1 - eta[1](t)) * z + eta[1](t) * g, eta[2](t) * m + (1 - eta[2](t)) * g**2
-    step = min(eta[0](t), 3 * r) / np.cbrt(len(x))
+    step = min(eta[0](t), 6 * r) / np.cbrt(len(x))
     h = g / np.maximum(np.sqrt(m), np.abs(g))
     h = h / np.linalg.norm(h)
     way, back = way + step * h, back + step * h @ (start - x)

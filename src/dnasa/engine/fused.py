@@ -64,7 +64,8 @@ class Fused(Immediate):
         self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
         self.state = self.form.state_with(snapshot.state, self.held)
         self.x = self.held[0]
-        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
+        numbers = 3 * self.x.shape[-1] + (self.form.kind == SCALED)  # all arrays but the last are sent
+        self.row_bytes = numbers * self.x.dtype.itemsize
         backend = cast(type[Backend], _backend(self.form, network, self.x))
         self.backend = backend(self.held, network.fixed_weights, self.form)
 
@@ -79,7 +80,7 @@ class Fused(Immediate):
         (g,) = gradients
         g = as_owned_contiguous(g, self.x, self.held)
         if self.backend.norms_safe:
-            values, self.state = self.form.values(self.state, g, t)
+            values, self.state = self.form.values(self.state, g, t, lambda a: self.network.multiply((a,), t)[0])
             self.backend.step(g, *values)
         else:
             self._fallback(g, t)

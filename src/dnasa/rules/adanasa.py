@@ -9,7 +9,7 @@ from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
 from dnasa.rules.forms import ScaledAverage, declare
 
-GROWTH = 3.0  # eta is at most this many radii
+GROWTH = 6.0  # eta is at most this many radii
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
 
 
@@ -19,8 +19,8 @@ class State(NamedTuple):
     z: Array  # moving average of the node's own gradients
     m: Array  # second moments of the gradients, mixed
     start: Array  # x at the start, at a sample of the coordinates
-    S: Array  # sum of lambda h there
-    A: Array  # sum of lambda dot(h, x(0) - x)
+    S: Array  # sum of lambda h(c) there
+    A: Array  # sum of lambda dot(h(g), x(0) - x), mixed
     r: Array  # radius: a lower bound on the distance to the solution
     average: Array  # of the iterates; empty where the last one is the answer
 
@@ -37,8 +37,9 @@ def adanasa(
     """AdaNASA on d parameters.
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
-    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 3 r),
-    A <- A + lambda dot(h, x(0) - x), S <- S + lambda h and r <- max(r, A / |S|) for h = g / max(sqrt(m'), |g|), normalized.
+    x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 6 r),
+    A <- W[A + lambda dot(h(g), x(0) - x)], S <- S + lambda h(g + y - z) and r <- max(r, A / |S|), where
+    h(g) = g / max(sqrt(m'), |g|), normalized, and g + y - z estimates the average gradient of all nodes.
 
     Args:
         eta: The largest step at t, before the factor d^(-1/3).
@@ -65,29 +66,29 @@ def adanasa(
         return beta(t) * m + (1 - beta(t)) * g**2
 
     def step_length(s: State, t: int) -> Array:
-        """lambda = d^(-1/3) min(eta, 3 r)"""
+        """lambda = d^(-1/3) min(eta, 6 r)"""
         return d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
 
-    def direction(s: State, g: Array, t: int) -> Array:
-        """h = g / max(sqrt(m'), |g|), normalized, at the sample of the coordinates"""
+    def sums(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array]:
+        """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x), at the sample of the coordinates"""
         g = sample(g)
-        return unit(scaled(g, second_moments(sample(s.m), g, t)))
+        m = second_moments(sample(s.m), g, t)
+        S = s.S + step * unit(scaled(g + sample(s.y) - sample(s.z), m))
+        return S, s.A + step * (unit(scaled(g, m)) * (s.start - sample(s.x))).sum(-1)[..., None]
 
-    def learned_radius(s: State, step: Array, h: Array) -> tuple[Array, Array, Array]:
-        """S <- S + lambda h; A <- A + lambda dot(h, x(0) - x); r <- max(r, sqrt(k) A / |S|), of every k-th coordinate"""
-        S = s.S + step * h
-        A = s.A + step * (h * (s.start - sample(s.x))).sum(-1)[..., None]
-        return S, A, maximum(s.r, every**0.5 * A / nonzero(norm(S)))
+    def with_radius(s: State, A: Array) -> State:
+        """r <- max(r, sqrt(k) A / |S|), where S is a sample of every k-th coordinate"""
+        return s._replace(A=A, r=maximum(s.r, every**0.5 * A / nonzero(norm(s.S))))
 
     def averaged(s: State, t: int) -> Array:
         """average <- average + weight (x - average)"""
         return s.average + weight(t) * (s.x - s.average) if weight else s.average
 
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
-        """lambda, and the state with the radius and the average of the iterates after the step."""
+        """lambda, and the state with S, A and the average of the iterates after the step; A is not mixed yet."""
         step = step_length(s, t)
-        S, A, r = learned_radius(s, step, direction(s, g, t))
-        return step, s._replace(S=S, A=A, r=r, average=averaged(s, t))
+        S, A = sums(s, step, g, t)
+        return step, s._replace(S=S, A=A, average=averaged(s, t))
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -95,14 +96,15 @@ def adanasa(
         y = s.y + z - s.z
         m = second_moments(s.m, g, t)
         step, after = learn(s, g, t)
-        return (s.x - step * scaled(y, m), y, m), after._replace(z=z)
+        return (s.x - step * scaled(y, m), y, m, after.A), after._replace(z=z)
 
     def receive(s: State, mixed: Messages) -> State:
-        x, y, m = mixed
-        return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
+        x, y, m, A = mixed
+        return with_radius(s._replace(x=x, y=y, m=maximum(m, 0)), A)  # rounded messages may make m negative
 
     form = ScaledAverage(
         learn,
+        lambda s, mix: with_radius(s, mix(s.A)),
         alpha,
         beta,
         unpack=lambda s: (s.x, s.y, s.m, s.z),
