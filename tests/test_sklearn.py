@@ -68,6 +68,17 @@ def test_the_seed_decides_the_result() -> None:
     assert (first != other).any()
 
 
+@pytest.mark.parametrize("kind", [DecentralizedClassifier, DecentralizedRegressor])
+def test_weight_decay_shrinks_the_weights(kind: Any) -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    plain, decayed = (
+        kind(rule="adanasa", steps=20, random_state=0, weight_decay=decay).fit(X, y).model_.to_torch()
+        for decay in (0.0, 1.0)
+    )
+    norms = [sum(p.detach().square().sum() for p in net.parameters()) for net in (plain, decayed)]
+    assert norms[1] < 0.9 * norms[0]
+
+
 def test_estimators_work_in_pipelines_searches_and_cross_validation() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     groups = np.arange(len(X)) % 4

@@ -179,6 +179,8 @@ class Rule(NamedTuple):
         estimate: `estimate(state)` is the rule's estimate of the full gradient, for the tracking metric.
         needs: What the rule needs of W.
         form: A known form that the engine has a fast path for; set by `rules.forms.declare`.
+        stepsize: `stepsize(state, t)` is the factor of the direction in which x moves; weight decay is proportional to it. By
+            default the rule has no weight decay. Leave it out if the state has other iterates than x.
     """
 
     init: Callable[[Array], State]
@@ -192,6 +194,7 @@ class Rule(NamedTuple):
     estimate: Callable[[State], Array | None] | None = None
     needs: Needs = Needs()
     form: Any = None
+    stepsize: Callable[[State, int], Any] | None = None
 
     def __repr__(self) -> str:
         name = getattr(self.early or self.send, "__qualname__", "").partition(".")[0]
@@ -280,6 +283,12 @@ def rebuilt(state: State, arrays: dict[str, Array], prefix: str = "") -> State:
         for name, part in zip(names, state, strict=True)
     ]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+def with_x(state: State, x: Array) -> State:
+    """The state with another x, its first array."""
+    arrays = leaves(state)
+    return rebuilt(state, arrays | {next(iter(arrays)): x})
 
 
 # ---------------------------------------------------------------- channels and networks

@@ -39,6 +39,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         steps: int = 1000,
         batch: int = 32,
         random_state: Any = None,
+        weight_decay: float = 0.0,
     ):
         self.model = model
         self.nodes = nodes
@@ -48,6 +49,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.steps = steps
         self.batch = batch
         self.random_state = random_state
+        self.weight_decay = weight_decay
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on these rows.
@@ -68,7 +70,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         problem = on_shards(rows, shards, self.batch, model=self.model, class_weight=weight)
         graph = topology.make(self.topology, self.nodes_, None)
         options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
-        result = solve(problem, graph, self.rule, progress=False, **options)
+        result = solve(problem, graph, self.rule, weight_decay=self.weight_decay, progress=False, **options)
         if result.runs.diverged.notna().any():
             step, remedy = result.runs.diverged.iloc[0], f"a smaller eta, or rule='{DEFAULT_RULE}', which needs none"
             raise ValueError(f"The run diverged at step {step}: try {remedy}.")
@@ -119,6 +121,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         batch: Rows that a node draws in each step.
         random_state: The seed, as in scikit-learn.
         class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
+        weight_decay: Decoupled weight decay, as in `dnasa.solve`.
 
     Examples:
         ```python
@@ -138,8 +141,9 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         batch: int = 32,
         random_state: Any = None,
         class_weight: Any = None,
+        weight_decay: float = 0.0,
     ):
-        super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state)
+        super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state, weight_decay)
         self.class_weight = class_weight
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
@@ -182,6 +186,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         steps: The number of steps.
         batch: Rows that a node draws in each step.
         random_state: The seed, as in scikit-learn.
+        weight_decay: Decoupled weight decay, as in `dnasa.solve`.
     """
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:

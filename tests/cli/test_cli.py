@@ -197,6 +197,16 @@ def test_messages_in_16_bits_have_a_new_and_an_old_option() -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_weight_decay_shrinks_the_model(tmp_path: Path) -> None:
+    train = "train --problem least_squares --nodes 4 --steps 60 --rule adanasa".split()
+    sizes = []
+    for decay in (0, 9):
+        done = run(*train, "--weight-decay", decay, "--out", tmp_path / str(decay))
+        assert done.returncode == 0, done.stderr
+        sizes.append(np.linalg.norm(load_file(tmp_path / str(decay) / "x.safetensors")["x"]))
+    assert sizes[1] < 0.9 * sizes[0]
+
+
 def test_train_stops_at_a_threshold(tmp_path: Path) -> None:
     words = "train --problem least_squares --nodes 4 --steps 300 --evaluate 10 --stop test_loss=60 --stop grad_norm=1e9"
     done = run(*words.split(), "--out", tmp_path / "a")
@@ -249,6 +259,8 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --rule dsgd", "needs a stepsize"),
         ("train --rule dsgd --eta 0", "eta must be a positive"),
         ("train --eta 1", "takes no stepsize"),
+        ("train --weight-decay -1", "weight_decay must be a positive number, not -1.0"),
+        ("train --rule d2 --eta 0.1 --weights lazy --weight-decay 0.1", "Rule 'd2' has no weight decay"),
         ("train --rule wat", "Unknown rule 'wat'"),
         ("train --steps -5", "steps must be a positive whole"),
         ("train --data mnits", "Unknown data 'mnits'"),

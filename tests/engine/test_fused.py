@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from dnasa.networks.simulated import connect
 from dnasa.problems.stacked import classification
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
+from dnasa.rules.weight_decay import with_weight_decay
 from dnasa.runs.timing import Timeline
 from dnasa.topology import Topology
 
@@ -120,6 +122,24 @@ def test_fused_steps_are_the_rules_steps(
     nodes = shape[-2]
     gradients = [arrays(shape) for _ in range(30)]
     assert_steps_agree(backend, RULES[rule](nodes), ring(nodes), arrays(shape), gradients)
+
+
+@pytest.mark.parametrize(
+    ("backend", "rule"),
+    [
+        pytest.param(backend, rule, marks=MARKS[BACKENDS[backend][0]])
+        for backend, rule in product(BACKENDS, [*RULES, "adanasa"])
+        if (backend, rule) != ("torch", "adanasa")
+    ],
+)
+def test_fused_steps_with_weight_decay_are_the_rules_steps(
+    rule: str, backend: str, arrays: Callable[..., Array]
+) -> None:
+    shape = (2, 3, 6, 300)
+    made = adanasa(shape) if rule == "adanasa" else RULES[rule](6)
+    decay = schedules.constant(arrays((300,)) ** 2)  # of each parameter
+    gradients = [1 + arrays(shape) for _ in range(20)]
+    assert_steps_agree(backend, with_weight_decay(made, decay), ring(6), arrays(shape), gradients)
 
 
 @backends

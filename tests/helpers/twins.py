@@ -54,8 +54,9 @@ def dadam(
     beta1: float = 0.9,
     beta2: float = 0.999,
     eps: float = 1e-8,
+    decay: float = 0.0,
 ) -> list[Array]:
-    """Adam at each node, coordinate by coordinate, with t = 1 in the first step."""
+    """Adam at each node, coordinate by coordinate, with t = 1 in the first step; with a decay, AdamW."""
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
     m, v = np.zeros((n, d)), np.zeros((n, d))
@@ -68,7 +69,7 @@ def dadam(
                 m[i, k] = beta1 * m[i, k] + (1 - beta1) * g[k]
                 v[i, k] = beta2 * v[i, k] + (1 - beta2) * g[k] * g[k]
                 m_hat, v_hat = m[i, k] / (1 - beta1**t), v[i, k] / (1 - beta2**t)
-                half[i][k] = x[i][k] - eta(t - 1) * m_hat / (np.sqrt(v_hat) + eps)
+                half[i][k] = x[i][k] - eta(t - 1) * decay * x[i][k] - eta(t - 1) * m_hat / (np.sqrt(v_hat) + eps)
         x = [average(W, half, i) for i in range(n)]
         trace.append(np.array(x))
     return trace
@@ -82,8 +83,10 @@ def adanasa(
     eta: Schedule,
     alpha: Schedule,
     beta: Schedule,
+    *,
+    decay: float = 0.0,
 ) -> list[Array]:
-    """As docs/adanasa.md prints it, coordinate by coordinate."""
+    """As docs/adanasa.md prints it, coordinate by coordinate; with a decay, x shrinks once its gradient is taken."""
     n, d = len(W), len(start)
     every = max(1, d // 10_000)
     sample = range(0, d, every)
@@ -96,6 +99,7 @@ def adanasa(
         for i in range(n):
             g = gradient(i, x[i], t)
             step = d ** (-1 / 3) * min(eta(t), 6 * r[i])
+            x[i] = x[i] - step * decay * x[i]
             h, c = np.zeros(d), np.zeros(d)
             for k in range(d):
                 old, corrected = z[i, k], g[k] + y[i, k] - z[i, k]
@@ -159,13 +163,14 @@ def _averaged(
     eta: Schedule,
     alpha: Schedule,
     direction: Callable[[Array], Array],
+    decay: float,
 ) -> list[Array]:
     n, d = len(W), len(start)
     x = [start.copy() for _ in W]
     u, v, z = ([np.zeros(d) for _ in range(n)] for _ in range(3))
     trace = []
     for t in range(steps):
-        x_half = [x[i] - eta(t) * direction(z[i]) for i in range(n)]
+        x_half = [x[i] - eta(t) * decay * x[i] - eta(t) * direction(z[i]) for i in range(n)]
         v_new = [gradient(i, x[i], t) for i in range(n)]
         u_half = [u[i] + v_new[i] - v[i] for i in range(n)]
         z_half = [(1 - alpha(t)) * z[i] + alpha(t) * u_half[i] for i in range(n)]
@@ -178,19 +183,33 @@ def _averaged(
 
 
 def dasagt(
-    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, alpha: Schedule
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    alpha: Schedule,
+    *,
+    decay: float = 0.0,
 ) -> list[Array]:
-    return _averaged(gradient, W, start, steps, eta, alpha, lambda z: z)
+    return _averaged(gradient, W, start, steps, eta, alpha, lambda z: z, decay)
 
 
 def dnasa(
-    gradient: Callable[..., Array], W: Array, start: Array, steps: int, eta: Schedule, alpha: Schedule
+    gradient: Callable[..., Array],
+    W: Array,
+    start: Array,
+    steps: int,
+    eta: Schedule,
+    alpha: Schedule,
+    *,
+    decay: float = 0.0,
 ) -> list[Array]:
     def direction(z: Array) -> Array:
         length = np.sqrt(sum(value * value for value in z))
         return z / length if length > 0 else np.zeros_like(z)
 
-    return _averaged(gradient, W, start, steps, eta, alpha, direction)
+    return _averaged(gradient, W, start, steps, eta, alpha, direction, decay)
 
 
 def gt_hsgd(

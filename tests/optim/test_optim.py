@@ -565,19 +565,49 @@ def test_a_parameter_without_a_gradient_has_gradient_zero_and_a_frozen_one_stays
         opt.step()
 
 
-def test_weight_decay_is_an_l2_term_of_its_group() -> None:
-    net, twin = model(), model()
-    groups = [{"params": net[0].parameters(), "weight_decay": 0.3}, {"params": net[2].parameters()}]
-    opt, expected = Decentralized(groups, alone()), Decentralized(twin.parameters(), alone())
-    for t in range(8):
-        opt.zero_grad()
-        backward(net, 0, t)
-        opt.step()
-        expected.zero_grad()
-        backward(twin, 0, t)
-        (0.15 * sum((p**2).sum() for p in twin[0].parameters())).backward()
-        expected.step()
-    torch.testing.assert_close(flat(net), flat(twin))
+def decayed_groups(net: Any) -> list[dict[str, Any]]:
+    return [{"params": net[0].parameters(), "weight_decay": 0.3}, {"params": net[2].parameters()}]
+
+
+def test_weight_decay_of_a_group_is_that_of_adamw() -> None:
+    net, twin = model().double(), model().double()
+    ours: Any = Decentralized(decayed_groups(net), alone(), "dadam", eta=0.01, schedule="constant")
+    theirs: Any = torch.optim.AdamW(decayed_groups(twin), lr=0.01, weight_decay=0)
+    for t in range(20):
+        for each, opt in ((net, ours), (twin, theirs)):
+            opt.zero_grad()
+            x, y = batch(0, t)
+            nn.functional.cross_entropy(each(x.double()), y).backward()
+            if t == 10:
+                opt.param_groups[1]["weight_decay"] = 0.9
+            opt.step()
+    torch.testing.assert_close(flat(net), flat(twin), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_weight_decay_survives_a_checkpoint_and_hidden_exchanges(rule: str) -> None:
+    def work(network: Network, overlap: bool, stop: bool) -> torch.Tensor:
+        net = model()
+        opt = Decentralized(decayed_groups(net), network, rule, overlap=overlap)
+        for t in range(12):
+            if stop and t == 6:
+                saved, before, net = opt.state_dict(), net.state_dict(), model()
+                plain = [{"params": net[0].parameters()}, {"params": net[2].parameters()}]
+                opt = Decentralized(plain, network, rule, overlap=overlap)
+                net.load_state_dict(before)
+                opt.load_state_dict(saved)
+            opt.zero_grad()
+            backward(net, network.rank, t)
+            opt.step()
+        opt.state_dict()
+        return flat(net)
+
+    hides = rule == "dnasa"
+    runs = [
+        run_threads(RING, lambda n, o=o, s=s: work(n, o, s)) for o, s in ((False, False), (hides, False), (hides, True))
+    ]
+    for run in runs[1:]:
+        assert all(map(torch.equal, run, runs[0]))
 
 
 def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later() -> None:
@@ -585,8 +615,19 @@ def test_weight_decay_stays_with_its_group_when_parameters_are_frozen_later() ->
     groups = [{"params": net[0].parameters()}, {"params": net[2].parameters(), "weight_decay": 1.0}]
     opt = Decentralized(groups, alone())
     net[0].weight.requires_grad_(False)
-    expected = torch.cat([torch.zeros(36), *(p.detach().reshape(-1) for p in net[2].parameters())])
-    assert torch.equal(opt.node.parameters.decayed_gradient()[0], expected)
+    expected = torch.cat([torch.zeros(36), torch.ones(21)])
+    torch.testing.assert_close(opt.node.parameters.decay, expected[None], rtol=0, atol=0)
+
+
+def test_a_weight_decay_that_cannot_be_is_refused_when_it_is_set() -> None:
+    opt = train(alone(), 1, rule="d2", eta=0.1)[1]
+    opt.param_groups[0]["weight_decay"] = 0.1
+    with pytest.raises(InputError, match="This rule has no weight decay"):
+        opt.step()
+    opt = train(alone(), 1)[1]
+    opt.param_groups[0]["weight_decay"] = float("nan")
+    with pytest.raises(InputError, match="weight_decay must be a positive number, not nan"):
+        opt.step()
 
 
 def test_sparse_gradients_are_welcome() -> None:
@@ -820,7 +861,12 @@ def test_runs_with_messages_in_16_bits_train() -> None:
 # ---------------------------------------------------------------- the fused update
 
 
-FUSED: Any = [{"rule": "dnasa"}, {"rule": "dasagt", "eta": 0.1}, {"rule": "adanasa"}, {"rule": "adanasa", "steps": 20}]
+FUSED: Any = [
+    {"rule": "dnasa", "weight_decay": 0.1},
+    {"rule": "dasagt", "eta": 0.1},
+    {"rule": "adanasa"},
+    {"rule": "adanasa", "steps": 20, "weight_decay": 0.1},
+]
 
 
 def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
@@ -924,6 +970,7 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Mon
         ({"rule": "dnasa", "schedule": "fixed"}, "depends on the number of steps: give steps="),
         ({"rule": "dmsgd", "eta": 0.1}, "'cosine' depends on the number of steps: give steps="),
         ({"weight_decay": -1.0}, "weight_decay must be a positive number"),
+        ({"rule": "d2", "eta": 0.1, "weight_decay": 0.1}, "This rule has no weight decay: leave"),
         ({"rule": "dsgd", "eta": 0.1, "overlap": True}, "cannot be hidden"),
     ],
 )

@@ -13,14 +13,16 @@ from conftest import Bumpy, eta_of, take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnasa import rules, topology
+from dnasa import rules, solve, topology
 from dnasa.arrays import unit
-from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves
+from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.networks import simulated
+from dnasa.problems import LeastSquares
 from dnasa.rules import registry, schedules
 from dnasa.rules.demuon import direction
 from dnasa.rules.registry import Variant, VariantGroup, groups, variants
+from dnasa.rules.weight_decay import with_weight_decay
 from dnasa.runs.timing import Timeline
 from dnasa.topology import Topology
 
@@ -106,6 +108,47 @@ def test_hyperparameters_can_be_given(name: str, options: dict[str, Any], bumpy:
     assert np.abs(last - default).max() > 1e-4
 
 
+@pytest.mark.parametrize("name", ["dadam", "dasagt", "dnasa", "adanasa"])
+def test_a_rule_with_weight_decay_equals_its_twin(name: str, bumpy: type[Bumpy]) -> None:
+    graph, problem, steps = topology.ring(5), bumpy(5), default_schedules(name, 5)
+    expected = getattr(twins, name)(problem.one, graph.sparse.toarray(), problem.start, STEPS, *steps, decay=0.5)
+    rule = with_weight_decay(make(name, steps, problem.start), schedules.constant(0.5))
+    actual = trace(rule, problem.all, simulated.connect(graph), everyone(problem.start, 5))
+    for t in range(STEPS):
+        np.testing.assert_allclose(actual[t].x, expected[t], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in rules.RULES if name not in ("d2", "edm", "gt_hsgd")])
+def test_weight_decay_shrinks_x_before_the_rules_own_step(name: str, bumpy: type[Bumpy]) -> None:
+    network, problem = simulated.connect(topology.ring(5, weights="lazy")), bumpy(5)
+    rule = make(name, default_schedules(name, 5), problem.start)
+    decayed = with_weight_decay(rule, schedules.constant(0.5))
+    expected = state = rule.init(everyone(problem.start, 5))
+    for t in range(STEPS):
+        state = take_step(decayed, state, problem.all, network, t)
+        gradients = iter([problem.all(point, t) for point in rule.gradient_points(expected, t)])
+        shrunk = with_x(expected, (1 - 0.5 * rule.stepsize(expected, t)) * expected.x)  # type: ignore[misc]
+        expected = take_step(rule, shrunk, lambda *_, kept=gradients: next(kept), network, t)
+        for name, a in leaves(state).items():
+            np.testing.assert_allclose(a, leaves(expected)[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "tracker", "tracked"), [("dnasa", "u", "v"), ("adanasa", "y", "z")])
+def test_trackers_contain_nothing_of_the_weight_decay(
+    name: str, tracker: str, tracked: str, bumpy: type[Bumpy]
+) -> None:
+    problem, network = bumpy(5), simulated.connect(topology.ring(5))
+    rule = with_weight_decay(make(name, default_schedules(name, 5), problem.start), schedules.constant(0.5))
+    state = trace(rule, problem.all, network, everyone(problem.start, 5))[-1]
+    np.testing.assert_allclose(getattr(state, tracker).mean(0), getattr(state, tracked).mean(0), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["d2", "edm", "gt_hsgd"])
+def test_rules_that_compare_iterates_have_no_weight_decay(name: str, bumpy: type[Bumpy]) -> None:
+    with pytest.raises(InputError, match=f"Rule '{name}' has no weight decay: leave weight_decay out, or add an L2"):
+        solve(LeastSquares(), topology.ring(4, weights="lazy"), name, eta=0.1, steps=1, weight_decay=0.1)
+
+
 def test_the_momentum_of_qg_dsgdm_decides_which_graphs_it_is_stable_on() -> None:
     rule = rules.qg_dsgdm(schedules.constant(0.1), beta=0.5, mu=0.2)
     assert rule.needs.smallest_eigenvalue == pytest.approx(-1.2 / 2)
@@ -130,7 +173,7 @@ def test_what_is_mixed_does_not_change_before_the_messages_arrive(name: str, mix
 
 def test_dasagt_is_shown_under_its_own_name() -> None:
     rule = rules.dasagt(schedules.constant(0.1), schedules.constant(0.3))
-    assert repr(rule) == "Rule dasagt with early, restart, estimate, form"
+    assert repr(rule) == "Rule dasagt with early, restart, estimate, form, stepsize"
 
 
 DIRECTED = {

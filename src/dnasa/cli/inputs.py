@@ -40,6 +40,7 @@ def prepare(
     shared = {
         "steps": given.steps,
         "schedule": given.schedule,
+        "weight_decay": given.weight_decay,
         "seed": seed_range(given.seed, given.seeds),
         "node_weights": given.weights_by and choose("value of --weights-by", given.weights_by, {"rows": "rows"}),
         "network": network,

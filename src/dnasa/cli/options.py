@@ -127,6 +127,9 @@ class Options:
         "Stepsize schedule: diminishing (default) or fixed; constant or cosine for rules with a stepsize (cosine is "
         f"the default of `dnasa train` for rules with momentum); {special_schedules()}.",
     )
+    weight_decay: float = option(
+        0.0, "Decoupled weight decay, as in AdamW: in each step the model shrinks by the stepsize times this number."
+    )
     steps: int = option(1000, "Number of steps.")
     stop: list[str] | None = option(
         None,

@@ -80,6 +80,9 @@ class Fused(Immediate):
         (g,) = gradients
         g = as_owned_contiguous(g, self.x, self.held)
         if self.backend.norms_safe:
+            factor = self.form.shrink and self.form.shrink(self.state, t)
+            if factor is not None:
+                self.x *= factor
             values, self.state = self.form.values(self.state, g, t, lambda a: self.network.multiply((a,), t)[0])
             self.backend.step(g, *values)
         else:

@@ -50,6 +50,7 @@ def solve(
     callback: Callable[[Evaluation], Any] | None = None,
     stop: Mapping[str, float] = NONE,
     node_weights: Sequence[float] | Literal["rows"] | None = None,
+    weight_decay: float = 0.0,
     rounds: int | str = 1,
     message_dtype: str | None = None,
     compress: "str | Codec | None" = None,
@@ -81,6 +82,7 @@ def solve(
         callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
         stop: Thresholds by metric, such as `{"grad_norm": 1e-3}`. The run stops when all runs have reached all of them.
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
+        weight_decay: Decoupled weight decay, as in AdamW: in each step x shrinks by the stepsize times this number.
         rounds: Exchanges per step, or "exact", as for `connect`.
         message_dtype: "bfloat16" or "float16" messages.
         compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
@@ -99,6 +101,7 @@ def solve(
         callback=callback,
         stop=stop,
         node_weights=node_weights,
+        weight_decay=weight_decay,
         rounds=rounds,
         message_dtype=message_dtype,
         compress=compress,

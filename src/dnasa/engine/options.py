@@ -19,6 +19,7 @@ class RunOptions(NamedTuple):
     callback: Callable[[Evaluation], Any] | None
     stop: Mapping[str, float]
     node_weights: Sequence[float] | Literal["rows"] | None
+    weight_decay: float
     rounds: int | str
     message_dtype: str | None
     compress: "str | Codec | None"

@@ -18,8 +18,7 @@ from dnasa.core import (
     Rule,
     Snapshot,
     State,
-    leaves,
-    rebuilt,
+    with_x,
 )
 from dnasa.engine.steppers import check_messages, check_next, receiving, sending
 from dnasa.runs.timing import Timeline, now
@@ -107,12 +106,6 @@ class Overlapped:
 
     def close(self) -> None:
         self.thread.shutdown(wait=True, cancel_futures=True)
-
-
-def with_x(state: State, x: Array) -> State:
-    """The state with another x, its first array."""
-    arrays = leaves(state)
-    return rebuilt(state, arrays | {next(iter(arrays)): x})
 
 
 class CudaStream:

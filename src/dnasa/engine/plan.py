@@ -14,6 +14,8 @@ from dnasa.engine.options import RunOptions
 from dnasa.prox import checked
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, VariantGroup
+from dnasa.rules.schedules import constant
+from dnasa.rules.weight_decay import check_weight_decay, with_weight_decay
 
 if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
@@ -32,6 +34,7 @@ class Plan(NamedTuple):
     node_data: str  # a checksum of all nodes' data
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
+    weight_decay: float
 
 
 def make_plan(
@@ -68,9 +71,10 @@ def make_plan(
     runs = _runs(rule, eta, schedule)
     prox = _prox(problem, first, network)
     groups = registry.groups(runs, topology.nodes, steps, first, problem.layout, prox)
+    if options.weight_decay:
+        groups = [_decayed(group, options.weight_decay) for group in groups]
     for group in groups:
-        name = group.variants[0].rule
-        check_weights(group.rule, topology, network.rounds, f"Rule '{name}'" if name in RULES else "This rule")
+        check_weights(group.rule, topology, network.rounds, _named(group))
     _check_storage(options, network)
     _check_watching(options)
     x = [concatenate([first] * group.size) for group in groups]
@@ -78,7 +82,8 @@ def make_plan(
     weights = _node_weights(options.node_weights, topology.nodes, rows)
     epoch = None if rows is None else float(rows.mean())
     eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch)
-    return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0])
+    decay = float(options.weight_decay)
+    return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0], decay)
 
 
 # ---------------------------------------------------------------- rules
@@ -130,6 +135,17 @@ def distinct(kind: str, values: list[Any]) -> list[Any]:
     if kind == "seed" and not values:
         raise InputError("No seed given: give one, or several as a list.")
     return values
+
+
+def _decayed(group: VariantGroup, weight_decay: float) -> VariantGroup:
+    positive("weight_decay", weight_decay)
+    check_weight_decay(group.rule, _named(group))
+    return group._replace(rule=with_weight_decay(group.rule, constant(weight_decay)))
+
+
+def _named(group: VariantGroup) -> str:
+    name = group.variants[0].rule
+    return f"Rule '{name}'" if name in RULES else "This rule"
 
 
 def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
@@ -265,6 +281,7 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
         "steps": plan.steps,
         "seed": plan.seeds,
         "the rule": [list(variant.label().values()) for group in plan.groups for variant in group.variants],
+        "the weight decay": plan.weight_decay,
         "the batch": problem.batch,
         "the data": problem.fingerprint,
         "the nodes' data": plan.node_data,

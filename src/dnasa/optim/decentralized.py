@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dnasa.core import InputError, Network, Rule, Schedule, positive
+from dnasa.core import InputError, Network, Rule, Schedule
 from dnasa.optim.agreement import described, settings
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.checks import Checks
@@ -48,7 +48,8 @@ class Decentralized(torch.optim.Optimizer):
         eta: The stepsize, for rules that need one: a number or a function of t.
         schedule: The schedule of the stepsize; each rule has a default.
         steps: The number of steps, for schedules that depend on it, such as "fixed".
-        weight_decay: The factor of an L2 term in the loss.
+        weight_decay: Decoupled weight decay, as in `torch.optim.AdamW`: a step multiplies x by 1 - stepsize * weight_decay and
+            leaves the gradient as it is. AdaNASA's stepsize is that of a coordinate.
         buffers: What to mix with the neighbours' instead of batch norm statistics, such as `model.buffers()`; `()` mixes none.
         overlap: Exchange while the next gradient is computed; by default wherever the rule can and there are neighbours. The
             iterates are the same either way.
@@ -177,6 +178,7 @@ class Decentralized(torch.optim.Optimizer):
         return self.recovery.step(attempt, lambda: True)
 
     def _begin(self, has_closure: bool) -> None:
+        self.node.follow_decay()
         if self.node.stepper is None:
             self.checks.before_first_step(has_closure)
             self.node.begin(has_closure)
@@ -219,9 +221,6 @@ class Decentralized(torch.optim.Optimizer):
             raise InputError("All parameters are one vector here: give all groups when the optimizer is made.")
         check_group(param_group)
         super().add_param_group(param_group)
-        decay = self.param_groups[-1]["weight_decay"]
-        if decay:
-            positive("weight_decay", decay)
         self.param_groups[-1] = ParameterGroup(self.param_groups[-1])
 
     @torch.inference_mode(False)  # in which frameworks evaluate and save; its tensors could not be changed later

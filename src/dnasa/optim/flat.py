@@ -25,6 +25,8 @@ class Flat:
         self.frozen = [p for p in everyone if not p.requires_grad]
         self.names = parameter_names(groups)
         sizes = [sum(p.requires_grad for p in group["params"]) for group in groups]
+        self.decay: Tensor | None = None  # the weight decay of each parameter
+        self.read = [0.0] * len(groups)  # from the groups, what `decay` was made from
         self.slices = [slice(end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
         self.place_gradients()
         self.clear_gradients()
@@ -92,17 +94,19 @@ class Flat:
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
 
-    def decayed_gradient(self) -> Tensor:
-        """The gradient with the weight decay added; steppers copy what they need of it."""
-        decays = [group["weight_decay"] for group in self.groups]
-        if not any(decays):
-            return self.gradient
-        g = self.gradient.clone()
-        parts, values = views(g, self.trained), self.values
-        for some, decay in zip(self.slices, decays, strict=True):
-            if decay and parts[some]:
-                torch._foreach_add_(parts[some], values[some], alpha=decay)
-        return g
+    @property
+    def decays(self) -> list[float]:
+        """The weight decay of each group."""
+        return [group["weight_decay"] for group in self.groups]
+
+    def read_decay(self) -> None:
+        """Make the groups' weight decay a row, `(1, 1)` where it is the same everywhere; None where it is 0."""
+        self.read, row = self.decays, self.gradient.new_empty(self.gradient.shape)
+        parts = views(row, self.trained)
+        for some, decay in zip(self.slices, self.read, strict=True):
+            for part in parts[some]:
+                part.fill_(decay)
+        self.decay = None if not any(self.read) else row[:, :1].clone() if len({*self.read}) == 1 else row
 
 
 def check_parameters(trained: Sequence[Tensor]) -> None:

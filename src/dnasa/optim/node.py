@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from dnasa.core import InputError, Network, Rule, RunError, Sent, Snapshot, leaves, rebuilt
-from dnasa.engine.overlapped import with_x
+from dnasa.core import InputError, Network, Rule, RunError, Sent, Snapshot, leaves, positive, rebuilt, with_x
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import check_state, explained
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.flat import Flat
 from dnasa.optim.groups import show_stepsize
-from dnasa.optim.recipe import make_rule
+from dnasa.optim.recipe import make_rule, with_decay
 from dnasa.optim.torch_compile import MIN_PARAMETERS, InPlace, fuses_alone, with_compiled_messages
+from dnasa.rules.weight_decay import check_weight_decay
 from dnasa.runs.metrics import squared_distances
 from dnasa.runs.timing import Timeline
 from dnasa.topology import check_weights
@@ -44,7 +44,8 @@ class Node:
         self.buffers = buffers
         self.network = network
         layout = tuple((str(i), tuple(p.shape)) for i, p in enumerate(parameters.trained))
-        self.recipe = make_rule(rule, eta, schedule, steps, network.nodes, layout)
+        made = make_rule(rule, eta, schedule, steps, network.nodes, layout)
+        self.recipe = with_decay(made, lambda t: self.parameters.decay)
         self.rule, self.t = self.recipe.rule, 0
         if network.topology is not None:
             check_weights(self.rule, network.topology, network.rounds)
@@ -52,6 +53,7 @@ class Node:
         self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes
         self.stepper: Any = None
+        self.follow_decay()
         self.loaded = _without_memory(self._initial())  # what `t` steps gave, until the stepper has it
 
     @property
@@ -79,6 +81,17 @@ class Node:
         if self.stepper is None and self.t == 0 and self.parameters.moved() and not buffers_stay:
             self.parameters.place_gradients()
             self.fuse = self._fuses()
+
+    def follow_decay(self) -> None:
+        """Follow the weight decay of the groups. Steps that are under way end with the former one."""
+        if self.parameters.decays == self.parameters.read:
+            return
+        for decay in filter(None, self.parameters.decays):
+            positive("weight_decay", decay)
+            check_weight_decay(self.rule, "This rule")
+        if self.stepper is not None:
+            self.stepper.finish()
+        self.parameters.read_decay()
 
     def _fuses(self) -> bool:
         g = self.parameters.gradient
@@ -214,7 +227,7 @@ class Node:
 
     def gradients(self, closure: Callable[[], Any] | None) -> tuple[Tensor, ...]:
         """The gradients at every point of the rule; that of the first is collected already."""
-        gradients = [self.parameters.decayed_gradient()]
+        gradients = [self.parameters.gradient]
         for point in self.stepper.points(self.t)[1:]:
             if closure is None:
                 raise InputError(
@@ -227,7 +240,7 @@ class Node:
                 with torch.enable_grad():
                     closure()
                 self.parameters.collect_gradients()
-                gradients.append(self.parameters.decayed_gradient())
+                gradients.append(self.parameters.gradient)
             finally:
                 self.parameters.show(first)
         return tuple(gradients)

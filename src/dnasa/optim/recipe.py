@@ -8,6 +8,7 @@ from dnasa.core import InputError, Layout, Rule, Schedule, choose, whole
 from dnasa.rules import registry
 from dnasa.rules.forms import form_of
 from dnasa.rules.registry import RULES, Method, Variant
+from dnasa.rules.weight_decay import with_weight_decay
 
 
 class Recipe(NamedTuple):
@@ -51,6 +52,17 @@ def make_rule(
     known = steps if spec and spec.needs_steps is not False else None
     ends = steps if spec and spec.ends else None
     return Recipe(str([*variant.label().values(), known]), make(*schedules), make, schedules, ends)
+
+
+def with_decay(recipe: Recipe, decay: Schedule) -> Recipe:
+    """The recipe of the rule with weight decay, if it can have any."""
+    make = recipe.make
+    if recipe.rule.stepsize is None:
+        return recipe
+    return recipe._replace(
+        rule=with_weight_decay(recipe.rule, decay),
+        make=make and (lambda *schedules: with_weight_decay(make(*schedules), decay)),
+    )
 
 
 def _make(method: Method, layout: Layout, *schedules: Schedule) -> Rule:

@@ -61,9 +61,7 @@ def finite(a: Tensor) -> bool:
 
 def describe(gradients: Sequence[Tensor], weights: Sequence[Tensor], names: Sequence[str]) -> str:
     """Which parameter is not finite: its weights, or else its gradient."""
-    for what, tensors in (("weights", weights), ("gradient", gradients)):
-        for name, a in zip(names, tensors, strict=True):
-            bad = int((~a.isfinite()).sum())
-            if bad:
-                return f"the {what} of {name} {'are' if what == 'weights' else 'is'} not finite ({bad} of {a.numel()} numbers)"
-    return "the weight decay is not finite"
+    parts = [(f"weights of {name} are", a) for name, a in zip(names, weights, strict=True)]
+    parts += [(f"gradient of {name} is", a) for name, a in zip(names, gradients, strict=True)]
+    what, worst = next((what, a) for what, a in parts if not finite(a))
+    return f"the {what} not finite ({int((~worst.isfinite()).sum())} of {worst.numel()} numbers)"

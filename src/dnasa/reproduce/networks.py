@@ -12,14 +12,15 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.core import Gradients, Layout, Messages, Rule, Schedule
+from dnasa.core import Layout, Rule, Schedule
 from dnasa.plots import title
 from dnasa.reproduce.choosing import averages, chosen, edges, name_of
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import CENTRAL, NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
 from dnasa.rules import schedules
-from dnasa.rules.dadam import State, dadam
+from dnasa.rules.dadam import dadam
+from dnasa.rules.weight_decay import with_weight_decay
 
 GRAPHS = ("ring", "exponential")
 DIVISIONS = ("iid", "heterogeneous")
@@ -56,13 +57,7 @@ def parts_of(name: str, task: Task, graphs: tuple[str, ...], seeds: int) -> Iter
 
 def adamw(eta: Schedule) -> Rule:
     """torch's AdamW: x <- (1 - eta decay) x - eta m' / (sqrt(v') + eps); Loshchilov and Hutter, 2019."""
-    plain = dadam(eta)
-
-    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
-        (x,), after = plain.send(s, gradients, t)
-        return (x - eta(t) * WEIGHT_DECAY * s.x,), after
-
-    return plain._replace(send=send)
+    return with_weight_decay(dadam(eta), schedules.constant(WEIGHT_DECAY))
 
 
 # ---------------------------------------------------------------- report

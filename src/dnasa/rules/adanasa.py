@@ -118,6 +118,7 @@ def adanasa(
         restart=lambda s: s._replace(y=s.z),
         estimate=lambda s: s.y,
         needs=Needs(doubly_stochastic=True),  # the radius is that of x itself, which push-sum scales
+        stepsize=step_length,
     )
     return declare(rule, form)
 

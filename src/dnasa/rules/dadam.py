@@ -32,7 +32,13 @@ def dadam(eta: Schedule, *, beta1: float = 0.9, beta2: float = 0.999, eps: float
         unbiased_m, unbiased_v = m / (1 - beta1 ** (t + 1)), v / (1 - beta2 ** (t + 1))
         return (s.x - eta(t) * unbiased_m / (unbiased_v**0.5 + eps),), State(s.x, m, v)
 
-    return Rule(init, send, assign("x"), restart=lambda s: s)  # moments must not start again at 0: t does not
+    return Rule(
+        init,
+        send,
+        assign("x"),
+        restart=lambda s: s,  # moments must not start again at 0: t does not
+        stepsize=lambda s, t: eta(t),
+    )
 
 
 def moments(m: Array, v: Array, g: Array, beta1: float, beta2: float) -> tuple[Array, Array]:

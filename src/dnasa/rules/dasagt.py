@@ -18,10 +18,10 @@ def dasagt(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         return (s.x - eta(t) * s.z,)
 
     if prox is None:
-        return declared(tracked_average(alpha, early), eta, alpha, normalized=False)
+        return declared(tracked_average(eta, alpha, early), eta, alpha, normalized=False)
 
     def early_prox(s: State, t: int) -> Messages:
         gamma = eta(t) / alpha(t)
         return ((1 - alpha(t)) * s.x + alpha(t) * prox(s.x - gamma * s.z, gamma),)
 
-    return tracked_average(alpha, early_prox)
+    return tracked_average(eta, alpha, early_prox)

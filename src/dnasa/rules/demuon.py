@@ -39,7 +39,15 @@ def demuon(eta: Schedule, *, layout: Layout, theta: float = 0.2, iterations: int
         return (s.x - eta(t) * direction(s.v, layout, iterations),), s
 
     then = (Exchange(send_x, assign("x")),)
-    return Rule(init, send, assign("v"), then, restart=lambda s: s._replace(v=s.m), estimate=lambda s: s.v)
+    return Rule(
+        init,
+        send,
+        assign("v"),
+        then,
+        restart=lambda s: s._replace(v=s.m),
+        estimate=lambda s: s.v,
+        stepsize=lambda s, t: eta(t),
+    )
 
 
 def direction(v: Array, layout: Layout, iterations: int) -> Array:

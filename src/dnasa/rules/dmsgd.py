@@ -26,4 +26,10 @@ def dmsgd(eta: Schedule, *, beta: float = 0.9) -> Rule:
         m = beta * s.m + g
         return (s.x - eta(t) * m,), s._replace(m=m)
 
-    return Rule(init, send, assign("x"), restart=lambda s: s)  # a node's momentum does not depend on the others
+    return Rule(
+        init,
+        send,
+        assign("x"),
+        restart=lambda s: s,  # a node's momentum does not depend on the others
+        stepsize=lambda s, t: eta(t),
+    )

@@ -20,10 +20,10 @@ def dnasa(eta: Schedule, alpha: Schedule, *, prox: Prox | None = None) -> Rule:
         return (s.x - eta(t) * unit(s.z),)
 
     if prox is None:
-        return declared(tracked_average(alpha, early), eta, alpha, normalized=True)
+        return declared(tracked_average(eta, alpha, early), eta, alpha, normalized=True)
 
     def early_prox(s: State, t: int) -> Messages:
         length = norm(s.z)
         return (prox(s.x - eta(t) * unit(s.z), eta(t) * (length > 0) / nonzero(length)),)
 
-    return tracked_average(alpha, early_prox)
+    return tracked_average(eta, alpha, early_prox)

@@ -24,4 +24,4 @@ def dsgd(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         (g,) = gradients
         return (prox(s.x - eta(t) * g, eta(t)),), s
 
-    return Rule(State, send, assign("x"))
+    return Rule(State, send, assign("x"), stepsize=lambda s, t: eta(t))

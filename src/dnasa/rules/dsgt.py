@@ -30,4 +30,11 @@ def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         u = s.u + g - s.v
         return (prox(s.x - eta(t) * u, eta(t)), u), s._replace(v=g)
 
-    return Rule(init, send, assign("x", "u"), restart=lambda s: s._replace(u=s.v), estimate=lambda s: s.u)
+    return Rule(
+        init,
+        send,
+        assign("x", "u"),
+        restart=lambda s: s._replace(u=s.v),
+        estimate=lambda s: s.u,
+        stepsize=lambda s, t: eta(t),
+    )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import Array, Rule, Schedule, State
 
+Shrink = Callable[[State, int], Array | None]  # the factor of x before step t, for weight decay; None: 1
 PLAIN, NORMALIZED, SCALED = range(3)  # kinds of a step, as `engine/kernels.c` numbers them
 Mix = Callable[[Array], Array]  # multiplies by W
 
@@ -24,6 +25,7 @@ class TrackedAverage(NamedTuple):
     normalized: bool
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
     pack: Callable[[Array, Array, Array, Array], State]
+    shrink: Shrink | None = None
 
     @property
     def kind(self) -> int:
@@ -53,6 +55,7 @@ class ScaledAverage(NamedTuple):
     beta: Schedule
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
     pack: Callable[[State, Array, Array, Array, Array], State]
+    shrink: Shrink | None = None
 
     @property
     def kind(self) -> int:

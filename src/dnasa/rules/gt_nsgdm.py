@@ -32,4 +32,12 @@ def gt_nsgdm(eta: Schedule, beta: Schedule) -> Rule:
         return (s.x - eta(t) * unit(s.y),), s
 
     then = (Exchange(send_x, assign("x")),)
-    return Rule(init, send, assign("y"), then, restart=lambda s: s._replace(y=s.v), estimate=lambda s: s.y)
+    return Rule(
+        init,
+        send,
+        assign("y"),
+        then,
+        restart=lambda s: s._replace(y=s.v),
+        estimate=lambda s: s.y,
+        stepsize=lambda s, t: eta(t),
+    )

@@ -37,4 +37,4 @@ def kgt(eta: Schedule, *, local_steps: int = 10) -> Rule:
         x, z = mixed
         return State(x, c=s.c - s.z + z, z=0 * z)
 
-    return Rule(init, send, receive)
+    return Rule(init, send, receive, stepsize=lambda s, t: eta(t))

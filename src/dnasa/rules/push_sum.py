@@ -61,6 +61,7 @@ def push_sum(rule: Rule) -> Rule:
 
         return Exchange(send, receive)
 
+    stepsize = rule.stepsize
     return Rule(
         init,
         send,
@@ -71,4 +72,5 @@ def push_sum(rule: Rule) -> Rule:
         restart=lambda s: init(s.x / s.w),
         estimate=lambda s: rule.gradient_estimate(s.inner),
         needs=rule.needs._replace(directed=True),
+        stepsize=stepsize and (lambda s, t: stepsize(s.inner, t)),
     )

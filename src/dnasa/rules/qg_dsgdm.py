@@ -39,4 +39,5 @@ def qg_dsgdm(eta: Schedule, *, beta: float = 0.9, mu: float = 0.9) -> Rule:
         receive,
         restart=lambda s: s,  # m is a past movement of x, which does not depend on the other nodes
         needs=Needs(smallest_eigenvalue=stable),
+        stepsize=lambda s, t: eta(t),
     )

@@ -14,7 +14,7 @@ class State(NamedTuple):
     z: Array  # moving average of u
 
 
-def tracked_average(alpha: Schedule, early: Callable[[State, int], Messages]) -> Rule:
+def tracked_average(eta: Schedule, alpha: Schedule, early: Callable[[State, int], Messages]) -> Rule:
     """x, u, z <- W[early(x, z), u + g - v, (1 - alpha) z + alpha (u + g - v)]; `early` takes the step."""
 
     def init(x: Array) -> State:
@@ -32,6 +32,7 @@ def tracked_average(alpha: Schedule, early: Callable[[State, int], Messages]) ->
         early=early,
         restart=lambda s: s._replace(u=s.v),
         estimate=lambda s: s.z,
+        stepsize=lambda s, t: eta(t),
     )
 
 
