@@ -144,6 +144,21 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
     return make(labels, nodes, seed, alpha)
 
 
+def label_difference(table: np.ndarray) -> float:
+    """How far the nodes' shares of the classes are from those of all rows: 0 by chance, almost 1 if nodes share no class.
+
+    The mean over the nodes of the total variation distance, less what it is if each node's rows are drawn from all rows.
+
+    Args:
+        table: Rows of each class (columns) at each node (rows), as `class_table` returns it.
+    """
+    rows = table.sum(1, keepdims=True)
+    table, rows = table[rows[:, 0] > 0], rows[rows > 0][:, None]
+    overall = table.sum(0) / rows.sum()
+    chance = np.sqrt(2 / np.pi * overall * (1 - overall) / rows)
+    return float((np.abs(table / rows - overall) - chance).sum(1).mean() / 2)
+
+
 def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
     """Rows of each class (columns) at each node (rows).
 
