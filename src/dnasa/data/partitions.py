@@ -145,18 +145,20 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
 
 
 def label_difference(table: np.ndarray) -> float:
-    """How far the nodes' shares of the classes are from those of all rows: 0 by chance, almost 1 if nodes share no class.
+    """How far a node's shares of the classes are from those of the other nodes: 0 by chance, 1 if they have no common class.
 
     The mean over the nodes of the total variation distance, less what it is if each node's rows are drawn from all rows.
 
     Args:
         table: Rows of each class (columns) at each node (rows), as `class_table` returns it.
     """
-    rows = table.sum(1, keepdims=True)
-    table, rows = table[rows[:, 0] > 0], rows[rows > 0][:, None]
-    overall = table.sum(0) / rows.sum()
+    table = table[table.sum(1) > 0]
+    if len(table) < 2:
+        return 0.0
+    rows, overall = table.sum(1, keepdims=True), table.sum(0) / table.sum()
     chance = np.sqrt(2 / np.pi * overall * (1 - overall) / rows)
-    return float((np.abs(table / rows - overall) - chance).sum(1).mean() / 2)
+    to_all = np.abs(table / rows - overall) - chance
+    return float((to_all / (1 - rows / table.sum())).sum(1).mean() / 2)
 
 
 def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:

@@ -74,8 +74,8 @@ class MixedBuffers:
             if float(difference) > DIFFERENT and network.rank == 0 and not self.warned:
                 self.warned = True
                 warnings.warn(
-                    "The batch norm statistics differ between the nodes by more than chance, which costs accuracy: train "
-                    "dnasa.models.replace_batch_norm(model), which has group norm instead.",
+                    "The batch norm statistics differ between the nodes by more than chance, which can cost accuracy: "
+                    "train dnasa.models.replace_batch_norm(model), which has group norm instead.",
                     stacklevel=2,
                 )
 
