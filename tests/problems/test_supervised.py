@@ -222,7 +222,7 @@ def literal_statistics(task: Supervised, data: Dataset, point: torch.Tensor, nod
         ("by_label", 1400, "batch", True),
         ("dirichlet(0.1)", 1400, "batch", True),
         ("by_label", 1400, "group", False),
-        ("dirichlet(1)", 1400, "batch", False),  # where batch norm loses little
+        ("dirichlet(1)", 1400, "batch", False),
         ("iid", 1400, "batch", False),
         ("iid", 40, "batch", False),  # with five rows, a node has at most half of the classes
     ],

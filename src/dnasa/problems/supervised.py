@@ -22,9 +22,7 @@ from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
 IGNORED = -100  # the label that torch's losses leave out
-DIFFERENT = (
-    0.45  # the difference of the nodes' labels from which on batch norm is warned about: dirichlet(0.1), not (0.5)
-)
+DIFFERENT = 0.45  # labels, for a warning about batch norm: 0.3 to 0.5 is dirichlet(0.5), from 0.5 on dirichlet(0.1)
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
 MEASURED = (
     *("train_loss", "test_loss", "test_accuracy", "validation_loss", "validation_accuracy"),
