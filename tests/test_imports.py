@@ -22,7 +22,7 @@ LEVELS = [
     ["prox", "randomness", "rules", "statistics", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
-    ["runs"],
+    ["models", "runs"],
     ["engine"],
     ["logging", "optim", "tasks"],
     ["comparing", "trained"],

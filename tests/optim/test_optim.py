@@ -27,7 +27,7 @@ from dnasa.core import Array, InputError, Messages, Network, Rule, RunError, Sen
 from dnasa.engine.fused import Fused
 from dnasa.engine.overlapped import Overlapped
 from dnasa.networks import simulated
-from dnasa.optim import Decentralized
+from dnasa.optim import Decentralized, buffers
 from dnasa.optim.recipe import make_rule
 from dnasa.optim.torch_compile import InPlace, with_compiled_messages
 from dnasa.problems import Classification, LeastSquares
@@ -720,7 +720,7 @@ def test_batch_norm_statistics_are_mixed_where_the_model_is_given() -> None:
             return opt.node.buffers.tensors[0].clone() if given else torch.empty(0), net[1].running_mean.clone()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.filterwarnings("error", message=".*keeps its own")
         mixed = run_threads(RING, lambda network: work(network, given=True))
     with pytest.warns(UserWarning, match="keeps its own batch norm statistics") as told:
         apart = run_threads(RING, lambda network: work(network, given=False))
@@ -729,6 +729,29 @@ def test_batch_norm_statistics_are_mixed_where_the_model_is_given() -> None:
         assert torch.equal(found, mean)
         torch.testing.assert_close(mean, mixed[0][1], rtol=0, atol=1e-12)
     assert torch.stack([mean for _, mean in apart]).std(0).mean() > 0.1
+
+
+def test_batch_norm_is_warned_about_once_where_data_differ_by_more_than_chance() -> None:
+    """On the complete graph the mixed statistics are equal; on a path, differences by chance last longest."""
+
+    def work(network: Network, shift: float) -> None:
+        net = model(norm=True)
+        opt = Decentralized(net, network)
+        for t in range(buffers.LEAST + 1):
+            opt.zero_grad()
+            x, y = batch(network.rank, t)
+            nn.functional.cross_entropy(net(x - (0.3 - shift) * network.rank), y).backward()
+            opt.step()
+            if t in (0, buffers.LEAST - 1, buffers.LEAST):
+                with opt.averaged():
+                    pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_threads(topology.path(3), lambda network: work(network, shift=0.0))
+    with pytest.warns(UserWarning, match="replace_batch_norm") as told:
+        run_threads(topology.complete(2), lambda network: work(network, shift=1.0))
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])

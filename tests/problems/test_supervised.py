@@ -17,7 +17,7 @@ from torch import nn
 import dnasa
 from dnasa import Result, topology
 from dnasa.core import Array, InputError, Network
-from dnasa.data import Dataset
+from dnasa.data import Dataset, partition
 from dnasa.problems import Supervised, augment, sharded
 from dnasa.problems.models import gpt, lstm, resnet
 from dnasa.problems.sharded import seeded
@@ -215,6 +215,30 @@ def literal_statistics(task: Supervised, data: Dataset, point: torch.Tensor, nod
         for part in task._in_batches(rows):
             module(plain(data.inputs[part]))
     return module.eval()
+
+
+@pytest.mark.parametrize(
+    ("how", "rows", "norm", "warned"),
+    [
+        ("by_label", 1400, "batch", True),
+        ("dirichlet(0.1)", 1400, "batch", True),
+        ("by_label", 1400, "group", False),
+        ("dirichlet(1)", 1400, "batch", False),
+        ("iid", 1400, "batch", False),
+        ("iid", 40, "batch", False),  # with five rows, a node has at most half of the classes
+    ],
+)
+def test_batch_norm_is_warned_about_where_classes_differ_by_more_than_chance(
+    how: str, rows: int, norm: str, warned: bool
+) -> None:
+    labels = np.random.default_rng(0).integers(10, size=rows)
+    pictures = np.zeros((rows, 1, 2, 2), np.float32)
+    data = Dataset("pictures", pictures, labels, pictures[:5], labels[:5])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for seed in range(5):
+            Supervised(lambda: resnet(1, 10, (8,), norm), cross_entropy, data, partition(how, labels, 8, seed), batch=2)
+    assert ["replace_batch_norm" in str(one.message) for one in told] == 5 * [True] * warned
 
 
 @pytest.mark.parametrize("name", ["batch norm", "perceptron"])

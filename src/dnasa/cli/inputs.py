@@ -10,7 +10,7 @@ from dnasa import networks
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
-from dnasa.cli.rendering import console, print_line
+from dnasa.cli.rendering import console, print_line, showing_warnings
 from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def prepare(
         "checkpoint_every": given.checkpoint_every,
         "progress": set_output(given, network.rank),
     }
-    source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
+    with showing_warnings(print_line):
+        source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
     if folder is not None and source.sites:
         folder.config["sites"] = source.sites
     if source.description:

@@ -1,6 +1,8 @@
 """Results as tables and sentences."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -32,6 +34,15 @@ COLUMNS = {
 
 def print_line(text: str) -> None:
     console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
+    """Show Python's warnings as lines, without the place in the code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_: show(f"Warning: {message}")
+        yield
 
 
 def print_wide(table: Table) -> None:

@@ -144,6 +144,23 @@ def partition(how: str, labels: np.ndarray, nodes: int, seed: int = 0) -> Shards
     return make(labels, nodes, seed, alpha)
 
 
+def label_difference(table: np.ndarray) -> float:
+    """How far a node's shares of the classes are from those of the other nodes: 0 by chance, 1 if they have no common class.
+
+    The mean over the nodes of the total variation distance, less what it is if each node's rows are drawn from all rows.
+
+    Args:
+        table: Rows of each class (columns) at each node (rows), as `class_table` returns it.
+    """
+    table = table[table.sum(1) > 0]
+    if len(table) < 2:
+        return 0.0
+    rows, overall = table.sum(1, keepdims=True), table.sum(0) / table.sum()
+    chance = np.sqrt(2 / np.pi * overall * (1 - overall) / rows)
+    to_all = np.abs(table / rows - overall) - chance
+    return float((to_all / (1 - rows / table.sum())).sum(1).mean() / 2)
+
+
 def class_table(labels: np.ndarray, shards: Shards, classes: int) -> np.ndarray:
     """Rows of each class (columns) at each node (rows).
 

@@ -181,6 +181,7 @@ class Node:
     def means(self) -> list[Tensor]:
         """The means over all nodes: of the answers, then of the buffers."""
         sources = [self.rule.result(self.snapshot().state), *self.buffers.tensors]
+        self.buffers.warn_if_different(self.network)
         return [self.network.mean(source.reshape(1, -1).clone()).view_as(source) for source in sources]
 
     def distance(self) -> float:

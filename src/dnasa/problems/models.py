@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, relu
 
 from dnasa.core import InputError, choose
 
-__all__ = ["gpt", "lenet", "lstm", "perceptron", "resnet"]
+__all__ = ["gpt", "lenet", "lstm", "perceptron", "replace_batch_norm", "resnet"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -90,6 +90,48 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner = relu(self.first_norm(self.first(x)))
         return relu(self.shortcut(x) + self.second_norm(self.second(inner)))
+
+
+# ---------------------------------------------------------------- batch norm
+
+GROUPS = 8
+CHANNELS = 2  # at least, in each group: a single channel would lose its mean
+
+
+def replace_batch_norm(model: nn.Module) -> nn.Module:
+    """Replace all batch norm layers by group norm, which does not depend on the other rows of a batch; returns the model.
+
+    Like `torch.nn.SyncBatchNorm.convert_sync_batchnorm`: in place, unless the model itself is a batch norm layer. Weights and
+    biases are the same parameters as before. Running statistics are dropped, so a trained model has to be trained further.
+    There are up to 8 groups of at least 2 channels; BatchNorm1d becomes a single group, layer norm over the features.
+
+    Args:
+        model: Any module.
+
+    Examples:
+        >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32)))[1]
+        GroupNorm(8, 32, eps=1e-05, affine=True)
+    """
+    made: dict[nn.Module, nn.Module] = {}  # a shared layer stays shared
+    for parent in list(model.modules()):
+        if isinstance(parent, nn.modules.batchnorm._BatchNorm):
+            made[parent] = _group_norm(parent)
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child in made:
+                setattr(parent, name, made[child])
+    return made.get(model, model)
+
+
+def _group_norm(norm: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
+    width = norm.num_features
+    if isinstance(norm, nn.modules.lazy.LazyModuleMixin):
+        raise InputError("The model has lazy layers without a shape yet: call it on a batch, then replace batch norm.")
+    most = 1 if isinstance(norm, nn.BatchNorm1d) else min(GROUPS, width // CHANNELS)
+    groups = next(count for count in range(max(1, most), 0, -1) if width % count == 0)
+    made = nn.GroupNorm(groups, width, norm.eps, norm.affine).train(norm.training)
+    made.weight, made.bias = norm.weight, norm.bias
+    return made
 
 
 # ---------------------------------------------------------------- character GPT

@@ -1,6 +1,7 @@
 """Any torch model and loss, trained on data that is divided among the nodes."""
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import cycle
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from dnasa.core import InputError, Layout, choose, first_line
 from dnasa.cuda import CudaGraphs
-from dnasa.data import Dataset
+from dnasa.data import Dataset, class_table
+from dnasa.data.partitions import label_difference
 from dnasa.data.validation import validation_name
 from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
@@ -20,6 +22,7 @@ from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
 from dnasa.randomness import Streams
 
 IGNORED = -100  # the label that torch's losses leave out
+DIFFERENT = 0.45  # labels, for a warning about batch norm: 0.3 to 0.5 is dirichlet(0.5), from 0.5 on dirichlet(0.1)
 STATISTICS = 16  # batches of each node from which the statistics of batch norm are computed for a test
 MEASURED = (
     *("train_loss", "test_loss", "test_accuracy", "validation_loss", "validation_accuracy"),
@@ -138,7 +141,21 @@ class Supervised(Sharded):
         labels = torch.cat([part.memory.flatten() for part in (self.labels, self.test_labels)])
         labels = labels[labels != getattr(self.module.loss, "ignore_index", IGNORED)]
         self._check_labels(labels, outputs.shape[-1])
+        if self.module.norms and y.ndim == 1:
+            self._warn_of_batch_norm(outputs.shape[-1])
         return {"test_accuracy": _accuracy}
+
+    def _warn_of_batch_norm(self, classes: int) -> None:
+        """Warn where nodes train with the statistics of different classes; rows in other processes are not looked at."""
+        labels = self.labels.tensor.cpu().numpy()
+        counted = [shard[labels[shard] >= 0] for shard in self.shards]  # others are ignored by the loss
+        if label_difference(class_table(labels, counted, classes)) > DIFFERENT:
+            warnings.warn(
+                "The model has batch norm, and the nodes have different classes: each node normalizes with the statistics of "
+                "its own, which can cost accuracy. dnasa.models.replace_batch_norm(model) and --model resnet:16,group have "
+                "group norm instead.",
+                stacklevel=4,
+            )
 
     def _check_augment(self, inputs: Tensor) -> Tensor:
         """Check that augmented inputs have the shape and dtype of the inputs."""
