@@ -374,6 +374,7 @@ class Network:
         node_ids: The original numbers of the nodes, some of which may be lost.
         fixed_weights: W, if this process holds all nodes and W never changes.
         membership: What changes when processes come and go.
+        all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
     """
 
     nodes: int
@@ -392,6 +393,7 @@ class Network:
     node_ids: Sequence[int] = None  # type: ignore[assignment]
     fixed_weights: Any = None
     membership: Membership = Membership()
+    all_reduce: bool = False
 
     def __repr__(self) -> str:
         parts = [str(self.topology or f"{self.nodes:,} nodes")]
@@ -434,7 +436,8 @@ class Sent:
         graph = network.topology
         if graph is None:
             return
-        count = sum(graph.at(k).messages for k in network.exchanges(t))
+        each = 2 * (network.nodes - 1)
+        count = sum(each if network.all_reduce else graph.at(k).messages for k in network.exchanges(t))
         self.messages += count
         self.bytes += count * row
 
