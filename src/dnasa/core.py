@@ -144,11 +144,13 @@ class Needs(NamedTuple):
         smallest_eigenvalue: All eigenvalues of W must be strictly above it.
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
         doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
+        fixed_graph: Whether W must be the same in every step.
     """
 
     smallest_eigenvalue: float = -1.0
     directed: bool = False
     doubly_stochastic: bool = False
+    fixed_graph: bool = False
 
     @property
     def allows_push_sum(self) -> bool:
