@@ -1,6 +1,7 @@
 """The exchange is a product with W, whatever holds the arrays and however W is stored."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,22 @@ def test_a_network_offers_what_its_transport_supports() -> None:
     networks = [processes.connect(topology.ring(3), transport) for transport in made]
     assert [network.duplicate is not None for network in networks] == [False, True, True]
     assert [network.membership.survivors is not None for network in networks] == [False, False, True]
+
+
+def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
+    def work(network: Network) -> Any:
+        if network.rank == 2:
+            raise SystemExit
+        x = np.full((1, 1), float(network.rank))
+        with pytest.raises(ProcessLost):
+            exchange(replace(network, rounds=network.topology.period), (), (x,), 0)
+        left = network.membership.survivors()  # type: ignore[misc]
+        for k in range(left.topology.period):
+            (x,) = left.multiply((x,), k)
+        return left.topology.name, x.item()
+
+    done = [result for result in run_threads(topology.exact(5), work, survive=True) if result]
+    assert done == [("exact", pytest.approx((0 + 1 + 3 + 4) / 4))] * 4
 
 
 def test_torch_transports_declare_what_they_support() -> None:
