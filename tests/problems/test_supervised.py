@@ -19,7 +19,7 @@ from dnasa import Result, topology
 from dnasa.core import Array, InputError, Network
 from dnasa.data import Dataset
 from dnasa.problems import Supervised, augment, sharded
-from dnasa.problems.models import gpt, resnet
+from dnasa.problems.models import gpt, lstm, resnet
 from dnasa.problems.sharded import seeded
 from dnasa.problems.supervised import STATISTICS, cross_entropy
 from dnasa.runs.history import Evaluation
@@ -69,6 +69,7 @@ MODELS: dict[str, Any] = {
     "group norm": (lambda: resnet(2, 3, (8, 16), "group"), cross_entropy, images),
     "gpt": (lambda: gpt(7, 2, 8, 2, 5), cross_entropy, text),
     "untied gpt": (lambda: gpt(7, 1, 8, 2, 5, tied=False), cross_entropy, text),
+    "lstm": (lambda: lstm(7, 2, 6), cross_entropy, text),
     "tied": (Tied, nn.functional.mse_loss, table),
     "perceptron": (perceptron, nn.MSELoss(), table),
 }
@@ -145,7 +146,7 @@ def test_dropout_leaves_torchs_own_randomness_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("name", ["gpt", "untied gpt", "tied", "perceptron"])
+@pytest.mark.parametrize("name", ["gpt", "untied gpt", "lstm", "tied", "perceptron"])
 def test_all_models_at_once_are_each_of_them(name: str) -> None:
     task = problem(name)
     for part in task.module.training.modules():

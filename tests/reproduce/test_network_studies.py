@@ -14,7 +14,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.reproduce import choosing, compression, experiment, finetuning, network_tasks, networks, robustness
+from dnasa.reproduce import choosing, compression, experiment, finetuning, graphs, network_tasks, networks, robustness
 from dnasa.reproduce.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.saved import Saved
 from dnasa.topology import complete
@@ -322,6 +322,66 @@ def test_robustness_names_the_worst_entry_and_what_dnasa_does_there() -> None:
 
 def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most() -> None:
     assert robustness.worst(changes(ACCURACY, star=-0.02, path=-0.03)).change.tolist() == ["path"]
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def test_the_study_of_graphs_runs_without_data_and_counts_bytes(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    digits = WITHOUT_DATA["digits"]
+    small = digits._replace(different="by_label", steps=3, etas={rule: etas[:1] for rule, etas in digits.etas.items()})
+    monkeypatch.setitem(WITHOUT_DATA, "digits", small)
+    monkeypatch.setattr(graphs, "partitions", lambda task: ["iid", "by_label"])
+    report = graphs.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
+    rows = report.data["graphs-all"].query("partition == 'by_label'").set_index(["rule", "graph"])
+    assert rows.bytes["adanasa"].to_dict() == {"exact": 0.5, "complete": 0.875, "exact, 2 rounds": 1, "ring": 1}
+    assert rows.bytes["dadam"].to_numpy() == pytest.approx([1 / 3, 1 / 3, 1])  # it sends a third of AdaNASA's arrays
+    assert rows.bytes["dsgt"].to_numpy() == pytest.approx([2 / 3, 2 / 3, 1])
+    assert list(report.tables) == ["graphs-digits-8", "graphs-digits-tuned"]
+    assert report.tables["graphs-digits-8"].columns.tolist()[-2:] == ["iid", "by_label"]
+    assert list(report.figures) == ["graphs-digits-tuned", "graphs"]
+    (tmp_path / "graphs-quick" / "digits-8-iid.csv").unlink()  # what is left is reported
+    monkeypatch.setattr(experiment, "run_part", lambda *_: None)
+    left = graphs.EXPERIMENT.run(quick=True, folder=tmp_path)
+    assert list(left.figures) == ["graphs"]
+    assert not any("Against iid" in line for line in left.findings)
+
+
+def test_every_graph_is_run_with_its_rounds_and_the_same_batch() -> None:
+    (part,) = [part for part in graphs.parts(quick=False) if part.name == "gpt/32/contiguous"]
+    assert {runs.labels["graph"]: (runs.graph.name.split()[0], runs.rounds) for runs in part.runs} == graphs.GRAPHS
+    assert {(runs.graph.nodes, runs.partition, runs.batch) for runs in part.runs} == {(32, "contiguous", None)}
+
+
+def of_graphs(measure: Measure, nodes: Any, rule: str, how: str, **tests: float) -> pd.DataFrame:
+    sent = {"exact, 2 rounds": 1.0, "exact": 0.5, "complete": 0.875, "ring": 1.0, "exact, 6 rounds": 1.0, "torus": 1.5}
+    names = {"pairs": "exact, 2 rounds", "six": "exact, 6 rounds"}
+    rows = [
+        {"task": "a", "nodes": nodes, "rule": rule, "partition": how, "graph": names.get(graph, graph), "test": test}
+        for graph, test in tests.items()
+    ]
+    return pd.DataFrame(rows).assign(
+        bytes=lambda table: table.graph.map(sent), equal=lambda table: table.graph == "exact, 6 rounds"
+    )
+
+
+def test_findings_on_graphs_name_the_best_with_the_bytes_of_a_ring() -> None:
+    iid = of_graphs(ACCURACY, 8, "adanasa", "iid", exact=0.7, pairs=0.7, ring=0.7, torus=0.7, complete=0.7)
+    other = of_graphs(ACCURACY, 8, "adanasa", "by_label", exact=0.6, pairs=0.68, ring=0.3, torus=0.69, complete=0.71)
+    ours = pd.concat([iid, other])
+    (line,) = graphs.findings(ours, ACCURACY)
+    assert line == (
+        "a, 8 nodes, by_label: best with at most a ring's bytes is exact, 2 rounds: 68.00 %; ring: 30.00 %; complete: 71.00 %. "
+        "Against iid: exact -10.00; exact, 2 rounds -2.00; ring -40.00; torus -1.00; complete +1.00."
+    )
+    tuned = of_graphs(ACCURACY, "tuned", "dadam", "by_label", ring=0.5, pairs=0.55, six=0.69)
+    messages, sent = graphs.against_tuned(ours, tuned, ACCURACY)
+    assert (
+        "13.00 points better than the best tuned method with at most as many messages: D-Adam on exact, 2" in messages
+    )
+    assert "1.00 points worse than the best tuned method with at most as many bytes: D-Adam on exact, 6" in sent
 
 
 # ---------------------------------------------------------------- fine-tuning

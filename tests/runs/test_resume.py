@@ -127,7 +127,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at: int, tmp_pat
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at", range(5, 10))
 def test_a_run_on_an_exact_graph_resumes_in_every_phase_of_its_period(at: int, overlap: bool, tmp_path: Path) -> None:
-    graph = topology.exact(6)
+    graph = topology.exact(5)
     assert graph.period == 5
     options: Any = {"steps": 12, "evaluate": 4, "overlap": overlap}
     with pytest.raises(Stop):

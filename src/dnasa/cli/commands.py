@@ -141,7 +141,7 @@ def reproduce(
     only: Annotated[
         str | None,
         typer.Option(
-            help="One part of fidelity, compression, networks, robustness or finetuning: mnist, cifar10/ring/iid, ..."
+            help="One part of fidelity, compression, networks, graphs, robustness, lengths or finetuning: mnist, ..."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),

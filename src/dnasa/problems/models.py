@@ -1,4 +1,4 @@
-"""The models of the paper, the small one behind the default data, a residual net and a character GPT."""
+"""The models of the paper, the small one behind the default data, a residual net, and a GPT and an LSTM for characters."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -10,7 +10,7 @@ from torch.nn.functional import gelu, relu
 
 from dnasa.core import InputError, choose
 
-__all__ = ["gpt", "lenet", "perceptron", "resnet"]
+__all__ = ["gpt", "lenet", "lstm", "perceptron", "resnet"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -190,3 +190,36 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+
+# ---------------------------------------------------------------- character LSTM
+
+
+def lstm(symbols: int, layers: int = 1, width: int = 128) -> nn.Module:
+    """Predicts the next character at every position; 0.15 million parameters by default.
+
+    Args:
+        symbols: The number of different characters.
+        layers: The number of layers.
+        width: The size of the embedding and of each layer.
+    """
+    embedding, recurrent = nn.Embedding(symbols, width), (Recurrent(width) for _ in range(layers))
+    return nn.Sequential(embedding, *recurrent, Linear(width, symbols))
+
+
+class Recurrent(nn.Module):
+    """A layer of an LSTM in plain products, which vmap can batch over many models."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.inputs, self.state = Linear(width, 4 * width), nn.Linear(width, 4 * width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output = memory = torch.zeros_like(x[..., 0, :])
+        outputs = []
+        for given in self.inputs(x).unbind(-2):
+            keep, write, show, value = (given + self.state(output)).chunk(4, -1)
+            memory = (keep + 1).sigmoid() * memory + write.sigmoid() * value.tanh()  # + 1: it remembers at first
+            output = show.sigmoid() * memory.tanh()
+            outputs.append(output)
+        return torch.stack(outputs, -2)

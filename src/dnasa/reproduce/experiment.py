@@ -51,6 +51,7 @@ class RunSpec:
     labels: Mapping[str, Any] = field(default_factory=dict)  # columns that tell these runs from others of the part
     graph: Topology = RING
     partition: str = "iid"
+    rounds: int = 1  # exchanges per step
     evaluate: int | Sequence[int] | None = None  # by default at the last step
     batch: int | None = None  # by default the task's
     validation: bool = False  # whether a tenth of the training rows is held out
@@ -223,7 +224,8 @@ class Runner:
         self.data = data
         self.device = device
         self.progress = progress
-        self.side_by_side = data is None or models.batched(task.model or models.default(data), data)
+        stacked = data is None or models.batched(task.model or models.default(data), data)
+        self.side_by_side = stacked or task.side_by_side
         self._problem: tuple[Any, Problem] | None = None
         self._results: dict[RunSpec, Result] = {}
 
@@ -257,7 +259,9 @@ class Runner:
         problem, (rule, eta) = self._made_problem(runs), pairs[0]
         options: Any = {"steps": runs.steps, "seed": seeds, "evaluate": runs.evaluate or [runs.steps]}
         if runs.faults:
-            options["network"] = simulated.connect(runs.graph, channel=faulty(**runs.faults))
+            options["network"] = simulated.connect(runs.graph, runs.rounds, faulty(**runs.faults))
+        else:
+            options["rounds"] = runs.rounds
         if runs.start_from is not None and not runs.last_layer:
             options["start"] = self._result(runs.start_from).mean
         wanted: Any = [

@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnasa.data import Dataset, from_text, load
+from dnasa.data import Dataset, from_arrays, from_text, load
 from dnasa.problems.augment import flip_and_shift
 from dnasa.problems.supervised import Augment
 from dnasa.tasks import models
 
 NODES = 8
 GENERATED = "generated-text"
+TABLE = "generated-table"
 
 
 class Measure(NamedTuple):
@@ -46,6 +47,7 @@ class Measure(NamedTuple):
 
 ACCURACY = Measure("test_accuracy", "test accuracy", 100.0, "points", 0.5)
 LOSS = Measure("test_loss", "test loss", -1.0, "", 0.02)
+R2 = Measure("test_r2", "test R^2", 100.0, "points", 0.5)
 
 
 Etas = dict[str, tuple[float, ...]]
@@ -82,6 +84,7 @@ class Task(NamedTuple):
     steps: int = 1500
     rows: int | None = None
     etas: Etas = SMALL_ETAS
+    side_by_side: bool = False  # of a deep model: it is so small that a GPU computes many runs in the time of one
 
     def how(self, division: str) -> str:
         """The partition: 'heterogeneous' is the task's own."""
@@ -117,7 +120,10 @@ WITHOUT_DATA = {  # where none of these is there
 def read(task: Task) -> Dataset:
     """The data of a task; an InputError says how to get what is missing."""
     context = models.context(task.model)
-    data = generated_text(context) if task.data == GENERATED else load(task.data, context=context)
+    if task.data == TABLE:
+        data = generated_table()
+    else:
+        data = generated_text(context) if task.data == GENERATED else load(task.data, context=context)
     return data if task.rows is None else _first(data, task.rows)
 
 
@@ -142,3 +148,11 @@ def generated_text(context: int) -> Dataset:
         path = Path(folder) / f"{GENERATED}.txt"
         path.write_text("".join(sentences), encoding="utf-8")
         return from_text(path, context)._replace(name=GENERATED, source="generated")
+
+
+def generated_table(rows: int = 20_000) -> Dataset:
+    """A regression on ten inputs, of which five matter, with noise of variance 1: the first function of Friedman (1991)."""
+    generator = np.random.default_rng(0)
+    x = generator.random((rows, 10))
+    y = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+    return from_arrays(x, y + generator.normal(size=rows), name=TABLE, task="regression")

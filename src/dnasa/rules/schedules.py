@@ -98,13 +98,13 @@ def cosine(eta: float, T: int) -> Schedule:
 
 
 def linear(eta: float, T: int) -> Schedule:
-    """eta (1 - t / T), from eta to 0 at t = T and after, with a linear warm-up in the first tenth.
+    """Up to eta in a straight line over two fifths of the steps, then down to 0 at t = T; 0 after it.
 
     Args:
-        eta: The stepsize before it decays.
+        eta: The largest stepsize.
         T: The number of steps.
     """
-    return lambda t: eta * warm_up(t, T / 10) * (1 - min(t, T) / T)
+    return lambda t: eta * min(warm_up(t, 0.4 * T), (T - min(t, T)) / (0.6 * T))
 
 
 def warm_up(t: int, length: float) -> float:
@@ -136,7 +136,7 @@ def variance_reduction(n: int) -> Schedule:
 
 
 def adanasa(n: int, T: int) -> tuple[Schedule, ...]:
-    """AdaNASA when the number of steps is known: 0.4 sqrt(n), decaying to 0, and the weights of `moments`.
+    """AdaNASA when the number of steps is known: `linear` up to 0.4 sqrt(n), and the weights of `moments`.
 
     Args:
         n: The number of nodes.

@@ -201,11 +201,12 @@ def load_data(options: SourceOptions) -> "Dataset":
     if options.model is not None:
         with needed_by("A model"):
             from dnasa.tasks import models
-        text, context = models.parse(options.model)[0] == "gpt" or None, models.context(options.model)
+        model, context = models.parse(options.model)[0], models.context(options.model)
+        text = model in models.OF_TEXT or None
     if name in data.DATASETS:
         refuse(options, OF_FILES, f"files of your own: leave it out for {name}")
     if text:
-        refuse(options, OF_TABLES, "tables, and gpt is a model of the characters of a text: leave one out")
+        refuse(options, OF_TABLES, f"tables, and {model} is a model of the characters of a text: leave one out")
     return data.load(name, context=context, text=text, **options.reading)
 
 

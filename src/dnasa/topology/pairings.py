@@ -28,7 +28,7 @@ def exact(n: int, weights: str | None = None) -> Topology:
 
     Examples:
         >>> exact(6)
-        exact: 6 nodes, 5 graphs in turn, degree at most 1, rho = 0
+        exact: 6 nodes, 4 graphs in turn, degree at most 1, rho = 0
     """
     if weights:
         raise InputError("This graph has weights of its own, which make the average exact: leave weights out.")
@@ -40,6 +40,14 @@ def exact(n: int, weights: str | None = None) -> Topology:
 
 
 def _meetings(n: int) -> Iterator[Meeting]:
+    """Blocks of 2^p nodes, the largest power that divides n, agree; then all blocks average, position by position."""
+    blocks = np.arange(n).reshape(-1, n & -n)
+    yield from _agree(list(blocks))
+    for nodes, partners, weight in _odd_meetings(len(blocks)):
+        yield blocks[nodes].ravel(), blocks[partners].ravel(), weight
+
+
+def _odd_meetings(n: int) -> Iterator[Meeting]:
     """Groups of 2^p nodes agree; each is balanced with all nodes after it; they agree again, now on the average of all."""
     groups = _groups(n)
     yield from _agree(groups)

@@ -1,0 +1,267 @@
+"""Beyond the paper: which graph to choose. AdaNASA's result against the bytes a node sends, and tuned methods for comparison.
+
+Parts are TASK/NODES/PARTITION for AdaNASA on every graph, and TASK/tuned/PARTITION for the tuned methods, whose stepsizes are
+chosen on validation rows. On the same graph AdaNASA sends three arrays per message, tuned methods one or two: they also get
+as many rounds as AdaNASA's bytes allow.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dnasa import topology
+from dnasa.comparing import tuning
+from dnasa.plots import drawable, title
+from dnasa.reproduce import network_tasks
+from dnasa.reproduce.choosing import averages, chosen
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
+from dnasa.reproduce.network_tasks import NODES, WITHOUT_DATA, Measure, Task
+from dnasa.reproduce.report import Report
+
+GRAPHS = {  # the graph and the rounds
+    "exact": ("exact", 1),
+    "complete": ("complete", 1),
+    "exact, 2 rounds": ("exact", 2),
+    "ring": ("ring", 1),
+    "torus": ("torus", 1),
+    "ring, 2 rounds": ("ring", 2),
+    "exponential": ("exponential", 1),
+    "ring, 4 rounds": ("ring", 4),
+}
+QUICK_GRAPHS = ("exact", "complete", "exact, 2 rounds", "ring")
+SIZES, SEEDS, TUNED = (8, 16, 32), 3, "tuned"
+EQUAL = "exact, 2 rounds"  # has the bytes of a ring
+ROUNDS = {"dmsgd": 6, "dadam": 6, "dsgt": 3}  # with which a method sends AdaNASA's bytes on this graph
+RATES: Any = {"dmsgd": (0.03, 0.1, 0.3, 1), "dadam": (1e-3, 3e-3, 1e-2, 3e-2), "dsgt": (0.03, 0.1, 0.3, 1)}
+TABLE_RATES: Any = {"dmsgd": (0.03, 0.1, 0.3, 1), "dadam": (3e-3, 1e-2, 3e-2, 0.1, 0.3), "dsgt": (0.3, 1, 3, 10)}
+TASKS = {
+    "mnist": Task("mnist", steps=800, etas=TABLE_RATES),
+    "cifar10": network_tasks.TASKS["cifar10-group"]._replace(etas=RATES),
+    "covertype": Task("covertype", etas=TABLE_RATES),
+    "gpt": network_tasks.TEXT._replace(model="gpt:4,60,32", steps=1000, etas=RATES),
+}
+QUICK = {"mnist": network_tasks.QUICK["mnist"], "covertype": network_tasks.QUICK["covertype"]}
+ON_GPU = ("cifar10", "gpt")
+make = cache(topology.make)  # the parts use the same graphs
+
+
+def parts(quick: bool) -> list[Part]:
+    tasks, sizes, seeds = (QUICK, SIZES[:1], 1) if quick else (TASKS, SIZES, SEEDS)
+    graphs = QUICK_GRAPHS if quick else tuple(GRAPHS)
+    every = tasks | {"digits": WITHOUT_DATA["digits"]}
+    return [part for name, task in every.items() for part in parts_of(name, task, graphs, sizes, range(seeds))]
+
+
+def parts_of(name: str, task: Task, graphs: tuple[str, ...], sizes: tuple[int, ...], seeds: range) -> Iterator[Part]:
+    def runs(rule: str, graph: str, rounds: int, nodes: int, partition: str) -> RunSpec:
+        label = {"graph": f"{graph}, {rounds} rounds" if rounds > 1 else graph}
+        place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition}
+        return RunSpec(task.steps, [rule], task.etas, seeds, label, validation=True, **place)
+
+    for partition in partitions(task):
+        every: dict[int | str, list[RunSpec]] = {
+            nodes: [runs("adanasa", *GRAPHS[graph], nodes, partition) for graph in graphs] for nodes in sizes
+        }
+        every[TUNED] = [
+            runs(rule, *place, NODES, partition)
+            for rule, rounds in ROUNDS.items()
+            for place in (GRAPHS["ring"], GRAPHS[EQUAL], ("exact", rounds))
+        ]
+        for kind, some in every.items():
+            end = f"{kind}/{partition.partition('(')[0]}"
+            yield Part(f"{name}/{end}", some, task, gpu=name in ON_GPU, fallback=name in WITHOUT_DATA)
+
+
+def partitions(task: Task) -> list[str]:
+    return ["iid", task.different] + ["by_label"] * (task.measure == network_tasks.ACCURACY)
+
+
+# ---------------------------------------------------------------- report
+
+
+def report(found: Found) -> Report:
+    out = Report("graphs", f"Which graph, {found.seeds}", found.quick)
+    if not found.rows:
+        return out
+    table = out.data["graphs-all"] = every_result(found)
+    tasks = {name.partition("/")[0]: part.task for name, part in found.parts.items()}
+    for (name, kind), rows in table.groupby(["task", "nodes"], sort=False):
+        out.tables[f"graphs-{name}-{kind}"] = summary(rows, tasks[name].measure)
+    for name, task in tasks.items():
+        same = table.task == name
+        ours, tuned = table[same & (table.nodes != TUNED)], table[same & (table.nodes == TUNED)]
+        out.findings += findings(ours, task.measure) + against_tuned(ours, tuned, task.measure)
+        if {*partitions(task)} <= {*ours.partition[ours.nodes == NODES]} & {*tuned.partition}:
+            draw_tuned(out, name, task, ours, tuned)
+    if (table.nodes != TUNED).any():
+        draw(out, table[table.nodes != TUNED], tasks)
+    return out
+
+
+def every_result(found: Found) -> pd.DataFrame:
+    """Each rule on each graph at its best stepsize, averaged over the seeds; bytes are relative to AdaNASA's on a ring."""
+    rows = []
+    for name, part in found.parts.items():
+        task, kind, _ = name.split("/")
+        place = {"task": task, "nodes": kind if kind == TUNED else int(kind), "partition": part.runs[0].partition}
+        for graph, same in found.rows[name].groupby("graph", sort=False):
+            best = chosen(averages(same, part.task.measure), part.task.measure)
+            rows.append(best.assign(**place, graph=graph, bytes=same.groupby("rule").bytes.mean()).reset_index())
+    table = pd.concat(rows, ignore_index=True)
+    ring = table[(table.rule == "adanasa") & (table.graph == "ring")].groupby("task").bytes.mean()
+    share = table.bytes / table.task.map(ring)
+    complete = table.graph == "complete"  # sends 2 (n - 1) / n arrays as one all-reduce, and a ring 2
+    share[complete] = 1 - 1 / table.nodes[complete].astype(float)
+    return table.assign(bytes=share, equal=(table.rule != "adanasa") & np.isclose(share, 1))
+
+
+def summary(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+    """The printed table: a row for each rule and graph, a column for each partition."""
+
+    def text(row: Any) -> str:
+        spread = f" ± {abs(measure.scale) * row.spread:.2g}" if np.isfinite(row.spread) else ""
+        eta = f" ({tuning.eta_text(row.eta)}{', edge' if row.edge else ''})" if np.isfinite(row.eta) else ""
+        return measure.text(row.test) + spread + eta
+
+    cells = rows.assign(text=[text(row) for row in rows.itertuples()], rule=rows.rule.map(title))
+    places = {how: same.set_index(["rule", "graph"]) for how, same in cells.groupby("partition", sort=False)}
+    sent = next(iter(places.values())).bytes.map("{:.3g}".format)
+    return pd.DataFrame({"bytes (ring = 1)": sent} | {how: same.text for how, same in places.items()}).reset_index()
+
+
+def findings(ours: pd.DataFrame, measure: Measure) -> list[str]:
+    """What each graph loses against iid data, and the best graph with at most a ring's bytes."""
+    lines = []
+    for (name, nodes), rows in ours.groupby(["task", "nodes"], sort=False):
+        by_partition = {how: same.set_index("graph") for how, same in rows.groupby("partition", sort=False)}
+        iid = by_partition.pop("iid", None)
+        for how, same in by_partition.items():
+            cheap = same[(same.bytes < 1 + 1e-9) & (same.index != "complete")]
+            best = (measure.scale * cheap.test).idxmax()
+            values = "; ".join(f"{graph}: {measure.text(same.test[graph])}" for graph in (best, "ring", "complete"))
+            line = f"{name}, {nodes} nodes, {how}: best with at most a ring's bytes is {values}."
+            if iid is not None:
+                gains = measure.gain(same.test, iid.test)
+                line += (
+                    " Against iid: "
+                    + "; ".join(f"{graph} {measure.signed(gain)}" for graph, gain in gains.items())
+                    + "."
+                )
+            lines.append(line)
+    return lines
+
+
+def against_tuned(ours: pd.DataFrame, tuned: pd.DataFrame, measure: Measure) -> list[str]:
+    """AdaNASA on the graph with a ring's bytes against the best tuned method, on the same graphs and with the same bytes."""
+    lines = []
+    for row in ours[(ours.nodes == NODES) & (ours.graph == EQUAL)].itertuples():
+        rivals = tuned[tuned.partition == row.partition]
+        for words, some in (("as many messages", rivals[~rivals.equal]), ("as many bytes", rivals)):
+            if len(some):
+                best = some.loc[(measure.scale * some.test).idxmax()]
+                gain = measure.gain(row.test, best.test)
+                lines.append(
+                    f"{row.task}, {row.partition}: AdaNASA on {EQUAL}, {measure.text(row.test)}, is {measure.amount(gain)} "
+                    f"{'better' if gain >= 0 else 'worse'} than the best tuned method with at most {words}: "
+                    f"{title(best.rule)} on {best.graph}, {measure.text(best.test)}."
+                )
+    return lines
+
+
+# ---------------------------------------------------------------- pictures
+
+COLOURS = {"exact": "#0072b2", "ring": "#d55e00", "torus": "#009e73", "exponential": "#cc79a7", "complete": "#000000"}
+BARS = ("#0072b2", "#8ecbf0", "#f2a05c", "#f0e442", "#bbbbbb")
+MARKERS = {1: "o", 2: "s", 4: "^"}  # by rounds
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "gpt": "GPT"}
+SHIFT = 1.04  # of markers with twice the nodes, so that none is hidden
+
+
+def draw(out: Report, table: pd.DataFrame, tasks: dict[str, Task]) -> None:
+    """The result of each graph against its bytes: a row for each task, a column for each kind of partition."""
+    panels = [(name, how) for name in table.task.unique() for how in [*partitions(tasks[name]), ""][:3]]
+    caption = "AdaNASA, untuned: what each graph reaches for its bytes"
+    with out.draw("graphs", len(panels), caption, 3, 3.7, 2.7) as axes:
+        for place, (axis, (name, how)) in enumerate(zip(axes, panels, strict=True)):
+            if not how:
+                axis.remove()
+                continue
+            measure, first = tasks[name].measure, place % 3 == 0
+            axis.axvspan(0.4, 1.1, color="#eeeeee", zorder=0, label="at most a ring's bytes")
+            for graph, same in table[(table.task == name) & (table.partition == how)].groupby("graph", sort=False):
+                draw_graph(axis, str(graph), same, abs(measure.scale))
+            if not first:
+                axis.sharey(axes[place - place % 3])
+            elif measure.scale < 0:
+                axis.invert_yaxis()
+            axis.set(title=f"{TITLES.get(name, name)}, {how}", xscale="log", xlim=(0.4, 5.6))
+            axis.set_xticks([0.5, 1, 2, 4], ["1/2", "1", "2", "4"])
+            axis.minorticks_off()
+            axis.set_ylabel(y_label(measure) if first else "")
+            if place + 3 >= len(panels) or not panels[place + 3][1]:
+                axis.set_xlabel("bytes of a node (ring = 1)")
+        for graph, (family, rounds) in GRAPHS.items():
+            if graph in {*table.graph}:
+                axes[0].plot([], [], MARKERS[rounds], color=COLOURS[family], ms=7, label=graph)
+        for nodes in sorted({*table.nodes}):
+            axes[0].plot([], [], "o", color="#777777", mfc="none", ms=marker_size(nodes), label=f"{nodes} nodes")
+
+
+def draw_graph(axis: Any, graph: str, rows: pd.DataFrame, scale: float) -> None:
+    """A marker for each number of nodes, connected."""
+    (family, rounds), rows = GRAPHS[graph], rows.sort_values("nodes")
+    x = rows.bytes * SHIFT ** np.log2(rows.nodes.astype(float) / 16)
+    y = scale * drawable(rows.test)
+    axis.plot(x, y, color=COLOURS[family], linewidth=1.0, alpha=0.6)
+    style: Any = {"marker": MARKERS[rounds], "edgecolor": "white", "zorder": 3}
+    axis.scatter(x, y, marker_size(rows.nodes.astype(float)) ** 2, COLOURS[family], **style)
+
+
+def marker_size(nodes: Any) -> Any:
+    return 2.2 * nodes**0.4
+
+
+def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd.DataFrame) -> None:
+    """AdaNASA with the bytes of a ring, and tuned methods at their best, under every partition."""
+    hows, measure = partitions(task), task.measure
+    ours = ours[ours.nodes == NODES].pivot(index="graph", columns="partition", values="test").loc[[EQUAL, "ring"], hows]
+
+    def best(rows: pd.DataFrame) -> pd.DataFrame:
+        test = (measure.scale * rows.test).groupby([rows.rule, rows.partition]).max().unstack()
+        return (test / measure.scale).loc[list(ROUNDS), hows]
+
+    names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in ROUNDS]
+    costs = measure.gain(ours.iid, ours[task.different])
+    pairs, ring = (measure.signed(cost).removeprefix("+") for cost in costs)
+    caption = (
+        f"{TITLES.get(name, name)}, {NODES} nodes: different data cost AdaNASA {pairs} {measure.unit} on {EQUAL},\n"
+        f"and {ring} {measure.unit} on a ring with the same bytes"
+    )
+    with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
+        places = np.arange(len(hows))
+        bars, more = drawable(pd.concat([ours, best(tuned[~tuned.equal])])), drawable(best(tuned[tuned.equal]))
+        for index, (label, colour) in enumerate(zip(names, BARS, strict=True)):
+            heights = abs(measure.scale) * bars.iloc[index]
+            drawn = axis.bar(places + 0.17 * (index - 2), heights, 0.16, color=colour, label=label)
+            shown = [f"{height:.1f}" if measure.unit else f"{height:.2f}" for height in heights]
+            axis.bar_label(drawn, shown, label_type="center", fontsize=9, color="white" if index == 0 else "black")
+        for index, (_, values) in enumerate(more.iterrows()):
+            label = "tuned, as many bytes as AdaNASA"
+            style: Any = {"color": "white", "markeredgecolor": "black", "markersize": 6, "label": label}
+            axis.plot(places + 0.17 * index, abs(measure.scale) * values, "D", **style)
+        axis.set_xticks(places, hows)
+        axis.grid(axis="x", visible=False)
+        axis.set_ylabel(y_label(measure))
+        bytes_sent = "1/3 of AdaNASA's bytes (D-SGT: 2/3); diamonds: exact, 6 rounds (3)"
+        axis.set_xlabel(f"Tuned methods, bars: ring or exact with 2 rounds, {bytes_sent}", fontsize=8)
+
+
+def y_label(measure: Measure) -> str:
+    return measure.label + " (%)" * bool(measure.unit)
+
+
+SAVED = ("graph", "rule", "eta", "seed", "steps", "bytes", "validation", "test")
+EXPERIMENT = Experiment("graphs", parts, report, SAVED, selectable=True)
