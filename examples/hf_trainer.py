@@ -88,7 +88,7 @@ def main(epochs: int) -> None:
         report_to="none",
         disable_tqdm=True,
     )
-    network = dnasa.connect("ring")
+    network = dnasa.connect()
     size = {"vocab_size": TOKENS, "n_positions": LENGTH, "n_embd": 32, "n_layer": 2, "n_head": 2}
     config = GPT2Config(**size, bos_token_id=None, eos_token_id=None, use_cache=False)
     trainer = DecentralizedTrainer(

@@ -32,7 +32,7 @@ def network_for_digits() -> nn.Module:
 
 
 def main(steps: int) -> None:
-    network = dnasa.connect("ring")  # first line: the processes that were started together
+    network = dnasa.connect()  # first line: the processes that were started together
 
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32) / 16

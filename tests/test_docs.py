@@ -390,7 +390,8 @@ def needs_of_w(needs: Needs) -> str:
     if needs.directed:
         return "directed"
     eigenvalues = f", eigenvalues above {needs.smallest_eigenvalue:.3f}" if needs.smallest_eigenvalue > -1 else ""
-    return "symmetric" + eigenvalues + (", no push-sum" if needs.doubly_stochastic else "")
+    fixed = ", fixed graph" if needs.fixed_graph else ""
+    return "symmetric" + eigenvalues + (", no push-sum" if needs.doubly_stochastic else "") + fixed
 
 
 def facts(name: str, period: int = 20, d: int = 40_000) -> dict[str, str]:

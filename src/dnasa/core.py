@@ -144,11 +144,13 @@ class Needs(NamedTuple):
         smallest_eigenvalue: All eigenvalues of W must be strictly above it.
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
         doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
+        fixed_graph: Whether W must be the same in every step.
     """
 
     smallest_eigenvalue: float = -1.0
     directed: bool = False
     doubly_stochastic: bool = False
+    fixed_graph: bool = False
 
     @property
     def allows_push_sum(self) -> bool:
@@ -383,6 +385,7 @@ class Network:
         node_ids: The original numbers of the nodes, some of which may be lost.
         fixed_weights: W, if this process holds all nodes and W never changes.
         membership: What changes when processes come and go.
+        all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
     """
 
     nodes: int
@@ -401,6 +404,7 @@ class Network:
     node_ids: Sequence[int] = None  # type: ignore[assignment]
     fixed_weights: Any = None
     membership: Membership = Membership()
+    all_reduce: bool = False
 
     def __repr__(self) -> str:
         parts = [str(self.topology or f"{self.nodes:,} nodes")]
@@ -443,7 +447,8 @@ class Sent:
         graph = network.topology
         if graph is None:
             return
-        count = sum(graph.at(k).messages for k in network.exchanges(t))
+        each = 2 * (network.nodes - 1)
+        count = sum(each if network.all_reduce else graph.at(k).messages for k in network.exchanges(t))
         self.messages += count
         self.bytes += count * row
 

@@ -12,7 +12,7 @@ from dnasa import topology
 from dnasa.data import Dataset, Encoding, Feature
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
-from dnasa.rules.registry import DEFAULT_RULE
+from dnasa.rules.registry import DEFAULT_RULE, example
 
 with needed_by("dnasa.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
@@ -33,7 +33,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self,
         model: str = "mlp:64",
         nodes: int = 8,
-        topology: str = "ring",
+        topology: str | None = None,
         rule: str = "dnasa",
         eta: float | None = None,
         steps: int = 1000,
@@ -68,7 +68,9 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.nodes_ = len(shards)
         weight = getattr(self, "class_weight", None)
         problem = on_shards(rows, shards, self.batch, model=self.model, class_weight=weight)
-        graph = topology.make(self.topology, self.nodes_, None)
+        graph = topology.default(self.nodes_, [example(self.rule)])
+        if self.topology is not None:
+            graph = topology.make(self.topology, self.nodes_)
         options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
         result = solve(problem, graph, self.rule, weight_decay=self.weight_decay, progress=False, **options)
         if result.runs.diverged.notna().any():
@@ -114,7 +116,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
     Args:
         model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
         nodes: The number of nodes, where `fit` is given no groups.
-        topology: The name of the graph.
+        topology: The name of the graph; by default exact, or ring where the rule needs a fixed graph.
         rule: The name of the rule.
         eta: The stepsize, for rules that need one.
         steps: The number of steps.
@@ -134,7 +136,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         self,
         model: str = "mlp:64",
         nodes: int = 8,
-        topology: str = "ring",
+        topology: str | None = None,
         rule: str = "dnasa",
         eta: float | None = None,
         steps: int = 1000,
@@ -180,7 +182,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
     Args:
         model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
         nodes: The number of nodes, where `fit` is given no groups.
-        topology: The name of the graph.
+        topology: The name of the graph; by default exact, or ring where the rule needs a fixed graph.
         rule: The name of the rule.
         eta: The stepsize, for rules that need one.
         steps: The number of steps.

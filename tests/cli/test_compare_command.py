@@ -37,7 +37,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
-    assert r"\caption{least\_squares: 4 nodes, ring (rho = 0.333), 20 steps, 2 seeds. Stepsizes were" in table
+    assert r"\caption{least\_squares: 4 nodes, exact (rho = 0.000), 20 steps, 2 seeds. Stepsizes were" in table
     assert r"\label{tab:a}" in table
 
 

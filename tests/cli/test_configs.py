@@ -11,9 +11,27 @@ from test_resume import TRAIN, history, run
 
 
 def test_options_named_like_a_file_stay_options(tmp_path: Path) -> None:
-    (tmp_path / "ring").touch()
+    (tmp_path / "exact").touch()
     assert run(*TRAIN, "--out", "a", cwd=tmp_path).returncode == 0
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "ring"
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == "exact"
+
+
+@pytest.mark.parametrize(
+    ("words", "graph"),
+    [
+        ("train --rule dsgt --eta 0.01", "exact"),
+        ("train --rule extra --eta 0.01", "ring"),
+        ("train --compress 4bit", "ring"),
+        ("train --weights lazy", "ring"),
+        ("compare --rules dsgd,dnasa --etas 0.01", "exact"),
+        ("compare --rules dsgd,kgt --etas 0.01", "ring"),
+    ],
+)
+def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, tmp_path: Path) -> None:
+    done = run(*words.split(), *"--problem least_squares --nodes 4 --steps 3 --out a".split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert graph in done.stdout
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == graph
 
 
 def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path: Path) -> None:
@@ -31,7 +49,7 @@ def test_a_config_repeats_its_run(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
     assert config["options"]["seed"] == 3
-    assert config["options"]["topology"] == "ring"
+    assert config["options"]["topology"] == "exact"
     assert set(config["versions"]) >= {"dnasa", "python", "numpy", "torch"}
     assert "the data" in config["run"]
     again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")

@@ -256,7 +256,7 @@ save = RunFolder.save
 
 def save_and_die(folder, step, *rest):
     save(folder, step, *rest)
-    if folder.path.name == "robust_regression-ring" and step == 150:
+    if folder.path.name == "robust_regression-exact" and step == 150:
         os.kill(os.getpid(), signal.SIGKILL)
 
 RunFolder.save = save_and_die
@@ -274,8 +274,8 @@ def test_a_killed_study_continues_and_ends_as_an_undisturbed_one(tmp_path: Path)
     assert not (tmp_path / "part" / "table.csv").exists()
     done = run("study", file, "--out", tmp_path / "part")
     assert done.returncode == 0, done.stderr
-    assert "least_squares, ring: 6 runs of 400 steps, from its folder." in done.stdout
-    log = (tmp_path / "part" / "robust_regression-ring" / "log.txt").read_text()
+    assert "least_squares, exact: 6 runs of 400 steps, from its folder." in done.stdout
+    log = (tmp_path / "part" / "robust_regression-exact" / "log.txt").read_text()
     assert "Resumed from the checkpoint of step 150" in log
     for name in ("table.csv", "curves.csv"):
         assert (tmp_path / "part" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -315,7 +315,7 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         (LEAST + "[problem.least_squares]\nwat = 3", "unknown key 'problem.least_squares.wat'"),
         (LEAST + "[problem.least_squares]\nsteps = 0.5", "problem.least_squares.steps must be a positive whole number"),
         (LEAST + '[problem.least_squares]\nmodel = "linear"', "model has no effect: least_squares has no data"),
-        ('problems = ["wat"]', "wat, ring, iid: "),
+        ('problems = ["wat"]', "wat, exact, iid: "),
         ('problems = ["digits"]\npartitions = ["wat"]', "wat"),
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
         ('problems = ["digits"]\nloss_scale = "2/n"', "loss_scale must be a positive number or '1/n'"),
@@ -346,7 +346,7 @@ def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path
     file.write_text('problems = ["least_squares", "digits"]\nnodes = 4\nsteps = 5\n[problem.digits]\nmetric = "wat"\n')
     done = run("study", file, "--out", tmp_path / "a")
     assert done.returncode == 2
-    assert "digits, ring, iid: There is no metric 'wat'" in done.stderr
+    assert "digits, exact, iid: There is no metric 'wat'" in done.stderr
     assert not (tmp_path / "a").exists()
 
 

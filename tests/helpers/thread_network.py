@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,13 @@ class ThreadTransport:
             torch.as_tensor(buffer).copy_(self.hub.receive(self.tag, peer, self.rank, self.liveness))
 
     def sum(self, buffer: Array) -> Array:
-        total = sum(self.hub.allgather(self.rank, np.asarray(buffer)))
+        return self._sum(self.hub, buffer)
+
+    def all_reduce(self) -> Callable[[Array], Array]:
+        return partial(self._sum, self.hub.separate(self.tag))
+
+    def _sum(self, hub: "Hub", buffer: Array) -> Array:
+        total = sum(hub.allgather(self.rank, np.asarray(buffer)))
         return torch.as_tensor(total) if isinstance(buffer, torch.Tensor) else total
 
     def duplicate(self) -> "ThreadTransport":
@@ -64,12 +71,18 @@ class Hub:
 
     def __init__(self, size: int):
         self.queues: dict[tuple[Any, ...], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
+        self.hubs: dict[Any, Hub] = {}
         self.lock = threading.Lock()
         self.slots: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=TIMEOUT)
         self.lost: set[int] = set()
         self.next: Hub | None = None
         self.reports = [""] * size
+
+    def separate(self, tag: Any) -> "Hub":
+        """A hub for the sums of one network."""
+        with self.lock:
+            return self.hubs.setdefault(tag, Hub(len(self.slots)))
 
     def queue(self, *address: Any) -> queue.Queue[torch.Tensor]:
         with self.lock:
@@ -126,6 +139,7 @@ def run_threads(
     channel: Channel | None = None,
     survive: bool = False,
     monitored: bool = False,
+    rounds: int | str = 1,
 ) -> list[Any]:
     """Call `work(network)` in a thread for every process; the list of what each returned.
 
@@ -140,7 +154,7 @@ def run_threads(
         try:
             monitor = Monitor(HubBoard(hub, rank), rank, size, interval=0.02) if monitored else None
             make = SurvivingTransport if survive else ThreadTransport
-            done = work(connect(topology, make(rank, nodes, hub, liveness=monitor), channel=channel))
+            done = work(connect(topology, make(rank, nodes, hub, liveness=monitor), rounds, channel))
             if monitor is not None:
                 monitor.end()
                 monitor.close()

@@ -41,7 +41,15 @@ EVERY = [
 def test_real_processes_give_the_simulators_iterates_and_samples(engine: str, processes: int) -> None:
     done = launch(engine, processes, JOB, "same", engine)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert re.findall("same (.*)", done.stdout) == ["ring", "random", "star", "sparse", "one_peer", "exact"]
+    assert re.findall("same (.*)", done.stdout) == ["ring", "random", "star", "sparse", "one_peer", "exact", "complete"]
+
+
+@LONG  # tests/networks/test_networks.py has short ones
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_complete_graph_is_an_all_reduce_with_the_simulators_iterates(engine: str) -> None:
+    done = launch_script(engine, 3, JOB, "all_reduce", engine)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "same all-reduce" in done.stdout
 
 
 @LONG

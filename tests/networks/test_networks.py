@@ -1,6 +1,7 @@
 """The exchange is a product with W, whatever holds the arrays and however W is stored."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from thread_network import Hub, SurvivingTransport, ThreadTransport, run_threads
 
 from dnasa import topology
 from dnasa.channels import cast, exchange
-from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError
+from dnasa.channels.exchange import row_bytes
+from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError, Sent
 from dnasa.networks import processes, simulated
 from dnasa.networks.elastic import ElasticTransport
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.sites import SiteTransport
 from dnasa.networks.torchdist import TorchTransport
-from dnasa.networks.transport import Message, SupportsDuplicate, SupportsShrink, Transport
+from dnasa.networks.transport import Message, SupportsAllReduce, SupportsDuplicate, SupportsShrink, Transport
 from dnasa.topology import Topology
 
 
@@ -97,6 +99,67 @@ def test_arrays_of_unequal_width_are_mixed_each_by_itself_between_processes(
         np.testing.assert_allclose(joined, np.einsum("ij,...jd->...id", graph.weights, plain))
 
 
+@pytest.mark.parametrize("rounds", [1, 2, "exact"])
+@pytest.mark.parametrize("count", [1, 2, 5, 12])
+def test_the_complete_graph_is_one_all_reduce(arrays: list[np.ndarray], count: int, rounds: int | str) -> None:
+    graph = topology.complete(12)
+    given = [arrays[0], arrays[1][..., :1]]
+
+    def work(network: Network) -> tuple[Messages, int]:
+        rows = slice(network.local_nodes.start, network.local_nodes.stop)
+        network.at(0).transport.start = None  # type: ignore[misc, union-attr] # no message is sent
+        return mix(network, *(a[..., rows, :] for a in given)), network.traffic.bytes
+
+    done = run_threads(graph, work, count, rounds=rounds)
+    for number, plain in enumerate(given):
+        joined = np.concatenate([mixed[number] for mixed, _ in done], axis=-2)
+        np.testing.assert_allclose(joined, np.broadcast_to(plain.mean(-2, keepdims=True), plain.shape), atol=1e-15)
+        np.testing.assert_array_equal(joined, joined[..., :1, :].repeat(12, -2))
+    assert {sent for _, sent in done} == {(2 if rounds == 2 else 1) * int(2 * (count - 1) * 6 * 6 * 8 / count)}
+
+
+def test_numbers_of_16_bits_are_summed_in_32() -> None:
+    x = torch.randn(4, 30, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def work(network: Network) -> tuple[Any, float, int]:
+        mine = x[network.rank][None]
+        sent, before = Sent(), network.traffic.bytes
+        (mixed,) = network.multiply((mine,), 0)
+        sent.add(network, row_bytes(network, (mine,)), 0)
+        return mixed, sent.bytes, network.traffic.bytes - before
+
+    for mixed, all_bytes, own in run_threads(topology.complete(4), work):
+        assert mixed.dtype == torch.bfloat16
+        torch.testing.assert_close(mixed[0].double(), x.double().mean(0), atol=0.01, rtol=0)
+        assert all_bytes == 4 * own == 6 * 30 * 4
+
+
+def test_bytes_are_those_of_an_all_reduce_where_it_is_one() -> None:
+    def sent(graph: Topology, **more: Any) -> float:
+        total = Sent()
+        total.add(simulated.connect(graph, **more), 10.0, 0)
+        return total.bytes
+
+    assert sent(topology.complete(8)) == 2 * 7 * 10
+    assert sent(topology.ring(3)) == 2 * 2 * 10  # with weights of 1/3, the complete graph
+    assert sent(topology.complete(2)) == 2 * 10
+    assert sent(topology.complete(8), channel=cast("bfloat16")) == 8 * 7 * 10
+    assert sent(topology.complete(8, weights="lazy")) == 8 * 7 * 10
+    both = topology.changing([topology.complete(8), topology.complete(8)])
+    assert sent(both) == 8 * 7 * 10
+
+
+def test_processes_that_may_be_lost_send_messages_on_the_complete_graph(arrays: list[np.ndarray]) -> None:
+    graph = topology.complete(12)
+
+    def work(network: Network) -> Messages:
+        assert not network.all_reduce
+        return mix(network, arrays[0][..., network.local_nodes.start : network.local_nodes.stop, :])
+
+    joined = np.concatenate([part[0] for part in run_threads(graph, work, 3, survive=True)], axis=-2)
+    np.testing.assert_allclose(joined, np.einsum("ij,...jd->...id", graph.weights, arrays[0]))
+
+
 def test_mean_averages_over_the_nodes(arrays: list[np.ndarray]) -> None:
     np.testing.assert_allclose(simulated.connect(topology.ring(12)).mean(arrays[0]), arrays[0].mean(2))
 
@@ -134,10 +197,27 @@ def test_a_network_offers_what_its_transport_supports() -> None:
     assert [network.membership.survivors is not None for network in networks] == [False, False, True]
 
 
+def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
+    def work(network: Network) -> Any:
+        if network.rank == 2:
+            raise SystemExit
+        x = np.full((1, 1), float(network.rank))
+        with pytest.raises(ProcessLost):
+            exchange(replace(network, rounds=network.topology.period), (), (x,), 0)
+        left = network.membership.survivors()  # type: ignore[misc]
+        for k in range(left.topology.period):
+            (x,) = left.multiply((x,), k)
+        return left.topology.name, x.item()
+
+    done = [result for result in run_threads(topology.exact(5), work, survive=True) if result]
+    assert done == [("exact", pytest.approx((0 + 1 + 3 + 4) / 4))] * 4
+
+
 def test_torch_transports_declare_what_they_support() -> None:
     transports = [TorchTransport, SiteTransport, ElasticTransport]
     assert [issubclass(transport, SupportsDuplicate) for transport in transports] == [True, True, False]
     assert not any(issubclass(transport, SupportsShrink) for transport in transports)
+    assert [issubclass(transport, SupportsAllReduce) for transport in transports] == [True, False, False]
 
 
 class Lost(Liveness):

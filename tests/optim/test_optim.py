@@ -133,10 +133,10 @@ def test_hidden_exchanges_change_no_bit_of_the_iterates(rule: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("graph", ["ring", "one_peer", "star"])
+@pytest.mark.parametrize("graph", ["ring", "exact", "star", "complete"])
 @pytest.mark.parametrize("rule", ["dnasa", "dasagt"])
 def test_solve_gives_the_same_bits_with_hidden_exchanges(graph: str, rule: str, processes: int) -> None:
-    made = topology.make(graph, 4)
+    made = topology.make(graph, 6 if graph == "exact" else 4)
     options: Any = {"eta": eta_of(rule)}
 
     def run(overlap: bool) -> tuple[Array, pd.DataFrame]:
@@ -395,16 +395,25 @@ def test_the_nodes_learn_together_and_the_mean_is_put_in_and_taken_out() -> None
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("rule", ["dnasa", "d2"])
+@pytest.mark.parametrize(
+    ("rule", "graph", "at"),
+    [
+        ("dnasa", RING, 12),
+        ("d2", RING, 12),
+        *(("dnasa", topology.exact(3), at) for at in (12, 13, 14)),
+    ],  # in all phases
+)
 @pytest.mark.parametrize("optimizer_first", [True, False])
-def test_a_restart_continues_exactly(rule: str, overlap: bool, optimizer_first: bool) -> None:
+def test_a_restart_continues_exactly(
+    rule: str, graph: topology.Topology, at: int, overlap: bool, optimizer_first: bool
+) -> None:
     options: dict[str, Any] = {"rule": rule, "eta": eta_of(rule), "overlap": overlap and rule == "dnasa"}
 
     def straight(network: Network) -> torch.Tensor:
         return flat(train(network, 30, **options)[0])
 
     def interrupted(network: Network) -> torch.Tensor:
-        net, opt = train(network, 12, **options)
+        net, opt = train(network, at, **options)
         saved = io.BytesIO()
         torch.save({"model": net.state_dict(), "opt": opt.state_dict()}, saved)
         saved.seek(0)
@@ -414,13 +423,13 @@ def test_a_restart_continues_exactly(rule: str, overlap: bool, optimizer_first: 
         loads = [(net, "model"), (opt, "opt")]
         for thing, name in reversed(loads) if optimizer_first else loads:
             thing.load_state_dict(loaded[name])
-        for t in range(12, 30):
+        for t in range(at, 30):
             opt.zero_grad()
             backward(net, network.rank, t)
             opt.step()
         return flat(net)
 
-    assert torch.equal(torch.stack(run_threads(RING, straight)), torch.stack(run_threads(RING, interrupted)))
+    assert torch.equal(torch.stack(run_threads(graph, straight)), torch.stack(run_threads(graph, interrupted)))
 
 
 def test_going_back_to_an_earlier_state_forgets_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

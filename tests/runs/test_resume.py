@@ -133,6 +133,18 @@ def test_a_resumed_run_is_the_uninterrupted_one_to_the_last_bit(at: int, tmp_pat
     assert Result.load(tmp_path / "a").history[columns].equals(uninterrupted.history[columns])
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("at", range(5, 10))
+def test_a_run_on_an_exact_graph_resumes_in_every_phase_of_its_period(at: int, overlap: bool, tmp_path: Path) -> None:
+    graph = topology.exact(5)
+    assert graph.period == 5
+    options: Any = {"steps": 12, "evaluate": 4, "overlap": overlap}
+    with pytest.raises(Stop):
+        solve(Stopping(at), graph, folder=tmp_path / "a", checkpoint_every=1, **options)
+    resumed = solve(LeastSquares(dim=4), graph, folder=tmp_path / "a", resume=True, **options)
+    np.testing.assert_array_equal(resumed.x, solve(LeastSquares(dim=4), graph, **options).x)
+
+
 @pytest.mark.long
 def test_a_network_resumes_exactly_too(tmp_path: Path) -> None:
     """torch arrays, several rules, seeds and stepsizes side by side."""

@@ -1,5 +1,6 @@
 """Graphs that average exactly after a few steps, and several exchanges in one step."""
 
+import warnings
 from functools import reduce
 from typing import Any
 
@@ -9,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnasa
-from dnasa import InputError, topology
-from dnasa.channels import cast
-from dnasa.core import Sent
-from dnasa.problems import LeastSquares
+from dnasa import InputError, connect, rules, topology
+from dnasa.channels import cast, compression
+from dnasa.core import Needs, Sent
+from dnasa.problems import Custom, LeastSquares
+from dnasa.rules import schedules
+from dnasa.rules.registry import example
 from dnasa.topology.rounds import roots, smallest_eigenvalue
 from dnasa.topology.types import Topology
 
@@ -175,3 +178,46 @@ def test_weights_of_an_exact_graph_are_its_own() -> None:
         topology.exact(6, weights="lazy")
     with pytest.raises(InputError, match="at least one node"):
         topology.exact(0)
+
+
+# ---------------------------------------------------------------- the graph where none is named
+
+
+def test_the_default_graph_is_exact() -> None:
+    fixed = ("d2", "edm", "extra", "kgt")
+    assert topology.default(8, [example(name) for name in rules.RULES if name not in fixed]).name == "exact"
+    assert topology.default(33, [example("qg_dsgdm")]).name == "ring"  # exact(33) has an eigenvalue of -31/33
+
+
+@pytest.mark.parametrize("rule", ["d2", "edm", "extra", "kgt"])
+def test_rules_that_need_a_fixed_graph_have_a_ring_by_default_and_are_refused_on_a_changing_one(rule: str) -> None:
+    assert topology.default(8, [example("dnasa"), example(rule)]).name == "ring"
+    with pytest.raises(InputError, match=f"Rule '{rule}' needs a graph that stays the same, and exact changes"):
+        dnasa.solve(LeastSquares(8), topology.exact(8), rule, eta=0.01, steps=5)
+    topology.check_weights(example(rule), topology.exact(8), 3)  # three exchanges per step are the complete graph
+
+
+@pytest.mark.parametrize(("rule", "eta", "n"), [("d2", 0.1, 8), ("edm", 0.1, 8), ("extra", 0.05, 12), ("kgt", 0.02, 5)])
+def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: float, n: int) -> None:
+    """D-SGT finds the solution there; these diverge, and pairs of K-GT that meet at every tenth step are always the same."""
+    targets, factors = np.random.default_rng(0).normal(size=(n, 3)), np.linspace(0.5, 2, n)[:, None]
+    problem = Custom(lambda x, node, rng: factors[node] * (x - targets[node]), np.zeros(3))
+    solution = (factors * targets).sum(0) / factors.sum()
+
+    def distance(name: str, graph: Topology) -> float:
+        made = getattr(rules, name)(schedules.constant(eta))._replace(needs=Needs())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(np.abs(dnasa.solve(problem, graph, made, steps=800, evaluate=[800]).x - solution).max())
+
+    assert distance("dsgt", topology.exact(n)) < 1e-6
+    assert distance(rule, topology.ring(n, weights="lazy")) < 0.01
+    assert not distance(rule, topology.exact(n)) < 0.1
+
+
+def test_compression_and_weights_have_a_ring_by_default() -> None:
+    assert topology.default(8, channel=compression("4bit")).name == "ring"
+    assert topology.default(8, channel=cast("bfloat16")).name == "exact"
+    lazy = topology.default(8, weights="lazy")
+    assert lazy.fingerprint == topology.ring(8, weights="lazy").fingerprint
+    assert [network.topology.name for network in (connect(), connect(compress="4bit"))] == ["exact", "ring"]

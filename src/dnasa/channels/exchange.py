@@ -44,4 +44,5 @@ def check_memory(memory: Memory, messages: Messages, counts: range) -> None:
 def row_bytes(network: Network, messages: Messages) -> float:
     """Bytes of one node's row of these messages on the wire."""
     size = network.channel.size if network.channel is not None else None
-    return sum(size(m) if size else m.shape[-1] * m.dtype.itemsize for m in messages)
+    least = 4 if network.all_reduce else 1  # numbers of 16 bits are added in 32
+    return sum(size(m) if size else m.shape[-1] * max(m.dtype.itemsize, least) for m in messages)

@@ -23,20 +23,26 @@ PARTITION = ("partition", "partition_seed")
 
 
 def prepare(
-    context: typer.Context, given: Options, validate: bool = False
+    context: typer.Context, given: Options, rules: Sequence[str], validate: bool = False
 ) -> tuple["Source", "Topology", dict[str, Any]]:
     """The problem, its data, the graph, and the options that `train` and `compare` pass to `solve`.
 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
     from dnasa import topology
+    from dnasa.rules.registry import example
     from dnasa.tasks.sources import SourceOptions, make_source
 
     plugins.load(given.plugin or ())
     check_source(given, configs.explicit(context))
+    channel = make_channel(given)
+    if given.topology is None:
+        graph = topology.default(given.nodes, map(example, rules), channel, given.weights)
+        context.params["topology"] = graph.name  # for the config
+    else:
+        graph = topology.make(given.topology, given.nodes, given.weights)
     folder = configs.make_run_folder(context, given)
-    graph = topology.make(given.topology, given.nodes, given.weights)
-    network = make_network(graph, given)
+    network = make_network(graph, given, channel)
     shared = {
         "steps": given.steps,
         "schedule": given.schedule,
@@ -83,28 +89,25 @@ def check_source(given: Options, explicit: Collection[str]) -> None:
             raise InputError(f"{flag(name)} belongs to --data: it does nothing with --problem.")
 
 
-def make_network(graph: "Topology", given: Options) -> "Network":
+def make_network(graph: "Topology", given: Options, channel: "Channel | None") -> "Network":
     engine = given.engine or networks.detect()
-    channel = make_channel(given)
     network = networks.connect(
         graph,
         engine,
         int(given.rounds) if given.rounds.isdecimal() else given.rounds,
         given.timeout,
         given.device,
-        given.message_dtype if channel is None else None,
-        channel,
-        given.survive,
-        given.compress,
+        channel=channel,
+        survive=given.survive,
     )
     running.engine = engine
     return network
 
 
 def make_channel(given: Options) -> "Channel | None":
-    """Simulated faults, if there are any."""
+    """How messages travel: with simulated faults, compressed, in 16 bits, or as they are."""
     if not (given.drop or given.away or given.stale):
-        return None
+        return networks.choose_channel(given.message_dtype, None, given.compress)
     from dnasa.channels import faulty
 
     if given.compress is not None:

@@ -87,9 +87,10 @@ class Options:
         None, "Instead of data, a synthetic problem: least_squares, spike or robust_regression."
     )
     nodes: int = option(8, "Number of nodes.")
-    topology: str = option(
-        "ring",
-        f"The graph: {GRAPHS}, or one of a plugin. Directed graphs are for sgp and push_dsgt.",
+    topology: str | None = option(
+        None,
+        f"The graph: {GRAPHS}, or one of a plugin. Directed graphs are for sgp and push_dsgt. Default: exact; ring where the "
+        "rule or --compress needs a fixed graph, or --weights is given.",
     )
     weights: str | None = option(
         None, "Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."

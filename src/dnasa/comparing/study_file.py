@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dnasa import topology
 from dnasa.core import InputError, first_line
 from dnasa.data.partitions import full_name
 from dnasa.files import read_bytes
-from dnasa.rules.registry import COMPARED
+from dnasa.rules.registry import COMPARED, example
 from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
@@ -64,7 +65,7 @@ TEXT = Kind("a text", _is_text)
 TEXTS = Kind("a list of different texts", lambda value: _are(_is_text, value))
 FLAG = Kind("true or false", lambda value: type(value) is bool)
 SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
-    "graphs": (TEXTS, ["ring"]),
+    "graphs": (TEXTS, None),
     "partitions": (TEXTS, ["iid"]),
     "partition_seed": (FROM_ZERO, None),
     "rules": (TEXTS, list(COMPARED)),
@@ -228,9 +229,13 @@ def _cells(problem: str, whole: Mapping[str, Any], own: Mapping[str, Any], quick
         settings["batch"] = None  # has one sample per step
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
-    graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
+    graphs, partitions = settings.pop("graphs") or [_default_graph(settings)], settings.pop("partitions")
     divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
+
+
+def _default_graph(settings: Mapping[str, Any]) -> str:
+    return topology.default(settings["nodes"], map(example, settings["rules"]), weights=settings["weights"]).name
 
 
 def _etas(whole: Mapping[str, Any], own: Mapping[str, Any], rules: Sequence[str]) -> dict[str, list[float]]:

@@ -62,7 +62,7 @@ def launched_rank() -> int:
 
 
 def connect(
-    topology: "Topology | str" = "ring",
+    topology: "Topology | str | None" = None,
     engine: str | None = None,
     rounds: int | str = 1,
     timeout: float = 30.0,
@@ -79,7 +79,8 @@ def connect(
     Messages travel as they are unless one of `message_dtype`, `compress` and `channel` is given.
 
     Args:
-        topology: A graph, or the name of one with a node for every process: alone, that is a network of one node.
+        topology: A graph, or the name of one with a node for every process: alone, that is a network of one node. By default
+            "exact", or "ring" where the channel needs a fixed graph.
         engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
         rounds: Exchanges per step, or "exact": as many as an exact average needs. On a fixed graph, k exchanges apply the best
             polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on a directed
@@ -111,7 +112,7 @@ def connect(
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
     if site is not None and (survive or join):
         raise InputError("Sites cannot survive losses yet: leave survive and join out, or let each process be a node.")
-    if join and (engine != "torch" or isinstance(topology, str)):
+    if join and (engine != "torch" or topology is None or isinstance(topology, str)):
         raise InputError("To join a run, use the torch engine and a graph with its nodes: dnasa.topology.ring(8).")
     if survive and engine == "simulated":
         raise InputError(
@@ -122,13 +123,13 @@ def connect(
     if engine == "simulated":
         from dnasa.networks import simulated
 
-        return simulated.connect(_graph(topology, lambda: 1), rounds, channel)
+        return simulated.connect(_graph(topology, lambda: 1, channel), rounds, channel)
     if engine == "mpi":
         if survive:
             prepare_to_survive(timeout)
         from dnasa.networks import mpi
 
-        network = mpi.connect(_graph(topology, mpi.world_size), rounds, timeout, channel, survive)
+        network = mpi.connect(_graph(topology, mpi.world_size, channel), rounds, timeout, channel, survive)
     else:
         network = _over_torch(topology, rounds, timeout, device, channel, survive, site, join)
     _exit_together(engine)
@@ -148,12 +149,12 @@ def _over_torch(
     with needed_by("The engine torch"):
         from dnasa.networks import elastic, sites, torchdist
     if join or survive:
-        graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]))
+        graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]), channel)
         return elastic.connect(graph, join, rounds, timeout, channel)
     if site is not None:
         members = sites.find_sites(site, timeout)
-        return sites.connect(_graph(topology, lambda: len(members)), members, timeout, rounds, channel)
-    graph = _graph(topology, lambda: torchdist.world_size(timeout, device))
+        return sites.connect(_graph(topology, lambda: len(members), channel), members, timeout, rounds, channel)
+    graph = _graph(topology, lambda: torchdist.world_size(timeout, device), channel)
     return torchdist.connect(graph, rounds, timeout, device, channel)
 
 
@@ -183,12 +184,12 @@ def _exit_together(engine: str) -> None:
     sys.excepthook = report_and_exit
 
 
-def _graph(topology: Any, processes: Callable[[], int]) -> Any:
-    if not isinstance(topology, str):
+def _graph(topology: Any, processes: Callable[[], int], channel: Channel | None) -> Any:
+    if topology is not None and not isinstance(topology, str):
         return topology
-    from dnasa.topology import make
+    from dnasa.topology import default, make
 
-    return make(topology, processes())
+    return make(topology, processes()) if topology else default(processes(), channel=channel)
 
 
 def terminate(engine: str, code: int) -> None:

@@ -148,7 +148,15 @@ class MPITransport(ProcessTransport):
         self.link.exchanged = True
 
     def sum(self, buffer: Array) -> Array:
-        self._wait([self._call(self.comm.Iallreduce, MPI.IN_PLACE, as_numpy(buffer))])
+        return self._sum(self.comm, buffer)
+
+    def all_reduce(self) -> Callable[[Array], Array]:
+        comm, request = self._call(self.comm.Idup)
+        self._wait([request])
+        return functools.partial(self._sum, comm)
+
+    def _sum(self, comm: Any, buffer: Array) -> Array:
+        self._wait([self._call(comm.Iallreduce, MPI.IN_PLACE, as_numpy(buffer))])
         return buffer
 
     def _gather(self, own: np.ndarray) -> np.ndarray:

@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from dnasa.arrays import concatenate, contiguous
 from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
 from dnasa.networks.buffers import Buffers, Routes
-from dnasa.networks.simulated import Product, dense_if_small, exchanges, product
-from dnasa.networks.transport import SupportsDuplicate, SupportsShrink, Transport
+from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce
+from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsShrink, Transport
 from dnasa.topology import Topology, without
+
+Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite
 
 
 @dataclass
@@ -80,6 +83,14 @@ class ProcessNetwork:
         self.shares = consecutive([len(block) for block in self.transport.nodes])  # rows of W
         self.rows = self.shares[self.transport.rank]
         self.multipliers: dict[int, Multiplier] = {}
+        self.average = self._average() if suits_all_reduce(self.topology, self.channel) else None
+
+    def _average(self) -> Callable[[Array], Array] | None:
+        """The mean by an all-reduce; None where processes may be lost, since a sum that has begun cannot be given up."""
+        transport = self.transport
+        if isinstance(transport, SupportsShrink) or not isinstance(transport, SupportsAllReduce):
+            return None
+        return partial(self._mean, add=transport.all_reduce())
 
     def network(self) -> Network:
         transport = self.transport
@@ -103,6 +114,7 @@ class ProcessNetwork:
                 transport.liveness.fail,
                 partial(self._survivors, transport) if isinstance(transport, SupportsShrink) else None,
             ),
+            all_reduce=self.average is not None,
         )
 
     def _duplicate(self, transport: SupportsDuplicate) -> Network:
@@ -117,33 +129,44 @@ class ProcessNetwork:
     def at(self, k: int) -> "Multiplier":
         key = k % self.graphs.period
         if key not in self.multipliers:
-            self.multipliers[key] = Multiplier(self.graphs.at(k).sparse, self.shares, self.transport, self.traffic)
+            W = self.graphs.at(k).sparse
+            self.multipliers[key] = Multiplier(W, self.shares, self.transport, self.traffic, self.average)
         return self.multipliers[key]
 
     def mean(self, a: Array) -> Array:
-        part = a.mean(-2) * (len(self.rows) / self.topology.nodes)
-        return self._sum(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part.contiguous())
+        return self._mean(a, self.transport.sum)
 
-    def _sum(self, a: Array) -> Array:
+    def _mean(self, a: Array, add: Sum) -> Array:
+        return self._sum(contiguous(a.mean(-2) * (len(self.rows) / self.topology.nodes)), add)
+
+    def _sum(self, a: Array, add: Sum) -> Array:
         if a.dtype.itemsize == 2:  # 16-bit numbers do not add up well, and not at all in MPI
-            return self._sum(a.float()).to(a.dtype)
+            return self._sum(a.float(), add).to(a.dtype)
         if getattr(a, "is_cuda", False) and not self.transport.carries_cuda:
-            return self.transport.sum(a.cpu()).to(a.device)
-        return self.transport.sum(a)
+            return add(a.cpu()).to(a.device)
+        return add(a)
 
     def gather(self, x: Array) -> Array:
         """All nodes' rows in every process: each contributes its own to a sum with zeros."""
         shape = (*x.shape[:-2], self.topology.nodes, x.shape[-1])
         everything = np.zeros(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_zeros(shape)
         everything[..., self.rows.start : self.rows.stop, :] = x
-        return self._sum(everything)
+        return self._sum(everything, self.transport.sum)
 
 
 class Multiplier:
     """The product with W of one graph, between processes."""
 
-    def __init__(self, W: Any, shares: Sequence[range], transport: Transport, traffic: Traffic):
+    def __init__(
+        self,
+        W: Any,
+        shares: Sequence[range],
+        transport: Transport,
+        traffic: Traffic,
+        average: Callable[[Array], Array] | None,
+    ):
         self.W, self.transport, self.traffic = W, transport, traffic
+        self.average = average  # of all nodes, by an all-reduce, where this is the product
         self.rows = shares[transport.rank]
         self.routes = find_routes(W, shares, transport.rank)
         self.products = self._products(W)
@@ -153,6 +176,8 @@ class Multiplier:
         self, payloads: Messages, decode: Sequence[Callable[[Array], Array]] | None = None, weights: Any = None
     ) -> Messages:
         """Multiply by W, or by `weights` instead; all messages travel in either case."""
+        if self.average is not None and decode is None and weights is None:
+            return self._averaged(payloads, self.average)
         own, adders = self.products if weights is None else self._products(weights)
         buffers = self._filled(payloads)
         self.traffic.messages += len(buffers.sends)
@@ -164,6 +189,14 @@ class Multiplier:
             for total, part in zip(out, decoded(stacks, decode), strict=True):
                 add(total, part)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
+
+    def _averaged(self, payloads: Messages, average: Callable[[Array], Array]) -> Messages:
+        """The average of all nodes for each node here. In a ring all-reduce, each process sends its sum in parts, twice."""
+        mean = average(concatenate(payloads, -1))
+        processes, size = len(self.transport.nodes), mean.nbytes * max(1, 4 // mean.dtype.itemsize)  # at least 32 bits
+        self.traffic.messages += 2 * (processes - 1)
+        self.traffic.bytes += 2 * (processes - 1) * size // processes
+        return split(concatenate([mean[..., None, :]] * len(self.rows), -2), payloads)
 
     def _products(self, weights: Any) -> tuple[Product, list["Adder"]]:
         """This process's own share of the product, and that of each process it receives from."""

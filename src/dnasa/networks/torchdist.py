@@ -184,7 +184,10 @@ class GlooTransport(ProcessTransport):
         self.waiter.wait(work, self.wait_until)
 
     def sum(self, buffer: Array) -> Array:
-        self._collective(lambda: self.group.allreduce([as_tensor(buffer)], unlimited(AllreduceOptions())))
+        return self._sum(self.group, buffer)
+
+    def _sum(self, group: Any, buffer: Array) -> Array:
+        self._collective(lambda: group.allreduce([as_tensor(buffer)], unlimited(AllreduceOptions())))
         return buffer
 
     def _gather(self, own: np.ndarray) -> np.ndarray:
@@ -240,11 +243,14 @@ class TorchTransport(GlooTransport):
             )
         return [([], work.wait) for work in works]  # giving up a wait of NCCL would end the process group
 
-    def sum(self, buffer: Array) -> Array:
+    def all_reduce(self) -> Callable[[Array], Array]:
+        return partial(self._sum, self.gpu_group or dist.new_group(list(self.ranks)))
+
+    def _sum(self, group: Any, buffer: Array) -> Array:
         if not is_cuda(buffer):
-            return super().sum(buffer)
+            return super()._sum(group, buffer)
         with self._errors([]):
-            self.group.allreduce([buffer]).wait()
+            group.allreduce([buffer]).wait()
         return buffer
 
     def duplicate(self) -> "TorchTransport":

@@ -57,6 +57,14 @@ class SupportsShrink(Protocol):
     def shrink(self) -> Transport: ...
 
 
+@runtime_checkable
+class SupportsAllReduce(Protocol):
+    """A transport over a library that has an all-reduce."""
+
+    def all_reduce(self) -> Callable[[Array], Array]:
+        """Make another `sum`, which may run at the same time as the first; all processes call this together."""
+
+
 class ProcessTransport(ABC):
     """How the transports over MPI and torch wait for other processes, and what they raise when some are lost."""
 

@@ -60,7 +60,7 @@ class Decentralized(torch.optim.Optimizer):
 
     Examples:
         ```python
-        network = dnasa.connect("ring")
+        network = dnasa.connect()
         optimizer = Decentralized(model, network)
         for x, y in loader:
             optimizer.zero_grad()
@@ -93,7 +93,7 @@ class Decentralized(torch.optim.Optimizer):
         if len(network.local_nodes) != 1:
             raise InputError(
                 f"This process holds {len(network.local_nodes)} nodes, an optimizer is one: start as many processes as the "
-                "graph has nodes, or use dnasa.connect('ring')."
+                "graph has nodes, or use dnasa.connect()."
             )
         model = params if isinstance(params, nn.Module) else None
         super().__init__(params if model is None else model.named_parameters(), {"weight_decay": weight_decay})

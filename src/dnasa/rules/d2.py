@@ -26,4 +26,4 @@ def d2(eta: Schedule) -> Rule:
         move = eta(t) * g
         return (2 * s.x - s.x_old - move + s.move,), State(s.x, x_old=s.x, move=move)
 
-    return Rule(init, send, assign("x"), needs=Needs(smallest_eigenvalue=-1 / 3))
+    return Rule(init, send, assign("x"), needs=Needs(smallest_eigenvalue=-1 / 3, fixed_graph=True))

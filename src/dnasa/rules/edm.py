@@ -28,5 +28,5 @@ def edm(eta: Schedule, *, beta: float = 0.9) -> Rule:
         psi = s.x - eta(t) * m
         return (psi + s.x - s.psi,), State(s.x, psi, m)
 
-    needs = Needs(smallest_eigenvalue=-1 / 3)
+    needs = Needs(smallest_eigenvalue=-1 / 3, fixed_graph=True)
     return Rule(init, send, assign("x"), restart=lambda s: s._replace(psi=s.x), needs=needs)

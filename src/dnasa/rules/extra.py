@@ -32,4 +32,5 @@ def extra(eta: Schedule) -> Rule:
         return State(x + move, c=s.c - s.x / 2 + x / 2)
 
     # With push-sum, complex eigenvalues of W make c grow without bound.
-    return Rule(init, send, receive, needs=Needs(doubly_stochastic=True), stepsize=lambda s, t: eta(t))
+    needs = Needs(doubly_stochastic=True, fixed_graph=True)
+    return Rule(init, send, receive, needs=needs, stepsize=lambda s, t: eta(t))

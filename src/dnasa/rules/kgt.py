@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule, whole
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, whole
 
 
 class State(NamedTuple):
@@ -37,4 +37,5 @@ def kgt(eta: Schedule, *, local_steps: int = 10) -> Rule:
         x, z = mixed
         return State(x, c=s.c - s.z + z, z=0 * z)
 
-    return Rule(init, send, receive, stepsize=lambda s, t: eta(t))
+    # The steps with an exchange may all have the same graph of a changing one.
+    return Rule(init, send, receive, needs=Needs(fixed_graph=K > 1), stepsize=lambda s, t: eta(t))

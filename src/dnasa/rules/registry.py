@@ -326,6 +326,12 @@ def _made(variant: Variant, nodes: int, T: int | None) -> tuple[Schedule, ...]:
     return made
 
 
+def example(name: str) -> Rule:
+    """The rule of that name for a single parameter, which shows what it needs of W."""
+    variant = variants(name, [1.0])[0]
+    return make(RULES[variant.rule], schedules_of(variant, 2, 1), (("x", (1, 1)),))
+
+
 def make(method: Method, values: Sequence[Schedule], layout: Layout, prox: Prox | None = None) -> Rule:
     if prox is not None and not method.takes_prox:
         able = ", ".join(name for name, each in RULES.items() if each.takes_prox)

@@ -3,6 +3,7 @@
 from dnasa.topology.graphs import (
     TOPOLOGIES,
     complete,
+    default,
     directed_exponential,
     directed_ring,
     exponential,
@@ -37,6 +38,7 @@ __all__ = [
     "check_weights",
     "complete",
     "count_rounds",
+    "default",
     "directed_exponential",
     "directed_ring",
     "exact",

@@ -5,7 +5,7 @@ these reproduce the paper's rho for its four graphs of 8 nodes. On directed grap
 itself and the nodes it sends to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from inspect import signature
@@ -17,8 +17,8 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.core import InputError, check_new_name, choose, whole
-from dnasa.topology.matrices import from_matrix
+from dnasa.core import Channel, InputError, Rule, check_new_name, choose, whole
+from dnasa.topology.matrices import check_weights, from_matrix
 from dnasa.topology.pairings import exact
 from dnasa.topology.types import Topology, check_links, check_node, node_count
 from dnasa.topology.weights import WEIGHTS, Weights, equal_shares, laplacian, lazy, third
@@ -425,3 +425,23 @@ def make(name: str, nodes: int, weights: str | None = None) -> Topology:
         weights: A name in `WEIGHTS`, or "lazy"; by default those of the graph.
     """
     return choose("topology", name, TOPOLOGIES)(nodes, weights=weights)
+
+
+def default(
+    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
+) -> Topology:
+    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
+
+    Args:
+        nodes: The number of nodes.
+        rules: The rules that will use the graph.
+        channel: How messages travel.
+        weights: As for `make`.
+    """
+    graph = exact(nodes)
+    try:
+        for rule in rules:
+            check_weights(rule, graph, 1)
+    except InputError:
+        return ring(nodes, weights)
+    return ring(nodes, weights) if weights or (channel and channel.fixed_graph) else graph

@@ -183,7 +183,7 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
         name: What the error message calls the rule.
 
     Raises:
-        InputError: If the graph is directed or W has too small an eigenvalue for the rule.
+        InputError: If the graph is directed or changes, or W has too small an eigenvalue for the rule.
     """
     needs = rule.needs
     if topology.directed and not needs.directed:
@@ -191,6 +191,11 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
         raise InputError(
             f"{name} needs an undirected graph, and {topology.name} is directed. Use an undirected one, or the rules sgp or "
             f"push_dsgt{wrap}."
+        )
+    if needs.fixed_graph and rounds % topology.period:
+        raise InputError(
+            f"{name} needs a graph that stays the same, and {topology.name} changes. Use ring or another fixed graph, or leave "
+            "the rule out."
         )
     if needs.smallest_eigenvalue <= -1:
         return

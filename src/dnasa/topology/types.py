@@ -105,6 +105,11 @@ class Topology:
     def _extremes(self) -> tuple[float, float]:
         return spectrum.extremes(self.sparse)
 
+    @cached_property
+    def averages(self) -> bool:
+        """Whether every exchange gives all nodes the average of all: W = 11'/n, and never changes."""
+        return self.period == 1 and bool(self.sparse.nnz == self.nodes**2 and np.ptp(self.sparse.data) < 1e-12)
+
     @property
     def each(self) -> tuple["Topology", ...]:
         """The graphs of a period, in order: of a graph that does not change, the graph itself."""
