@@ -103,9 +103,11 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"early_stopping must be 'auto', True or False, not {self.early_stopping!r}.")
         if not 0 < self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}.")
+        if self.n_iter_no_change < 1:
+            raise ValueError(f"n_iter_no_change must be at least 1, not {self.n_iter_no_change!r}.")
         counts = [len(shard) for shard in shards]
         if self.early_stopping == "auto":
-            return by_default(counts, self.steps * self.batch)
+            return by_default(counts, self.steps * self.batch, getattr(self, "class_weight", None))
         return bool(self.early_stopping)
 
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:

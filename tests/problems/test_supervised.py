@@ -619,7 +619,7 @@ def test_models_as_one_array_have_the_gradients_of_each_by_itself(task: str) -> 
     data = Dataset("rows", inputs, labels, inputs[:5], labels[:5])
     loss = nn.functional.mse_loss if task == "regression" else nn.functional.binary_cross_entropy_with_logits
     module = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, outputs))
-    options = {"batch": 4, "dtype": "float64", "loss_scale": 0.5}
+    options: Any = {"batch": 4, "dtype": "float64", "loss_scale": 0.5}
     problem = Supervised(module, loss, data, np.array_split(np.arange(60), 3), **options)
     assert problem.stack is not None
     x = torch.as_tensor(rng.normal(size=(2, 2, 3, len(problem.start(0)))))

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from thread_network import run_threads
 from typer.testing import CliRunner
 
 import dnasa
 from dnasa.cli import app
-from dnasa.core import InputError
+from dnasa.core import InputError, Network
 from dnasa.data import Dataset, hold_out_of_each
 from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.history import Evaluation
@@ -109,6 +110,7 @@ def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) 
     assert patience_of(small, target="y") == 10
     assert patience_of(small, target="y", early_stopping=False) is None
     assert patience_of(small, target="y", steps=10) is None
+    assert patience_of(small, target="y", class_weight="balanced") is None
     assert patience_of(tiny, target="y") is None
     assert patience_of(tiny, target="y", early_stopping=True) == 10
     assert patience_of("digits", steps=10_000) is None
@@ -144,3 +146,15 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
     config = tmp_path / "run" / "config.json"
     assert "Early stopping" not in train("--config", config, "--no-early-stopping", "--out", tmp_path / "off")
     assert "Early stopping" not in train("--config", tmp_path / "off" / "config.json")
+
+
+def test_processes_stop_at_the_same_step_with_the_model_of_the_simulator() -> None:
+    graph = dnasa.topology.ring(NODES)
+
+    def work(network: Network | None = None) -> dnasa.Result:
+        return dnasa.solve(overfitting(), graph, "adanasa", steps=150, evaluate=5, patience=4, network=network)
+
+    simulated = work()
+    for result in run_threads(graph, work, processes=2):
+        assert list(result.history.improved) == list(simulated.history.improved)
+        np.testing.assert_allclose(result.x, simulated.x, atol=1e-4)

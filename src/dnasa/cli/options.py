@@ -135,7 +135,8 @@ class Options:
     early_stopping: bool | None = option(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
-        "Default for `dnasa train` on your own tables, from 100 rows and 20 passes over them on.",
+        "Default for `dnasa train` on your own tables, from 100 rows and 20 passes over them on; --no-early-stopping "
+        "switches it off.",
     )
     patience: int | None = option(
         None, "Evaluations without improvement after which early stopping stops. Default: 10."
@@ -260,6 +261,7 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for each in self.params:
             each.help = complete(each.help)  # type: ignore[attr-defined]
+            each.secondary_opts = []  # their column would leave little room for the help, which names them
         super().format_help(ctx, formatter)
 
 

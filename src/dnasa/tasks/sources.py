@@ -182,17 +182,23 @@ def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_defaul
     wanted = options.early_stopping or (True if options.patience is not None else options.early_stopping)
     if wanted is None and by_default and (options.shard_dir is not None or options.data not in DATASETS):
         counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-        wanted = rows.inputs.ndim == 2 and not rows.vocabulary and stops_early(counts, options.steps * batch)
+        table = rows.inputs.ndim == 2 and not rows.vocabulary
+        wanted = table and stops_early(counts, options.steps * batch, options.class_weight)
     return (PATIENCE if options.patience is None else options.patience) if wanted else None
 
 
-def stops_early(counts: Sequence[int], samples: int) -> bool:
+def stops_early(counts: Sequence[int], samples: int, class_weight: object = None) -> bool:
     """Whether to stop early by default: where rows are not too few to validate on, and the run passes over them often.
+
+    Not with class weights: the validation loss has none, and few rows of a rare class are held out.
 
     Args:
         counts: The number of training rows of each node.
         samples: How many rows a node draws in the run.
+        class_weight: The class weights, if there are any.
     """
+    if class_weight is not None:
+        return False
     return sum(counts) >= ENOUGH_ROWS and min(counts) > 1 and samples * len(counts) >= ENOUGH_PASSES * sum(counts)
 
 
