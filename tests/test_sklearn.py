@@ -97,3 +97,20 @@ def test_a_run_that_diverges_is_an_error() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     with pytest.raises(ValueError, match="The run diverged at step"):
         DecentralizedClassifier(rule="dsgd", eta=1e300, steps=20).fit(X, y)
+
+
+def test_estimators_keep_the_best_model_on_validation_rows() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 20))
+    y = X[:, 0] + 2 * rng.normal(size=300)
+    options: Any = {"nodes": 4, "steps": 400, "random_state": 0, "rule": "adanasa"}
+    early = DecentralizedRegressor(**options).fit(X[:150], y[:150])
+    whole = DecentralizedRegressor(**options, early_stopping=False).fit(X[:150], y[:150])
+    assert early.n_iter_ < whole.n_iter_ == 400
+    assert early.score(X[150:], y[150:]) > whole.score(X[150:], y[150:])
+
+
+@pytest.mark.parametrize("wrong", [{"early_stopping": "yes"}, {"validation_fraction": 1.5}, {"n_iter_no_change": 0}])
+def test_wrong_options_of_early_stopping_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DecentralizedRegressor(nodes=2, steps=5, **wrong).fit(np.eye(6), np.arange(6.0))

@@ -51,7 +51,7 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of the parts of x, in order."""
 # Columns of every history, which no metric may be named after.
 COLUMNS = (
-    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus"),
+    *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus", "improved"),
     *("samples", "epochs", "messages", "bytes", "seconds"),
 )
 

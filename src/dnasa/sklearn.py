@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 
 from dnasa import topology
-from dnasa.data import Dataset, Encoding, Feature
+from dnasa.data import Dataset, Encoding, Feature, hold_out_of_each
+from dnasa.data.partitions import Shards
 from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
 from dnasa.rules.registry import DEFAULT_RULE, example
@@ -20,6 +21,7 @@ with needed_by("dnasa.sklearn"):
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+    from dnasa.tasks.sources import stops_early as by_default
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
 
@@ -40,6 +42,9 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         batch: int = 32,
         random_state: Any = None,
         weight_decay: float = 0.0,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
     ):
         self.model = model
         self.nodes = nodes
@@ -50,6 +55,9 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         self.batch = batch
         self.random_state = random_state
         self.weight_decay = weight_decay
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Train on these rows.
@@ -67,18 +75,44 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         shards = self._shards(X, groups, seed)
         self.nodes_ = len(shards)
         weight = getattr(self, "class_weight", None)
-        problem = on_shards(rows, shards, self.batch, model=self.model, class_weight=weight)
+        options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
+        validation: Shards = []
+        stops_early = self._stops_early(shards)
+        if stops_early:
+            shards, validation = hold_out_of_each(shards, self.validation_fraction)
+            options |= {"patience": self.n_iter_no_change, "evaluate": None}
+        problem = on_shards(
+            rows,
+            shards,
+            self.batch,
+            train_metrics=not stops_early,
+            model=self.model,
+            validation=validation,
+            class_weight=weight,
+        )
         graph = topology.default(self.nodes_, [example(self.rule)])
         if self.topology is not None:
             graph = topology.make(self.topology, self.nodes_)
-        options: Any = {"eta": self.eta, "steps": self.steps, "seed": seed, "evaluate": self.steps}
         result = solve(problem, graph, self.rule, weight_decay=self.weight_decay, progress=False, **options)
         if result.runs.diverged.notna().any():
             step, remedy = result.runs.diverged.iloc[0], f"a smaller eta, or rule='{DEFAULT_RULE}', which needs none"
             raise ValueError(f"The run diverged at step {step}: try {remedy}.")
+        self.n_iter_ = int(result.history.step.iloc[-1])
         network = problem.network(result.mean, result.statistics)
         self.model_ = TrainedModel(network.double(), encoding)  # so that a row's result does not depend on the others
         return self
+
+    def _stops_early(self, shards: list[np.ndarray]) -> bool:
+        if self.early_stopping not in (True, False, "auto"):
+            raise ValueError(f"early_stopping must be 'auto', True or False, not {self.early_stopping!r}.")
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}.")
+        if self.n_iter_no_change < 1:
+            raise ValueError(f"n_iter_no_change must be at least 1, not {self.n_iter_no_change!r}.")
+        counts = [len(shard) for shard in shards]
+        if self.early_stopping == "auto":
+            return by_default(counts, self.steps * self.batch, getattr(self, "class_weight", None))
+        return bool(self.early_stopping)
 
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
         if groups is None:
@@ -111,7 +145,8 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
 class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[misc]
     """A model that predicts classes and their probabilities, trained with cross-entropy.
 
-    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
+    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes, `n_iter_` the number
+    of steps taken.
 
     Args:
         model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
@@ -124,6 +159,10 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         random_state: The seed, as in scikit-learn.
         class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
+        early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
+            from 100 rows and 20 passes over them on.
+        validation_fraction: The share of each node's rows that is validated on.
+        n_iter_no_change: Evaluations without improvement after which training stops.
 
     Examples:
         ```python
@@ -144,8 +183,14 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         random_state: Any = None,
         class_weight: Any = None,
         weight_decay: float = 0.0,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
     ):
-        super().__init__(model, nodes, topology, rule, eta, steps, batch, random_state, weight_decay)
+        super().__init__(
+            *(model, nodes, topology, rule, eta, steps, batch, random_state),
+            *(weight_decay, early_stopping, validation_fraction, n_iter_no_change),
+        )
         self.class_weight = class_weight
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:
@@ -177,7 +222,8 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
 class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[misc]
     """A model that predicts a number, trained with the squared error.
 
-    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes.
+    Inputs are standardized. `model_.to_torch()` is the trained network, `nodes_` the number of nodes, `n_iter_` the number
+    of steps taken.
 
     Args:
         model: The network by its name, as `--model` takes it: "mlp:64" is a perceptron with 64 hidden units.
@@ -189,6 +235,10 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         batch: Rows that a node draws in each step.
         random_state: The seed, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
+        early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
+            from 100 rows and 20 passes over them on.
+        validation_fraction: The share of each node's rows that is validated on.
+        n_iter_no_change: Evaluations without improvement after which training stops.
     """
 
     def _labels(self, X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, Encoding]:

@@ -30,9 +30,16 @@ def labelled(history: pd.DataFrame) -> pd.DataFrame:
     return history.assign(**missing, diverged=history.consensus.isna() if "consensus" in history else False)
 
 
+def answered(history: pd.DataFrame) -> pd.DataFrame:
+    """The evaluations of which the last is that of a run's answer: with early stopping, those that improved."""
+    if "improved" not in history:
+        return history
+    return history[(history.improved == 1) | history.consensus.isna()]
+
+
 def final(history: pd.DataFrame) -> pd.DataFrame:
-    """The last evaluation of every run."""
-    return labelled(history).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
+    """The evaluation of every run's answer: the last, or with early stopping the best."""
+    return labelled(answered(history)).drop_duplicates([*VARIANT, "seed"], keep="last").reset_index(drop=True)
 
 
 def start(history: pd.DataFrame) -> pd.DataFrame:

@@ -634,3 +634,31 @@ def test_a_model_that_cannot_be_captured_runs_without() -> None:
         g = gpu.gradient(x.cuda(), range(1), [0], t).cpu()
         torch.testing.assert_close(g, cpu.gradient(x, range(1), [0], t), rtol=1e-6, atol=1e-9)
     assert not gpu.capturable
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_models_as_one_array_have_the_gradients_of_each_by_itself(task: str) -> None:
+    rng = np.random.default_rng(0)
+    inputs, outputs = rng.normal(size=(60, 5)), 1 if task == "regression" else 3
+    labels = rng.normal(size=(60, outputs)) if task == "regression" else rng.integers(0, 2, (60, outputs)).astype(float)
+    data = Dataset("rows", inputs, labels, inputs[:5], labels[:5])
+    loss = nn.functional.mse_loss if task == "regression" else nn.functional.binary_cross_entropy_with_logits
+    module = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, outputs))
+    options: Any = {"batch": 4, "dtype": "float64", "loss_scale": 0.5}
+    problem = Supervised(module, loss, data, np.array_split(np.arange(60), 3), **options)
+    assert problem.stack is not None
+    x = torch.as_tensor(rng.normal(size=(2, 2, 3, len(problem.start(0)))))
+    fast = problem.gradient(x, range(3), [0, 1], 7)
+    problem.stack = None
+    torch.testing.assert_close(fast, problem.gradient(x, range(3), [0, 1], 7))
+
+
+def test_models_with_layers_or_losses_that_are_not_known_are_computed_by_torch() -> None:
+    inputs = np.random.default_rng(0).normal(size=(20, 5))
+    data, shards = Dataset("rows", inputs, inputs[:, :1], inputs[:5], inputs[:5, :1]), [np.arange(20)]
+    dropout = nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.5), nn.Linear(7, 1))
+    frozen = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 1))
+    frozen[0].requires_grad_(False)
+    known = nn.functional.mse_loss
+    for module, loss in ((dropout, known), (frozen, known), (nn.Linear(5, 1), nn.functional.l1_loss)):
+        assert Supervised(module, loss, data, shards, batch=4).stack is None

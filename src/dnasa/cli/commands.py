@@ -73,6 +73,9 @@ def train(context: typer.Context, given: Options) -> None:
     print_lost_nodes(result.settings, source.sites)
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph))}"
     console.print(history_table(result.history, title))
+    if source.patience is not None:
+        steps = ", ".join(map(str, result.final().step))
+        print_line(f"Early stopping: the model of step {steps} is kept, with the smallest validation loss.")
     if given.local_accuracy:
         import torch
 

@@ -14,7 +14,7 @@ import typer
 
 from dnasa import networks
 from dnasa.cli import plugins
-from dnasa.cli.options import FIELDS, Options, flag
+from dnasa.cli.options import FIELDS, Options, flag, negative
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
 from dnasa.data.datasets import DATASETS
@@ -104,9 +104,9 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_stored(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a config; in those without `partition_seed`, all seeds have the partition of seed 0."""
+    """The options of a config; older ones have one partition and no early stopping."""
     drawn = options.get("problem") is None and options.get("shard_dir") is None
-    return ({"partition_seed": 0} if drawn else {}) | options
+    return ({"partition_seed": 0} if drawn else {}) | {"early_stopping": False} | options
 
 
 def read_options(context: typer.Context, config: Mapping[str, Any], path: Path) -> tuple[str, dict[str, Any]]:
@@ -197,6 +197,8 @@ def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj
     for name, value in options.items():
         if value is True:
             words.append(flag(name))
+        elif value is False and FIELDS[name].default is None:
+            words.append(negative(name))
         elif value is not None and value is not False:
             words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
     root = context.find_root()

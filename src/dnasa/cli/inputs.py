@@ -62,7 +62,7 @@ def prepare(
         print_line(source.description)
     for sentence in source.warnings:
         print_line(f"Warning: {sentence}")
-    return source, graph, shared | {"evaluate": source.evaluate}
+    return source, graph, shared | {"evaluate": source.evaluate, "patience": source.patience}
 
 
 def set_output(given: Options, rank: int | None = None) -> "Progress":
@@ -83,7 +83,8 @@ def check_source(given: Options, explicit: Collection[str]) -> None:
     for name in PARTITION:
         if given.shard_dir is not None and name in explicit:
             raise InputError(f"{flag(name)} cannot be used with --shard-dir: the files are the partition.")
-    of_data = (*OF_FILES, "shard_dir", "model", "weights_by", "class_weight", *PARTITION, "loss_scale", "device")
+    of_training = ("model", "weights_by", "class_weight", "early_stopping", "patience", "loss_scale", "device")
+    of_data = (*OF_FILES, "shard_dir", *of_training, *PARTITION)
     for name in of_data if given.problem is not None else ():
         if getattr(given, name) != getattr(Options, name):
             raise InputError(f"{flag(name)} belongs to --data: it does nothing with --problem.")

@@ -137,6 +137,15 @@ class Options:
         "Stop once a metric has reached a value, such as grad_norm=0.01; several must all be reached.",
         metavar="METRIC=NUMBER",
     )
+    early_stopping: bool | None = option(
+        None,
+        "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
+        "Default for `dnasa train` on your own tables, from 100 rows and 20 passes over them on; --no-early-stopping "
+        "switches it off.",
+    )
+    patience: int | None = option(
+        None, "Evaluations without improvement after which early stopping stops. Default: 10."
+    )
     batch: int | None = option(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
     seed: int = option(0, "Seed of the samples, the starting point and the partition; the first of several.")
     seeds: int = option(1, "How many seeds to run side by side: seed, seed + 1, ...")
@@ -227,13 +236,19 @@ def takes(*names: str, every_but: Iterable[str] = ()) -> Callable[[Callable[...,
 def parameter(name: str) -> inspect.Parameter:
     """The parameter that typer makes this option of."""
     chosen = FIELDS[name]
-    default = typer.Option(chosen.default, flag(name), *chosen.metadata["also"], **chosen.metadata["settings"])
+    written = f"{flag(name)}/{negative(name)}" if chosen.type == bool | None else flag(name)
+    default = typer.Option(chosen.default, written, *chosen.metadata["also"], **chosen.metadata["settings"])
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=chosen.type)
 
 
 def flag(name: str) -> str:
     """The option as it is written."""
     return f"--{name.replace('_', '-')}"
+
+
+def negative(name: str) -> str:
+    """What switches off an option that may be on by default."""
+    return f"--no-{name.replace('_', '-')}"
 
 
 def complete(help: str) -> str:
@@ -251,6 +266,7 @@ class Command(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         for each in self.params:
             each.help = complete(each.help)  # type: ignore[attr-defined]
+            each.secondary_opts = []  # their column would leave little room for the help, which names them
         super().format_help(ctx, formatter)
 
 

@@ -24,13 +24,15 @@ def hold_out(data: Dataset) -> tuple[np.ndarray, np.ndarray]:
         context, cut = data.labels.shape[1], count * 9 // 10
         return np.arange(max(0, cut - context)), np.arange(cut, count, context)
     order = np.random.default_rng(0).permutation(count)
-    return np.sort(order[_tenth(count) :]), np.sort(order[: _tenth(count)])
+    return np.sort(order[_part(count) :]), np.sort(order[: _part(count)])
 
 
-def _tenth(rows: int) -> int:
+def _part(rows: int, share: float = 1 / SHARE) -> int:
     if rows < 2:
-        raise InputError("There is one training row: choosing stepsizes needs another one to validate on.")
-    return max(1, rows // SHARE)
+        raise InputError(
+            "There is one training row: choosing stepsizes, or stopping early, needs another to validate on."
+        )
+    return max(1, int(rows * share + 1e-9))
 
 
 def divide(data: Dataset, rows: np.ndarray, how: str, nodes: int, seed: int = 0) -> Shards:
@@ -60,14 +62,15 @@ def divide_validation(rows: np.ndarray, nodes: int) -> Shards:
     return [every[node::nodes] for node in range(nodes)]
 
 
-def hold_out_of_each(shards: Sequence[np.ndarray]) -> tuple[Shards, Shards]:
-    """A tenth of every node's own rows, for data that never leaves its node: the rows to train on, and those to validate on.
+def hold_out_of_each(shards: Sequence[np.ndarray], share: float = 1 / SHARE) -> tuple[Shards, Shards]:
+    """A part of every node's own rows, for data that never leaves its node: the rows to train on, and those to validate on.
 
     Args:
         shards: The numbers of each node's rows; empty for nodes of other processes.
+        share: How many of them are validated on.
     """
     orders = [np.random.default_rng(0).permutation(shard) for shard in shards]
-    cuts = [_tenth(len(order)) if len(order) else 0 for order in orders]
+    cuts = [_part(len(order), share) if len(order) else 0 for order in orders]
     pairs = list(zip(orders, cuts, strict=True))
     return [np.sort(order[cut:]) for order, cut in pairs], [np.sort(order[:cut]) for order, cut in pairs]
 

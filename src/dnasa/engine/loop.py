@@ -49,6 +49,7 @@ def solve(
     metrics: Mapping[str, Metric] = NONE,
     callback: Callable[[Evaluation], Any] | None = None,
     stop: Mapping[str, float] = NONE,
+    patience: int | None = None,
     node_weights: Sequence[float] | Literal["rows"] | None = None,
     weight_decay: float = 0.0,
     rounds: int | str = 1,
@@ -81,6 +82,8 @@ def solve(
         metrics: Metrics of your own by name: functions of the mean answer `(d,)` that return a number.
         callback: Called with an `Evaluation` at every evaluation, in the first process. The run stops when it returns true.
         stop: Thresholds by metric, such as `{"grad_norm": 1e-3}`. The run stops when all runs have reached all of them.
+        patience: Stop early: a run stops when its loss on the validation rows has not improved for this many evaluations. What
+            is evaluated is then the average of the evaluated answers, and the result is the best of them.
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
         weight_decay: Decoupled weight decay, as in AdamW: in each step x shrinks by the stepsize times this number.
         rounds: Exchanges per step, or "exact", as for `connect`.
@@ -100,6 +103,7 @@ def solve(
         metrics=metrics,
         callback=callback,
         stop=stop,
+        patience=patience,
         node_weights=node_weights,
         weight_decay=weight_decay,
         rounds=rounds,
@@ -129,13 +133,20 @@ class Run:
         self.t = self.first = 0
         self.timeline = Timeline(plan.network.rank, options.trace is not None)
         self.recorder = Recorder(
-            problem, plan.network, plan.groups, plan.seeds, options.metrics, plan.node_weights, plan.epoch
+            problem,
+            plan.network,
+            plan.groups,
+            plan.seeds,
+            options.metrics,
+            plan.node_weights,
+            plan.epoch,
+            options.patience,
         )
         self.scale = self._gradient_scale()
 
     def run(self) -> Result:
         options, plan = self.options, self.plan
-        settings = run_settings(self.problem, plan, list(options.metrics))
+        settings = run_settings(self.problem, plan, options)
         progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options.progress)
         with (
             Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
@@ -174,7 +185,7 @@ class Run:
             with closing(self._stepper()) as self.stepper:
                 self._loop(start)
                 self.snapshots = self.stepper.snapshots
-                return self.network.gather(self.recorder.answers(self.snapshots))
+                return self.network.gather(self.recorder.final_answers(self.snapshots))
 
         answers = surviving(self, work, self._continue_without_lost)
         self._warn_if_nothing_was_sent()
@@ -248,7 +259,10 @@ class Run:
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""
-        callback, stop = self.options.callback, self.options.stop
+        callback, stop, early_stopping = self.options.callback, self.options.stop, self.recorder.early_stopping
+        if early_stopping is not None and early_stopping.stops:
+            self.session.log(f"Stopped early at step {evaluation.step}: the validation loss no longer improves.")
+            return True
         if callback is None and not stop:
             return False
         decided = False

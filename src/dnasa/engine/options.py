@@ -18,6 +18,7 @@ class RunOptions(NamedTuple):
     metrics: Mapping[str, Metric]
     callback: Callable[[Evaluation], Any] | None
     stop: Mapping[str, float]
+    patience: int | None
     node_weights: Sequence[float] | Literal["rows"] | None
     weight_decay: float
     rounds: int | str

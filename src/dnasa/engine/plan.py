@@ -77,11 +77,12 @@ def make_plan(
         check_weights(group.rule, topology, network.rounds, _named(group))
     _check_storage(options, network)
     _check_watching(options)
+    _check_patience(problem, options.patience)
     x = [concatenate([first] * group.size) for group in groups]
     checksum, rows = _node_data(problem, network, seeds)
     weights = _node_weights(options.node_weights, topology.nodes, rows)
     epoch = None if rows is None else float(rows.mean())
-    eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch)
+    eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch, options.patience is not None)
     decay = float(options.weight_decay)
     return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0], decay)
 
@@ -211,6 +212,13 @@ def _check_watching(options: RunOptions) -> None:
             raise InputError(f"The threshold of '{metric}' to stop at must be a number, not {threshold!r:.40}.")
 
 
+def _check_patience(problem: "Problem", patience: int | None) -> None:
+    if patience is not None:
+        whole("patience", patience)
+        if not len(getattr(problem, "validation", ())):
+            raise InputError("Early stopping needs validation rows: give the problem validation, or leave it out.")
+
+
 def _node_weights(given: Sequence[float] | str | None, nodes: int, rows: np.ndarray | None) -> np.ndarray | None:
     if given is None:
         return None
@@ -248,11 +256,16 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     return f"{checksum:08x}", None if None in rows else np.array(rows).T
 
 
-def _eval_steps(evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None) -> set[int]:
-    """The steps to evaluate at: by default 50, down to 5 where passes over the data cost more than half of the training."""
+def _eval_steps(
+    evaluate: int | Sequence[int] | None, steps: int, batch: int, epoch: float | None, stops_early: bool
+) -> set[int]:
+    """The steps to evaluate at: by default 50, down to 5 where passes over the data cost more than half of the training.
+
+    To stop early, at each pass over the data, 20 to 200 times.
+    """
     if evaluate is None:
         passes = steps * batch / epoch if epoch else np.inf
-        count = int(max(5, min(50, passes / 2)))
+        count = int(max(20, min(200, passes)) if stops_early else max(5, min(50, passes / 2)))
         return {*evenly(steps, count)}
     if np.isscalar(evaluate):
         return {*range(0, steps, whole("evaluate", evaluate)), steps}
@@ -270,7 +283,7 @@ def evenly(steps: int, count: int) -> list[int]:
 # ---------------------------------------------------------------- what makes a run this run
 
 
-def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str, Any]:
+def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[str, Any]:
     """What real processes must agree on, and what a resumed run must have in common with the saved one."""
     network = plan.network
     eval_steps = sorted(plan.eval_steps)
@@ -290,7 +303,8 @@ def run_settings(problem: "Problem", plan: Plan, metrics: list[str]) -> dict[str
         "rounds": network.rounds,
         "the channel": network.channel.settings if network.channel else None,
         "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
-        "the own metrics": metrics,
+        "the own metrics": list(options.metrics),
+        "the patience": options.patience,
         "the loss scale": problem.loss_scale,
         "the node weights": None if plan.node_weights is None else plan.node_weights.tolist(),
         "the starting point": f"{crc32(start):08x}",

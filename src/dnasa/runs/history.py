@@ -1,5 +1,6 @@
 """The history of a run: a row of metrics per evaluation and run, and which runs have diverged."""
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from dnasa.prox import checked
 from dnasa.rules.registry import Variant, VariantGroup
 from dnasa.runs import metrics
 from dnasa.runs.divergence import Divergence
+from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class Recorder:
         own_metrics: Mapping[str, Metric],
         node_weights: np.ndarray | None,
         epoch: float | None,
+        patience: int | None = None,
     ):
         self.problem = problem
         self.network = network
@@ -58,6 +61,8 @@ class Recorder:
         self.lost: list[dict[str, Any]] = []
         self.divergence = Divergence(network, len(self.variants), len(seeds))
         self.rows: list[dict[str, Any]] = []
+        runs = len(self.variants) * len(seeds)
+        self.early_stopping = None if patience is None else EarlyStopping(patience, runs)
         self.statistics: Array | None = None  # of the last evaluation
         self.started = time.perf_counter()
         self.eval_seconds = 0.0
@@ -87,25 +92,45 @@ class Recorder:
         began = time.perf_counter()
         training = began - self.started - self.eval_seconds if t else 0.0
         answers = self.answers(snapshots)
+        if self.early_stopping is not None:
+            answers = self.early_stopping.averaged(answers, t)
         mean = self.network.mean(answers)
         row = self._measure(answers, mean, self._estimates(snapshots))
         unchecked = {"tracking", *self.own_metrics}  # these may be undefined in a run that has not diverged
         self.divergence.check_metrics([values for name, values in row.items() if name not in unchecked], t)
         self.discard(t)
         rows = self._rows(row, snapshots, t, training)
+        if self.early_stopping is not None:
+            self._keep_best(self.early_stopping, rows, answers)
         self.rows += rows
         self.eval_seconds += time.perf_counter() - began
         return Evaluation(t, rows, mean.reshape(-1, mean.shape[-1]))
 
+    def _keep_best(self, early_stopping: EarlyStopping, rows: list[dict[str, Any]], answers: Array) -> None:
+        """The first process decides for all which runs have improved."""
+        flags = early_stopping.improved(rows)
+        if not self.network.simulated:
+            flags = json.loads(self.network.allgather_text(json.dumps(flags))[0])
+        for row, flag in zip(rows, flags, strict=True):
+            row["improved"] = flag
+        early_stopping.update(rows, answers)
+
+    def final_answers(self, snapshots: Sequence[Any]) -> Array:
+        """The answers at the end, or the best ones."""
+        if self.early_stopping is None or self.early_stopping.best is None:
+            return self.answers(snapshots)
+        best = self.early_stopping.best
+        self._update_statistics(self.network.mean(best))
+        return best
+
     def _measure(self, answers: Array, mean: Array, estimate: Array | None) -> dict[str, np.ndarray]:
         nodes = self.network.local_nodes
-        options: dict[str, Any] = {"seeds": self.seeds} if self.problem.by_seed else {}
-        with UserCode(lambda: "The problem's statistics(mean, nodes)"):
-            statistics = self.problem.statistics(mean, nodes, **options)
+        options = self._seeds()
+        self._update_statistics(mean)
         if self.node_weights is not None:
             options["weights"] = self.local_weights()
-        if statistics is not None:
-            self.statistics = options["statistics"] = self.network.mean(statistics[..., None, :])
+        if self.statistics is not None:
+            options["statistics"] = self.statistics
         with UserCode(lambda: "The problem's evaluate(mean, nodes, weights=None)"):
             local = self.problem.evaluate(mean, nodes, **options)
         _check_evaluated(local, mean)
@@ -121,6 +146,15 @@ class Recorder:
         row = metrics.measure(answers, mean, evaluated, self.network, estimate, problem.loss_scale, prox)
         row = problem.derived(row)
         return row | {name: _of_each_run(name, metric, mean) for name, metric in self.own_metrics.items()}
+
+    def _seeds(self) -> dict[str, Any]:
+        return {"seeds": self.seeds} if self.problem.by_seed else {}
+
+    def _update_statistics(self, mean: Array) -> None:
+        with UserCode(lambda: "The problem's statistics(mean, nodes)"):
+            statistics = self.problem.statistics(mean, self.network.local_nodes, **self._seeds())
+        if statistics is not None:
+            self.statistics = self.network.mean(statistics[..., None, :])
 
     def local_weights(self) -> np.ndarray:
         """n p_i of the local nodes, among the nodes that are still there."""
@@ -160,6 +194,8 @@ class Recorder:
         if lost:
             self.lost.append({"step": t, "nodes": list(lost)})
         self.divergence.continue_with(network)
+        if self.early_stopping is not None:  # the validation rows are others now
+            self.early_stopping.restart()
 
     def frame(self, last: bool = False) -> "pd.DataFrame":
         """All rows, or those of the last evaluation."""

@@ -49,8 +49,10 @@ class Result:
         return self.x.mean(-2)
 
     def final(self) -> "pd.DataFrame":
-        """The last evaluation of every run."""
-        return self.history.groupby("run", sort=True).tail(1).set_index("run")
+        """The evaluation of every run's answer: the last, or with early stopping the best."""
+        from dnasa.statistics import answered
+
+        return answered(self.history).groupby("run", sort=True).tail(1).set_index("run")
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """The curves of all runs.

@@ -8,17 +8,19 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import like, to_numpy
+from dnasa.arrays import concatenate, like, to_numpy
 from dnasa.core import Array, InputError, Interrupted, Network, RunError, Sent, Snapshot, leaves, rebuilt
 from dnasa.files import to_json
 from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
+from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
@@ -68,10 +70,16 @@ class Session:
         self._check_settings(found.notes["settings"])
         restored = [_restored(found, i, snapshot, self.network) for i, snapshot in enumerate(snapshots)]
         recorder.restore(found.notes, parse_rows(rows))
+        if recorder.early_stopping is not None:
+            since = [row for row in recorder.rows if row["step"] >= recorder.periods[-1][0]]
+            kept = [_kept(found, name, snapshots, self.network) for name in ("average", "best")]
+            recorder.early_stopping.restore(since, *kept)
         self.log(f"Resumed from the checkpoint of step {found.step}.")
         if len(found.notes["members"]) < self.network.nodes:
             self.log("The lost nodes were added again, with the mean of the others.")
             recorder.periods.append((found.step, self.network.nodes))
+            if recorder.early_stopping is not None:
+                recorder.early_stopping.restart()
             restored = [s.restarted(group.rule) for group, s in zip(groups, restored, strict=True)]
         self.resumed_at = found.step
         return found.step, restored
@@ -117,6 +125,8 @@ class Session:
     def save(self, t: int, snapshots: Sequence[Snapshot], recorder: Recorder) -> None:
         gather = self.network.gather
         arrays = {f"{i}.{name}": to_numpy(gather(a)) for i, s in enumerate(snapshots) for name, a in _arrays(s).items()}
+        if recorder.early_stopping is not None:
+            arrays |= _by_group(recorder.early_stopping, snapshots, gather)
         if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
@@ -183,25 +193,45 @@ def _arrays(snapshot: Snapshot) -> dict[str, Array]:
 
 def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network) -> Snapshot:
     """The snapshot of a group from a checkpoint, each array checked against what this run needs."""
-    members, x = _members(found, network.nodes), fresh.state.x
-    arrays = {name.removeprefix(f"{number}."): a for name, a in found.arrays.items() if name.startswith(f"{number}.")}
-    local = slice(network.local_nodes.start, network.local_nodes.stop)
-
-    def rows(name: str, width: int | None, dtype: str) -> Array:
-        a = arrays.get(name)
-        shape = (*x.shape[:-2], len(members), width if width is not None or a is None else a.shape[-1])
-        if a is None or a.shape != shape or a.dtype.name != dtype:
-            raise InputError(
-                f"The checkpoint of step {found.step} does not fit this run: {name} is not {shape}, {dtype}."
-            )
-        return like(np.ascontiguousarray(_fill_missing_nodes(a, members, network.nodes)[..., local, :]), x)
-
-    dtype = str(x.dtype).removeprefix("torch.")
+    rows = partial(_rows, found, number, fresh.state.x, network)
     expected = leaves(fresh.state, "state.")
-    state = rebuilt(fresh.state, {name: rows(name, a.shape[-1], dtype) for name, a in expected.items()}, "state.")
-    memory = _memory({name: rows(name, None, dtype) for name in arrays if name.startswith("memory.")})
+    state = rebuilt(fresh.state, {name: rows(name, a.shape[-1]) for name, a in expected.items()}, "state.")
+    own = [name.removeprefix(f"{number}.") for name in found.arrays if name.startswith(f"{number}.memory.")]
+    memory = _memory({name: rows(name, None) for name in own})
     messages, sent_bytes = found.notes["sent"][number]
     return Snapshot(state, memory, Sent(int(messages), float(sent_bytes)))
+
+
+def _rows(found: Checkpoint, number: int, x: Array, network: Network, name: str, width: int | None) -> Array:
+    """An array of a group, the rows of the local nodes."""
+    members, dtype = _members(found, network.nodes), str(x.dtype).removeprefix("torch.")
+    local = slice(network.local_nodes.start, network.local_nodes.stop)
+    a = found.arrays.get(f"{number}.{name}")
+    shape = (*x.shape[:-2], len(members), width if width is not None or a is None else a.shape[-1])
+    if a is None or a.shape != shape or a.dtype.name != dtype:
+        raise InputError(f"The checkpoint of step {found.step} does not fit this run: {name} is not {shape}, {dtype}.")
+    return like(np.ascontiguousarray(_fill_missing_nodes(a, members, network.nodes)[..., local, :]), x)
+
+
+def _kept(found: Checkpoint, name: str, snapshots: list[Snapshot], network: Network) -> Array | None:
+    """An array of the early stopping, of all groups; None where there was none yet."""
+    if f"0.{name}" not in found.arrays:
+        return None
+    xs = [snapshot.state.x for snapshot in snapshots]
+    return concatenate([_rows(found, i, x, network, name, x.shape[-1]) for i, x in enumerate(xs)])
+
+
+def _by_group(
+    early_stopping: EarlyStopping, snapshots: Sequence[Snapshot], gather: Callable[[Array], Array]
+) -> dict[str, np.ndarray]:
+    arrays, first = {}, 0
+    for i, snapshot in enumerate(snapshots):
+        last = first + len(snapshot.state.x)
+        for name, a in (("average", early_stopping.average), ("best", early_stopping.best)):
+            if a is not None:
+                arrays[f"{i}.{name}"] = to_numpy(gather(a[first:last]))
+        first = last
+    return arrays
 
 
 def _members(found: Checkpoint, nodes: int) -> list[int]:

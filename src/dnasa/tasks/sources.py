@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
+PATIENCE = 10
+ENOUGH_ROWS, ENOUGH_PASSES = 100, 20  # of a table, to stop early by default: with fewer passes no model overfits
 UNEVEN = 10  # times as many rows at a site as at another
 OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
 OF_FILES = (*OF_TABLES, "no_standardise")  # without effect on known datasets
@@ -61,6 +63,8 @@ class SourceOptions:
     steps: int = 1000
     evaluate: int | None = None
     metric: str | None = None
+    early_stopping: bool | None = None
+    patience: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -94,6 +98,7 @@ class Source(NamedTuple):
     model: str = ""
     rows: "Dataset | None" = None
     warnings: tuple[str, ...] = ()
+    patience: int | None = None
 
     @property
     def sites(self) -> list[str]:
@@ -109,12 +114,14 @@ def make_source(
     Args:
         options: What to train on.
         local_nodes: The nodes of the process.
-        validate: Whether to hold out validation rows, and to evaluate up to 50 times.
+        validate: Whether to hold out validation rows also without early stopping, and to evaluate up to 50 times.
         allgather_text: With several processes, that of their network.
     """
     if options.batch is not None and options.batch < 1:
         raise InputError(f"--batch must be at least 1, not {options.batch}.")
     choose("dtype", options.dtype or "float32", dict.fromkeys(("float32", "float64")))
+    if options.early_stopping is False and options.patience is not None:
+        raise InputError("--patience belongs to early stopping: leave out --no-early-stopping.")
     if options.problem is not None:
         points = evenly(options.steps, CURVE_POINTS) if validate and options.evaluate is None else options.evaluate
         return Source(synthetic(options), points)
@@ -122,7 +129,10 @@ def make_source(
         from dnasa.tasks import models, tasks
 
     batch = options.batch or tasks.BATCH
-    rows, shards, validation = divided(options, local_nodes, validate, allgather_text)
+    load = partial(load_shards, allgather_text=allgather_text) if options.shard_dir else load_rows
+    rows, own = load(options, local_nodes)
+    patience = find_patience(options, rows, batch, by_default=not validate)
+    shards, validation = divided(options, rows, own, validate or patience is not None)
     model = options.model or models.default(rows)
     evaluate = curve_steps(options, rows, batch) if validate else None
     task = tasks.on_shards(
@@ -142,7 +152,7 @@ def make_source(
     if options.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
     warnings = (*rows.warnings, *uneven(rows.sites, options.weights_by))
-    return Source(task, evaluate or options.evaluate, " ".join(lines), model, rows, warnings)
+    return Source(task, evaluate or options.evaluate, " ".join(lines), model, rows, warnings, patience)
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
@@ -165,22 +175,51 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
+def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_default: bool) -> int | None:
+    """After how many evaluations without improvement the run stops; None: never. By default tables of the user stop."""
+    from dnasa.data.datasets import DATASETS
+
+    wanted = options.early_stopping or (True if options.patience is not None else options.early_stopping)
+    if wanted is None and by_default and (options.shard_dir is not None or options.data not in DATASETS):
+        counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
+        table = rows.inputs.ndim == 2 and not rows.vocabulary
+        wanted = table and stops_early(counts, options.steps * batch, options.class_weight)
+    return (PATIENCE if options.patience is None else options.patience) if wanted else None
+
+
+def stops_early(counts: Sequence[int], samples: int, class_weight: object = None) -> bool:
+    """Whether to stop early by default: where rows are not too few to validate on, and the run passes over them often.
+
+    Not with class weights: the validation loss has none, and few rows of a rare class are held out.
+
+    Args:
+        counts: The number of training rows of each node.
+        samples: How many rows a node draws in the run.
+        class_weight: The class weights, if there are any.
+    """
+    if class_weight is not None:
+        return False
+    return sum(counts) >= ENOUGH_ROWS and min(counts) > 1 and samples * len(counts) >= ENOUGH_PASSES * sum(counts)
+
+
 def divided(
-    options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather
-) -> tuple["Dataset", "Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
-    """The data, which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
+    options: SourceOptions, rows: "Dataset", own: "Shards", validate: bool
+) -> tuple["Shards | Callable[[int], Shards]", "Shards | tuple[()]"]:
+    """Which rows each node trains on, by seed where each draws its own partition, and which it validates on."""
     from dnasa import data
 
     if options.shard_dir is not None:
-        rows, shards = load_shards(options, local_nodes, allgather_text)
-        return rows, *(data.hold_out_of_each(shards) if validate else (shards, ()))
-    rows = load_data(options)
+        return data.hold_out_of_each(own) if validate else (own, ())
     train, held_out = data.hold_out(rows) if validate else (np.arange(len(rows.labels)), None)
     validation = () if held_out is None else data.divide_validation(held_out, options.nodes)
     divide = partial(data.divide, rows, train, options.partition or "iid", options.nodes)
     if options.partition_seed is not None:
-        return rows, divide(whole("--partition-seed", options.partition_seed, low=0)), validation
-    return rows, divide(0) if options.partition == "contiguous" else divide, validation
+        return divide(whole("--partition-seed", options.partition_seed, low=0)), validation
+    return divide(0) if options.partition == "contiguous" else divide, validation
+
+
+def load_rows(options: SourceOptions, local_nodes: range) -> tuple["Dataset", "Shards"]:
+    return load_data(options), []
 
 
 def load_shards(

@@ -1,0 +1,70 @@
+"""Early stopping: the average of the evaluated answers with the smallest validation loss is kept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnasa.core import Array
+
+LOSS = "validation_loss"
+WEIGHT = 2  # the k-th answer has weight (1 + WEIGHT) / (k + WEIGHT) in the average: old ones fade
+
+
+class EarlyStopping:
+    """The average of each run's answers, the best one so far, and for how many evaluations it has been the best.
+
+    Each run stops by itself: once its loss has not improved for `patience` evaluations, its best answer stays.
+    """
+
+    def __init__(self, patience: int, runs: int):
+        self.patience = patience
+        self.runs = runs
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything, as when nodes and their validation rows were lost."""
+        self.average: Array | None = None  # (variants, seeds, k, d), as the best
+        self.best: Array | None = None
+        self.count = 0
+        self.losses = np.full(self.runs, np.inf)
+        self.waited = np.zeros(self.runs, int)
+
+    @property
+    def stops(self) -> bool:
+        return bool((self.waited >= self.patience).all())
+
+    def averaged(self, answers: Array, t: int) -> Array:
+        """The average with these answers; the starting point does not belong to it."""
+        if t == 0:
+            return answers
+        self.count += 1
+        weight = (1 + WEIGHT) / (self.count + WEIGHT)
+        self.average = answers if self.average is None else self.average + weight * (answers - self.average)
+        return self.average
+
+    def improved(self, rows: Sequence[dict[str, Any]]) -> list[int]:
+        """For each run 1 if this evaluation is its best, else 0."""
+        losses = np.array([row[LOSS] for row in rows], float)
+        return [int(flag) for flag in (losses < self.losses) & (self.waited < self.patience)]
+
+    def update(self, rows: Sequence[dict[str, Any]], answers: Array | None = None) -> None:
+        """Count an evaluation whose rows say which runs improved; keep their answers."""
+        flags = np.array([row["improved"] == 1 for row in rows])
+        self.losses = np.where(flags, [row[LOSS] for row in rows], self.losses)
+        self.waited = np.where(flags, 0, self.waited + 1)
+        if answers is None:
+            return
+        if self.best is None:
+            self.best = 1 * answers  # a copy
+        for run in np.flatnonzero(flags):
+            place = np.unravel_index(run, tuple(answers.shape[:2]))
+            self.best[place] = answers[place]
+
+    def restore(self, rows: list[dict[str, Any]], average: Array | None, best: Array | None) -> None:
+        """Continue after these rows, those since nodes were last lost."""
+        self.restart()
+        for first in range(0, len(rows), self.runs):
+            self.update(rows[first : first + self.runs])
+            self.count += int(rows[first]["step"] > 0)
+        self.average, self.best = average, best

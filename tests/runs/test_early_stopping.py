@@ -1,0 +1,160 @@
+"""Early stopping: the best average of the evaluated answers is the result, and runs stop by themselves."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from thread_network import run_threads
+from typer.testing import CliRunner
+
+import dnasa
+from dnasa.cli import app
+from dnasa.core import InputError, Network
+from dnasa.data import Dataset, hold_out_of_each
+from dnasa.runs.early_stopping import EarlyStopping
+from dnasa.runs.history import Evaluation
+from dnasa.tasks.sources import SourceOptions, make_source
+
+NODES = 4
+
+
+def noise(rows: int = 240, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Classes that hardly depend on the inputs, so that a model soon overfits."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(rows, 20)).astype(np.float32)
+    return inputs, (inputs[:, 0] + 2 * rng.normal(size=rows) > 0).astype(int)
+
+
+def overfitting() -> dnasa.problems.Problem:
+    inputs, labels = noise()
+    data = Dataset("noise", inputs[:120], labels[:120], inputs[120:], labels[120:])
+    shards, validation = hold_out_of_each(np.array_split(np.arange(120), NODES), 0.4)
+    return dnasa.on_shards(data, shards, validation=validation, model="mlp:32")
+
+
+def solved(**options: object) -> dnasa.Result:
+    settings = {"steps": 150, "evaluate": 5, "patience": 4, "progress": False} | options
+    return dnasa.solve(overfitting(), dnasa.topology.ring(NODES), "adanasa", **settings)  # type: ignore[arg-type]
+
+
+def test_the_model_with_the_smallest_validation_loss_is_the_result() -> None:
+    result = solved()
+    history, problem = result.history, overfitting()
+    best = history.validation_loss.idxmin()
+    assert 0 < best < len(history) - 1
+    assert len(history) - 1 - best == 4
+    (row,) = result.final().itertuples()
+    assert row.step == history.step[best]
+    again = problem.evaluate(result.mean[None, None], range(NODES))
+    assert float(again["validation_loss"]) == pytest.approx(history.validation_loss.min(), rel=1e-5)
+    assert float(again["test_loss"]) == pytest.approx(row.test_loss, rel=1e-5)
+
+
+def test_runs_side_by_side_stop_as_each_would_by_itself() -> None:
+    together = solved(seed=[0, 1, 2])
+    for seed in range(3):
+        alone = solved(seed=seed)
+        np.testing.assert_allclose(together.x[seed], alone.x, atol=1e-6)
+        assert together.final().step[seed] == alone.final().step[0]
+
+
+def test_an_interrupted_run_resumes_with_its_best_model(tmp_path: Path) -> None:
+    whole = solved(folder=tmp_path / "whole", checkpoint_every=5)
+    steps = whole.history.step
+    best, last = int(whole.final().step[0]), int(steps.iloc[-1])
+    assert best < last - 10
+
+    def fail(evaluation: Evaluation) -> None:
+        if evaluation.step == last - 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        solved(folder=tmp_path / "part", checkpoint_every=5, callback=fail)
+    resumed = solved(folder=tmp_path / "part", checkpoint_every=5, resume=True)
+    assert (np.asarray(resumed.x) == np.asarray(whole.x)).all()
+    assert list(resumed.history.step) == list(steps)
+    assert list(resumed.history.improved) == list(whole.history.improved)
+
+
+def test_early_stopping_needs_validation_rows() -> None:
+    problem = dnasa.problems.LeastSquares()
+    with pytest.raises(InputError, match="needs validation rows"):
+        dnasa.solve(problem, dnasa.topology.ring(3), steps=5, patience=2)
+
+
+def test_after_a_loss_of_nodes_the_best_is_chosen_again() -> None:
+    stopping = EarlyStopping(2, 1)
+    rows = [{"step": 5, "validation_loss": 1.0, "improved": 1}]
+    stopping.update(rows, stopping.averaged(np.ones((1, 1, 2, 3)), 5))
+    stopping.restart()
+    assert stopping.best is None
+    assert stopping.improved([{"validation_loss": 3.0}]) == [1]
+
+
+def table(path: Path, rows: int) -> Path:
+    inputs, labels = noise(rows)
+    lines = [",".join(f"c{i}" for i in range(20)) + ",y"]
+    lines += [",".join(f"{v:.3f}" for v in x) + f",{'ab'[y]}" for x, y in zip(inputs, labels, strict=True)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def patience_of(data: object, **options: object) -> int | None:
+    chosen = SourceOptions(data=str(data), nodes=2, **({"steps": 200} | options))  # type: ignore[arg-type]
+    return make_source(chosen, range(2), validate=False).patience
+
+
+def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) -> None:
+    small, tiny = table(tmp_path / "t.csv", 160), table(tmp_path / "tiny.csv", 40)
+    assert patience_of(small, target="y") == 10
+    assert patience_of(small, target="y", early_stopping=False) is None
+    assert patience_of(small, target="y", steps=10) is None
+    assert patience_of(small, target="y", class_weight="balanced") is None
+    assert patience_of(tiny, target="y") is None
+    assert patience_of(tiny, target="y", early_stopping=True) == 10
+    assert patience_of("digits", steps=10_000) is None
+    assert patience_of("digits", patience=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--no-early-stopping", "--patience", "3"], "leave out --no-early-stopping"),
+        (["--patience", "0"], "patience must be"),
+        (["--problem", "least_squares", "--early-stopping"], "belongs to --data"),
+    ],
+)
+def test_wrong_options_are_refused(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["train", "--steps", "5", *words])
+    assert isinstance(done.exception, InputError)
+    assert message in str(done.exception)
+
+
+def train(*words: object) -> str:
+    done = CliRunner().invoke(app, ["train", *map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: Path) -> None:
+    own = ["--data", table(tmp_path / "t.csv", 160), "--target", "y", "--nodes", 2, "--steps", 200]
+    assert "Early stopping: the model of step" in train(*own, "--out", tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "model.json").read_text())["trained"]
+    result = dnasa.Result.load(tmp_path / "run")
+    assert about["steps"] == result.final().step[0] < result.history.step.iloc[-1]
+    config = tmp_path / "run" / "config.json"
+    assert "Early stopping" not in train("--config", config, "--no-early-stopping", "--out", tmp_path / "off")
+    assert "Early stopping" not in train("--config", tmp_path / "off" / "config.json")
+
+
+def test_processes_stop_at_the_same_step_with_the_model_of_the_simulator() -> None:
+    graph = dnasa.topology.ring(NODES)
+
+    def work(network: Network | None = None) -> dnasa.Result:
+        return dnasa.solve(overfitting(), graph, "adanasa", steps=150, evaluate=5, patience=4, network=network)
+
+    simulated = work()
+    for result in run_threads(graph, work, processes=2):
+        assert list(result.history.improved) == list(simulated.history.improved)
+        np.testing.assert_allclose(result.x, simulated.x, atol=1e-4)
