@@ -118,7 +118,7 @@ def adanasa(
                 S[i, k] += step * c[k] / np.linalg.norm(c)
                 A[i] += step * h[k] / np.linalg.norm(h) * (start[k] - x[i][k])
         x = [average(W, half, i) for i in range(n)]
-        y, m, A = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m, A))
+        y, m = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m))
         r = np.maximum(r, np.sqrt(every) * A / np.linalg.norm(S, axis=1))
         trace.append(np.array(x))
     return trace

@@ -64,8 +64,7 @@ class Fused(Immediate):
         self.held = _stacked(self.form.unpack(snapshot.state), network.nodes)
         self.state = self.form.state_with(snapshot.state, self.held)
         self.x = self.held[0]
-        numbers = 3 * self.x.shape[-1] + (self.form.kind == SCALED)  # all arrays but the last are sent
-        self.row_bytes = numbers * self.x.dtype.itemsize
+        self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
         backend = cast(type[Backend], _backend(self.form, network, self.x))
         self.backend = backend(self.held, network.fixed_weights, self.form)
 
@@ -83,7 +82,7 @@ class Fused(Immediate):
             factor = self.form.shrink and self.form.shrink(self.state, t)
             if factor is not None:
                 self.x *= factor
-            values, self.state = self.form.values(self.state, g, t, lambda a: self.network.multiply((a,), t)[0])
+            values, self.state = self.form.values(self.state, g, t)
             self.backend.step(g, *values)
         else:
             self._fallback(g, t)

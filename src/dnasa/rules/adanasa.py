@@ -20,7 +20,7 @@ class State(NamedTuple):
     m: Array  # second moments of the gradients, mixed
     start: Array  # x at the start, at a sample of the coordinates
     S: Array  # sum of lambda h(c) there
-    A: Array  # sum of lambda dot(h(g), x(0) - x), mixed
+    A: Array  # sum of lambda dot(h(g), x(0) - x)
     r: Array  # radius: a lower bound on the distance to the solution
     average: Array  # of the iterates; empty where the last one is the answer
 
@@ -38,7 +38,7 @@ def adanasa(
 
     z' = (1 - alpha) z + alpha g; y' = y + z' - z; m' = beta m + (1 - beta) g^2;
     x, y, m <- W[x - lambda y' / max(sqrt(m'), |y'|), y', m'] with lambda = d^(-1/3) min(eta, 6 r),
-    A <- W[A + lambda dot(h(g), x(0) - x)], S <- S + lambda h(g + y - z) and r <- max(r, A / |S|), where
+    A <- A + lambda dot(h(g), x(0) - x), S <- S + lambda h(g + y - z) and r <- max(r, A / |S|), where
     h(g) = g / max(sqrt(m'), |g|), normalized, and g + y - z estimates the average gradient of all nodes.
 
     Args:
@@ -69,26 +69,24 @@ def adanasa(
         """lambda = d^(-1/3) min(eta, 6 r)"""
         return d ** (-1 / 3) * minimum(GROWTH * s.r, eta(t))
 
-    def sums(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array]:
-        """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x), at the sample of the coordinates"""
+    def learned_radius(s: State, step: Array, g: Array, t: int) -> tuple[Array, Array, Array]:
+        """S <- S + lambda h(g + y - z); A <- A + lambda dot(h(g), x(0) - x); r <- max(r, sqrt(k) A / |S|), of every k-th
+        coordinate"""
         g = sample(g)
         m = second_moments(sample(s.m), g, t)
         S = s.S + step * unit(scaled(g + sample(s.y) - sample(s.z), m))
-        return S, s.A + step * (unit(scaled(g, m)) * (s.start - sample(s.x))).sum(-1)[..., None]
-
-    def with_radius(s: State, A: Array) -> State:
-        """r <- max(r, sqrt(k) A / |S|), where S is a sample of every k-th coordinate"""
-        return s._replace(A=A, r=maximum(s.r, every**0.5 * A / nonzero(norm(s.S))))
+        A = s.A + step * (unit(scaled(g, m)) * (s.start - sample(s.x))).sum(-1)[..., None]
+        return S, A, maximum(s.r, every**0.5 * A / nonzero(norm(S)))
 
     def averaged(s: State, t: int) -> Array:
         """average <- average + weight (x - average)"""
         return s.average + weight(t) * (s.x - s.average) if weight else s.average
 
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
-        """lambda, and the state with S, A and the average of the iterates after the step; A is not mixed yet."""
+        """lambda, and the state with the radius and the average of the iterates after the step."""
         step = step_length(s, t)
-        S, A = sums(s, step, g, t)
-        return step, s._replace(S=S, A=A, average=averaged(s, t))
+        S, A, r = learned_radius(s, step, g, t)
+        return step, s._replace(S=S, A=A, r=r, average=averaged(s, t))
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -96,15 +94,14 @@ def adanasa(
         y = s.y + z - s.z
         m = second_moments(s.m, g, t)
         step, after = learn(s, g, t)
-        return (s.x - step * scaled(y, m), y, m, after.A), after._replace(z=z)
+        return (s.x - step * scaled(y, m), y, m), after._replace(z=z)
 
     def receive(s: State, mixed: Messages) -> State:
-        x, y, m, A = mixed
-        return with_radius(s._replace(x=x, y=y, m=maximum(m, 0)), A)  # rounded messages may make m negative
+        x, y, m = mixed
+        return s._replace(x=x, y=y, m=maximum(m, 0))  # rounded or compressed messages may make it negative
 
     form = ScaledAverage(
         learn,
-        lambda s, mix: with_radius(s, mix(s.A)),
         alpha,
         beta,
         unpack=lambda s: (s.x, s.y, s.m, s.z),

@@ -11,7 +11,6 @@ from dnasa.core import Array, Rule, Schedule, State
 
 Shrink = Callable[[State, int], Array | None]  # the factor of x before step t, for weight decay; None: 1
 PLAIN, NORMALIZED, SCALED = range(3)  # kinds of a step, as `engine/kernels.c` numbers them
-Mix = Callable[[Array], Array]  # multiplies by W
 
 
 class TrackedAverage(NamedTuple):
@@ -34,7 +33,7 @@ class TrackedAverage(NamedTuple):
     def state_with(self, state: State, arrays: Iterable[Array]) -> State:
         return self.pack(*arrays)
 
-    def values(self, state: State, g: Array, t: int, mix: Mix) -> tuple[tuple[Any, ...], State]:
+    def values(self, state: State, g: Array, t: int) -> tuple[tuple[Any, ...], State]:
         """The numbers of step t, and what else the step changes in the state: here nothing."""
         return (self.eta(t), self.alpha(t)), state
 
@@ -44,13 +43,11 @@ class ScaledAverage(NamedTuple):
 
     z' = (1 - alpha) z + alpha g, y' = y + z' - z, m' = beta m + (1 - beta) g^2.
 
-    `learn(state, g, t)` gives the step of each node, and the state with all that is not x, y, m and z as it is after the step,
-    but for what `exchange(state, mix)` then mixes: one number of each node.
+    `learn(state, g, t)` gives the step of each node, and the state with all that is not x, y, m and z as it is after the step.
     `unpack(state)` gives (x, y, m, z), and `pack(state, x, y, m, z)` the state with these arrays.
     """
 
     learn: Callable[[State, Array, int], tuple[Array, State]]
-    exchange: Callable[[State, Mix], State]
     alpha: Schedule
     beta: Schedule
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
@@ -64,10 +61,10 @@ class ScaledAverage(NamedTuple):
     def state_with(self, state: State, arrays: Iterable[Array]) -> State:
         return self.pack(state, *arrays)
 
-    def values(self, state: State, g: Array, t: int, mix: Mix) -> tuple[tuple[Any, ...], State]:
+    def values(self, state: State, g: Array, t: int) -> tuple[tuple[Any, ...], State]:
         """The numbers of step t, and the state with the rest of it after the step."""
         step, state = self.learn(state, g, t)
-        return (step, self.alpha(t), self.beta(t)), self.exchange(state, mix)
+        return (step, self.alpha(t), self.beta(t)), state
 
 
 Form = TrackedAverage | ScaledAverage
