@@ -41,8 +41,10 @@ def prepare(
         context.params["topology"] = graph.name  # for the config
     else:
         graph = topology.make(given.topology, given.nodes, given.weights)
+    rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
+    context.params["rounds"] = rounds
     folder = configs.make_run_folder(context, given)
-    network = make_network(graph, given, channel)
+    network = make_network(graph, rounds, given, channel)
     shared = {
         "steps": given.steps,
         "schedule": given.schedule,
@@ -90,12 +92,12 @@ def check_source(given: Options, explicit: Collection[str]) -> None:
             raise InputError(f"{flag(name)} belongs to --data: it does nothing with --problem.")
 
 
-def make_network(graph: "Topology", given: Options, channel: "Channel | None") -> "Network":
+def make_network(graph: "Topology", rounds: str, given: Options, channel: "Channel | None") -> "Network":
     engine = given.engine or networks.detect()
     network = networks.connect(
         graph,
         engine,
-        int(given.rounds) if given.rounds.isdecimal() else given.rounds,
+        int(rounds) if rounds.isdecimal() else rounds,
         given.timeout,
         given.device,
         channel=channel,
@@ -113,7 +115,7 @@ def make_channel(given: Options) -> "Channel | None":
 
     if given.compress is not None:
         raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
-    if given.rounds != Options.rounds:
+    if given.rounds not in (None, "1"):
         raise InputError("--drop, --away and --stale need one exchange per step: leave out --rounds.")
     return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
 

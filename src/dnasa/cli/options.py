@@ -157,7 +157,10 @@ class Options:
         "Curves against steps, epochs, bytes, messages or seconds (the chosen runs are then repeated, each by itself).",
     )
     evaluate: int | None = option(None, "Evaluate every N steps. Default: 50 times or fewer.")
-    rounds: str = option("1", "Exchanges per step, or exact: as many as an exact average needs.")
+    rounds: str | None = option(
+        None,
+        "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise 1.",
+    )
     loss_scale: str = option("1", "Factor on the training loss; 1/n gives the paper's stepsize axis.")
     dtype: str | None = option(None, "float32 or float64. Default: float32 for data, else float64.")
     device: str = option("cpu", "cpu or cuda.")

@@ -52,7 +52,7 @@ def solve(
     patience: int | None = None,
     node_weights: Sequence[float] | Literal["rows"] | None = None,
     weight_decay: float = 0.0,
-    rounds: int | str = 1,
+    rounds: int | str | None = None,
     message_dtype: str | None = None,
     compress: "str | Codec | None" = None,
     network: Network | None = None,

@@ -21,7 +21,7 @@ class RunOptions(NamedTuple):
     patience: int | None
     node_weights: Sequence[float] | Literal["rows"] | None
     weight_decay: float
-    rounds: int | str
+    rounds: int | str | None
     message_dtype: str | None
     compress: "str | Codec | None"
     network: Network | None

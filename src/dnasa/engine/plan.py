@@ -168,7 +168,7 @@ def _network(topology: "Topology", options: RunOptions) -> Network:
     network = options.network
     if network is None:
         return connect(topology, options.rounds, choose_channel(options.message_dtype, None, options.compress))
-    if options.rounds != 1 or options.message_dtype is not None or options.compress is not None:
+    if options.rounds is not None or options.message_dtype is not None or options.compress is not None:
         raise InputError("The network has its rounds, message dtype and compression already: give them to connect.")
     if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
         None,

@@ -64,7 +64,7 @@ def launched_rank() -> int:
 def connect(
     topology: "Topology | str | None" = None,
     engine: str | None = None,
-    rounds: int | str = 1,
+    rounds: int | str | None = None,
     timeout: float = 30.0,
     device: str | None = None,
     message_dtype: str | None = None,
@@ -84,7 +84,7 @@ def connect(
         engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
         rounds: Exchanges per step, or "exact": as many as an exact average needs. On a fixed graph, k exchanges apply the best
             polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on a directed
-            graph, W^k.
+            graph, W^k. By default 2 on the graph "exact", otherwise 1.
         timeout: Seconds after which a silent process counts as lost. A thread of each reports that it is there, so slow
             processes are waited for.
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
@@ -138,7 +138,7 @@ def connect(
 
 def _over_torch(
     topology: Any,
-    rounds: int | str,
+    rounds: int | str | None,
     timeout: float,
     device: str | None,
     channel: Channel | None,

@@ -32,7 +32,7 @@ BACKGROUND: list[threading.Thread] = []  # that open and close groups; they may 
 
 
 def connect(
-    topology: Topology, address: str | None, rounds: int | str, timeout: float, channel: Channel | None
+    topology: Topology, address: str | None, rounds: int | str | None, timeout: float, channel: Channel | None
 ) -> Network:
     """Connect to the run whose store is at that address, or to torchrun's: wait for all processes, or join a started run."""
     if address is None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == int(os.environ.get("WORLD_SIZE", 1)) > 1:
@@ -45,11 +45,11 @@ def connect(
     return Connection(members, store, topology, rounds, channel).first_network()
 
 
-def described(topology: Topology, rounds: int | str, channel: Channel | None) -> str:
+def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
     """Describes what all processes must share: the weights, and how messages travel."""
     weights = checksum(topology.each)
     text = f"{topology.name}, {topology.nodes} nodes, checksum {weights}"
-    if rounds != 1:
+    if rounds is not None:
         text += f", {rounds} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
 
@@ -134,7 +134,7 @@ class Connection:
     members: Members
     store: TCPStore
     topology: Topology
-    rounds: int | str
+    rounds: int | str | None
     channel: Channel | None
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
     traffic: processes.Traffic = field(default_factory=processes.Traffic)

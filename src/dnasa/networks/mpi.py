@@ -43,7 +43,7 @@ def abort(code: int) -> None:
 
 def connect(
     topology: Topology,
-    rounds: int | str = 1,
+    rounds: int | str | None = None,
     timeout: float = 30.0,
     channel: Channel | None = None,
     survive: bool = False,

@@ -35,7 +35,7 @@ class Traffic:
 def connect(
     topology: Topology,
     transport: Transport,
-    rounds: int | str = 1,
+    rounds: int | str | None = None,
     channel: Channel | None = None,
     traffic: Traffic | None = None,
 ) -> Network:
@@ -74,7 +74,7 @@ class ProcessNetwork:
 
     topology: Topology
     transport: Transport
-    rounds: int | str
+    rounds: int | str | None
     channel: Channel | None
     traffic: Traffic
 

@@ -17,7 +17,7 @@ from dnasa.topology.rounds import EXACT
 Product = Callable[[Messages], Messages]
 
 
-def connect(topology: Topology, rounds: int | str = 1, channel: Channel | None = None) -> Network:
+def connect(topology: Topology, rounds: int | str | None = None, channel: Channel | None = None) -> Network:
     """A network of all nodes."""
     rounds, graphs = exchanges(topology, rounds, channel)
     products = [Multiplier(graph) for graph in graphs.each]
@@ -39,7 +39,7 @@ def suits_all_reduce(topology: Topology, channel: Channel | None) -> bool:
     return channel is None and topology.nodes > 2 and topology.averages
 
 
-def exchanges(topology: Topology, rounds: int | str, channel: Channel | None) -> tuple[int, Topology]:
+def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | None) -> tuple[int, Topology]:
     """The number of exchanges per step, and the graphs they use in turn.
 
     A channel rounds or compresses what it sends, which the best polynomial would amplify: there each exchange multiplies by W.

@@ -45,7 +45,7 @@ def connect(
     topology: Topology,
     sites: list[list[int]],
     timeout: float,
-    rounds: int | str = 1,
+    rounds: int | str | None = None,
     channel: Channel | None = None,
 ) -> Network:
     """The network of these sites; its `rank` is the number of this process's site."""

@@ -30,7 +30,7 @@ LONGEST_EXIT = 30.0  # seconds of silence after which a process exits without th
 
 def connect(
     topology: Topology,
-    rounds: int | str = 1,
+    rounds: int | str | None = None,
     timeout: float = 30.0,
     device: str | None = None,
     channel: Channel | None = None,

@@ -441,7 +441,7 @@ def default(
     graph = exact(nodes)
     try:
         for rule in rules:
-            check_weights(rule, graph, 1)
+            check_weights(rule, graph, graph.rounds)
     except InputError:
         return ring(nodes, weights)
     return ring(nodes, weights) if weights or (channel and channel.fixed_graph) else graph

@@ -18,9 +18,10 @@ Meeting = tuple[np.ndarray, np.ndarray, float]  # node i averages with partner i
 def exact(n: int, weights: str | None = None) -> Topology:
     """Pairs that change with every step and have the exact average of all nodes after one period (finite-time consensus).
 
-    A node sends at most one message per step, half of what it sends on a ring. A period has log2(n) steps for a power of two,
-    where this is the one-peer exponential graph (Ying et al., 2021), and less than 3 log2(n) steps for any other n; related
-    are the Base-(k+1) graphs (Takezawa et al., 2023). When nodes are lost, the graph of the others is exact again.
+    A node meets one other per exchange, and there are two exchanges per step unless `rounds` says otherwise: as many messages
+    as on a ring. A period has log2(n) exchanges for a power of two, where this is the one-peer exponential graph (Ying et al.,
+    2021), and less than 3 log2(n) for any other n; related are the Base-(k+1) graphs (Takezawa et al., 2023). When nodes are
+    lost, the graph of the others is exact again.
 
     Args:
         n: The number of nodes.
@@ -36,7 +37,7 @@ def exact(n: int, weights: str | None = None) -> Topology:
     check_links(n, 3 * log2(n))
     if n == 1:
         return from_matrix(np.ones((1, 1)), "exact")
-    return replace(changing([_pairs(n, *meeting) for meeting in _meetings(n)], "exact"), remake=exact)
+    return replace(changing([_pairs(n, *meeting) for meeting in _meetings(n)], "exact"), remake=exact, rounds=2)
 
 
 def _meetings(n: int) -> Iterator[Meeting]:

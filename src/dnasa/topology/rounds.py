@@ -25,8 +25,10 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
 
     Args:
         topology: The graph.
-        rounds: A positive whole number, or "exact".
+        rounds: A positive whole number, "exact", or None: the graph's own.
     """
+    if rounds is None:
+        return topology.rounds
     if rounds != EXACT:
         return whole("rounds, unless it is 'exact',", rounds)
     if topology.period > 1:

@@ -31,6 +31,7 @@ class Topology:
             column-stochastic.
         parameters: What defines the graph besides its name and its number of nodes, for titles, such as "p = 0.8, seed 0".
         remake: Makes the graph of fewer nodes when some are lost; None: the remaining edges stay.
+        rounds: Exchanges per step where no other number is given.
         nodes: The number of nodes.
         sparse: W as a SciPy CSR matrix.
     """
@@ -39,6 +40,7 @@ class Topology:
     weights: Any
     parameters: str = ""
     remake: "Callable[[int], Topology] | None" = None
+    rounds: int = 1
 
     def __repr__(self) -> str:
         name = f"{self.name} ({self.parameters})" if self.parameters else self.name
