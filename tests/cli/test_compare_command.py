@@ -37,17 +37,20 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
-    assert r"\caption{least\_squares: 4 nodes, exact (rho = 0.000), 20 steps, 2 seeds. Stepsizes were" in table
+    assert (
+        r"\caption{least\_squares: 4 nodes, exact (rho = 0.000), 20 steps, 2 seeds, 2 exchanges per step. Stepsizes were"
+        in table
+    )
     assert r"\label{tab:a}" in table
 
 
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
-    usual = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1, "rounds": 1}
+    usual: dict[str, object] = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1}
     usual |= {"compress": None, "message_dtype": None, "drop": 0.0, "away": 0.0, "stale": 0}
-    assert experiment(usual, "ring") == "digits: 8 nodes, ring, 1,000 steps, 1 seed"
-    other = {"partition": "by_label", "rounds": 2, "compress": "topk:0.01", "message_dtype": "bfloat16"}
+    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 seed"
+    other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01", "message_dtype": "bfloat16"}
     other |= {"drop": 0.1, "away": 0.2, "stale": 1, "seeds": 2}
-    assert experiment(usual | other, "ring") == (
+    assert experiment(usual | other, "ring", 2) == (
         "digits, by_label: 8 nodes, ring, 1,000 steps, 2 seeds, 2 exchanges per step, messages compressed by topk:0.01, "
         "messages in bfloat16, links fail with probability 0.1, nodes unreachable for 0.2 of the time, staleness up to 1"
     )

@@ -28,7 +28,7 @@ def test_options_named_like_a_file_stay_options(tmp_path: Path) -> None:
     ],
 )
 def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, tmp_path: Path) -> None:
-    done = run(*words.split(), *"--problem least_squares --nodes 4 --steps 3 --out a".split(), cwd=tmp_path)
+    done = run(*words.split(), *"--problem least_squares --nodes 5 --steps 3 --out a".split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert graph in done.stdout
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == graph

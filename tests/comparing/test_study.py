@@ -470,6 +470,6 @@ def test_a_study_needs_no_process_but_its_own(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "none.toml"
-    file.write_text(LEAST + 'rules = ["d2"]\n')
+    file.write_text(LEAST + 'rules = ["d2"]\ngraphs = ["ring"]\n')
     with pytest.raises(InputError, match="no rule can be used on ring"):
         study.check(study_file.read(file))

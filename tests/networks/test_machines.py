@@ -50,7 +50,7 @@ def check_equal_to_the_simulator(made: Machines, processes: Sequence[subprocess.
     outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n".join(outputs)[-3000:]
     real = pd.read_csv(made.disk / "run" / "history.csv")
-    simulated = solve(LeastSquares(), topology.ring(len(made.names)), steps=60, evaluate=20).history
+    simulated = solve(LeastSquares(), topology.exact(len(made.names)), steps=60, evaluate=20).history
     columns = ["step", "train_loss", "test_loss", "grad_norm", "consensus"]
     np.testing.assert_allclose(real[columns], simulated[columns], rtol=1e-8, atol=1e-12)
 

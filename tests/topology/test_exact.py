@@ -208,7 +208,9 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
         made = getattr(rules, name)(schedules.constant(eta))._replace(needs=Needs())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return float(np.abs(dnasa.solve(problem, graph, made, steps=800, evaluate=[800]).x - solution).max())
+            return float(
+                np.abs(dnasa.solve(problem, graph, made, steps=800, evaluate=[800], rounds=1).x - solution).max()
+            )
 
     assert distance("dsgt", topology.exact(n)) < 1e-6
     assert distance(rule, topology.ring(n, weights="lazy")) < 0.01

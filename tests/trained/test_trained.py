@@ -22,6 +22,7 @@ import dnasa
 from dnasa.cli import app
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset
+from dnasa.statistics import answered
 from dnasa.tasks.tasks import on_shards
 from dnasa.trained import TrainedModel, evaluation, report
 from dnasa.trained.finished import save_run
@@ -82,7 +83,7 @@ def evaluated(folder: Path) -> Any:
 
 
 def last(folder: Path) -> pd.Series:
-    return pd.read_csv(folder / "history.csv").iloc[-1]
+    return answered(pd.read_csv(folder / "history.csv")).iloc[-1]
 
 
 # ---------------------------------------------------------------- predict

@@ -71,7 +71,7 @@ def train(context: typer.Context, given: Options) -> None:
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
     inputs.set_output(given, result.rank)
     print_lost_nodes(result.settings, source.sites)
-    title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph))}"
+    title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
     if source.patience is not None:
         steps = ", ".join(map(str, result.final().step))
@@ -116,7 +116,7 @@ def compare(context: typer.Context, given: Options) -> None:
     )
     inputs.set_output(given, comparison.rank)
     print_lost_nodes(comparison.settings, source.sites)
-    title = experiment(vars(given), graph_title(graph))
+    title = experiment(vars(given), graph_title(graph), shared["network"].rounds)
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():
         print_line(line)

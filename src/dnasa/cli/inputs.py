@@ -42,7 +42,6 @@ def prepare(
     else:
         graph = topology.make(given.topology, given.nodes, given.weights)
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
-    context.params["rounds"] = rounds
     folder = configs.make_run_folder(context, given)
     network = make_network(graph, rounds, given, channel)
     shared = {

@@ -47,7 +47,7 @@ def data_name(options: dict[str, Any]) -> str:
     return Path(data).name or data
 
 
-def experiment(options: dict[str, Any], graph: str) -> str:
+def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
     """What defines a run besides its rules, for titles and captions."""
     divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
     where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
@@ -60,8 +60,8 @@ def experiment(options: dict[str, Any], graph: str) -> str:
     ]
     if divided and seeds > 1 and options.get("partition_seed") is not None:
         parts.append("one partition for all")
-    if str(options["rounds"]) != "1":
-        parts.append(f"{options['rounds']} exchanges per step")
+    if rounds > 1:
+        parts.append(f"{rounds} exchanges per step")
     parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"
 

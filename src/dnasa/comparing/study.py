@@ -80,7 +80,7 @@ def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> 
     made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
         built = registry.make(RULES[variant.rule], made, problem.layout, problem.prox)
-        topology.check_weights(built, graph, 1, title(variant.rule))
+        topology.check_weights(built, graph, graph.rounds, title(variant.rule))
     except InputError as error:
         return str(error)
     return ""

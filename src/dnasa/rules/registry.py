@@ -104,7 +104,7 @@ DNASA = {
 ADANASA = {
     "linear": ScheduleSpec(
         lambda n, T, eta: schedules.adanasa(n, T),
-        "0.4 sqrt(n) min((t+1)/0.4T, 1, (1 - t/T)/0.6)",
+        "0.4 sqrt(n) min(2.5(t+1)/T, 1, (1 - t/T)/0.6)",
         needs_steps=True,
         ends=True,
     ),
