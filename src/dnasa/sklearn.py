@@ -44,7 +44,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 40,
     ):
         self.model = model
         self.nodes = nodes
@@ -185,7 +185,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 40,
     ):
         super().__init__(
             *(model, nodes, topology, rule, eta, steps, batch, random_state),

@@ -14,7 +14,7 @@ from dnasa.core import InputError, Network
 from dnasa.data import Dataset, hold_out_of_each
 from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.history import Evaluation
-from dnasa.tasks.sources import SourceOptions, make_source
+from dnasa.tasks.sources import PATIENCE, SourceOptions, make_source
 
 NODES = 4
 
@@ -107,12 +107,12 @@ def patience_of(data: object, **options: object) -> int | None:
 
 def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) -> None:
     small, tiny = table(tmp_path / "t.csv", 160), table(tmp_path / "tiny.csv", 40)
-    assert patience_of(small, target="y") == 10
+    assert patience_of(small, target="y") == PATIENCE
     assert patience_of(small, target="y", early_stopping=False) is None
     assert patience_of(small, target="y", steps=10) is None
     assert patience_of(small, target="y", class_weight="balanced") is None
     assert patience_of(tiny, target="y") is None
-    assert patience_of(tiny, target="y", early_stopping=True) == 10
+    assert patience_of(tiny, target="y", early_stopping=True) == PATIENCE
     assert patience_of("digits", steps=10_000) is None
     assert patience_of("digits", patience=3) == 3
 

@@ -144,7 +144,7 @@ class Options:
         "switches it off.",
     )
     patience: int | None = option(
-        None, "Evaluations without improvement after which early stopping stops. Default: 10."
+        None, "Evaluations without improvement after which early stopping stops. Default: 40."
     )
     batch: int | None = option(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
     seed: int = option(0, "Seed of the samples, the starting point and the partition; the first of several.")
