@@ -19,13 +19,14 @@ targets.csv (seconds to `--loss`, by default the loss that DDP ends with) and li
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from benchmarks.links_node import ALONE, METHODS
 from benchmarks.machines import NEEDS, Machines, machines, permitted
 
 ROOT = Path(__file__).parents[1]
-FULL = {
+FULL: dict[str, Any] = {
     "nodes": [4, 8],
     "links": [f"{rate}:{delay}" for rate in (1000, 100, 10) for delay in (1, 20, 100)],
     "tasks": ["gpt", "resnet"],
@@ -44,6 +45,7 @@ FULL = {
     "methods": list(METHODS),
     "steps": 600,
 }
+TASKS, DIVISIONS = FULL["tasks"], FULL["divisions"]
 KEYS = ["task", "division", "nodes", "method"]
 Ask = Callable[..., dict[str, Any]]
 
@@ -88,8 +90,9 @@ def nodes_of(made: Machines) -> Iterator[Ask]:
     def ask(kind: str, **options: Any) -> dict[str, Any]:
         for process in processes:
             assert process.stdin is not None
-            process.stdin.write(json.dumps({"kind": kind, **options}) + "\n")
-            process.stdin.flush()
+            with suppress(BrokenPipeError):  # a process that has failed; the others will notice
+                process.stdin.write(json.dumps({"kind": kind, **options}) + "\n")
+                process.stdin.flush()
         assert processes[0].stdout is not None
         line = processes[0].stdout.readline()
         if not line:
@@ -223,8 +226,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="all nodes, links, tasks, divisions and methods")
     parser.add_argument("--nodes", type=lambda value: [int(word) for word in value.split(",")], default=[4])
     parser.add_argument("--links", type=texts, default=["1000:1", "100:20", "10:100"], help="Mbit/s:ms, ...")
-    parser.add_argument("--tasks", type=texts, default=["gpt"], help="gpt, resnet")
-    parser.add_argument("--divisions", type=texts, default=["iid"], help="iid, heterogeneous")
+    parser.add_argument("--tasks", type=texts, default=["gpt"], help=", ".join(TASKS))
+    parser.add_argument("--divisions", type=texts, default=["iid"], help=", ".join(DIVISIONS))
     parser.add_argument(
         "--methods", type=texts, default=[name for name in METHODS if not name.endswith(("-25", "-50"))]
     )
@@ -236,7 +239,17 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs/links"))
     if "--full" in words:
         parser.set_defaults(**FULL)
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    for name, known in (("tasks", TASKS), ("divisions", DIVISIONS), ("methods", METHODS)):
+        if unknown := set(getattr(options, name)) - set(known):
+            parser.error(f"unknown {name}: {', '.join(sorted(unknown))}. Choose from: {', '.join(known)}")
+    if not all(re.fullmatch(r"[\d.]+:[\d.]+", link) for link in options.links):
+        parser.error("write --links as Mbit/s:ms, such as 100:20,10:100")
+    if any(count < 2 or count % 2 for count in options.nodes):
+        parser.error("--nodes must be even numbers: NoLoCo's nodes meet in pairs")
+    if options.steps % options.evaluate:
+        parser.error("--steps must be a multiple of --evaluate, so that the last loss is that of the last step")
+    return options
 
 
 def skip_reason() -> str | None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from benchmarks import links
 from benchmarks.local_steps import DiLoCo, LocalSteps, NoLoCo, partners
+from benchmarks.machines import NEEDS
 from torch import Tensor, nn
 
 
@@ -84,7 +85,26 @@ def test_the_target_is_the_last_loss_of_ddp() -> None:
     assert table.seconds_to_target.to_dict() == {"ddp": 20, "adanasa": 20, "diloco-10": np.inf}
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--methods", "ddp,adam"], "unknown methods: adam. Choose from: adanasa, "),
+        (["--tasks", "vit"], "unknown tasks: vit. Choose from: gpt, resnet"),
+        (["--links", "100"], "such as 100:20"),
+        (["--nodes", "5"], "even numbers"),
+        (["--steps", "25"], "a multiple of --evaluate"),
+    ],
+)
+def test_mistakes_are_found_before_anything_starts(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        links.main(words)
+    assert end.value.code == 2
+    assert remedy in capsys.readouterr().err
+
+
 def test_it_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(links, "permitted", lambda: False)
     links.main([])
-    assert capsys.readouterr().out == f"Skipped: {links.NEEDS}.\n"
+    assert capsys.readouterr().out == f"Skipped: {NEEDS}.\n"
