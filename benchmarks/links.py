@@ -17,6 +17,7 @@ targets.csv (seconds to `--loss`, by default the loss that DDP ends with) and li
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -46,7 +47,6 @@ FULL: dict[str, Any] = {
     "steps": 600,
 }
 TASKS, DIVISIONS = FULL["tasks"], FULL["divisions"]
-KEYS = ["task", "division", "nodes", "method"]
 Ask = Callable[..., dict[str, Any]]
 
 
@@ -102,8 +102,9 @@ def nodes_of(made: Machines) -> Iterator[Ask]:
     try:
         yield ask
     finally:
-        for process in processes:
+        for process in reversed(processes):  # rank 0 last: without it, the others would complain
             process.kill()
+        for process in processes:
             process.wait()
 
 
@@ -126,30 +127,27 @@ def tuned_curve(ask: Ask, job: dict[str, Any], options: argparse.Namespace) -> p
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Curves and seconds per step, for each number of nodes, task and division."""
-    links = [Link(*map(float, text.split(":"))) for text in options.links]
+    """Curves and seconds per step, all that is known after each link."""
+    curves: list[pd.DataFrame] = []
+    seconds: list[dict[str, Any]] = []
     for count in options.nodes:
         with tempfile.TemporaryDirectory() as folder, machines(count, Path(folder)) as made, nodes_of(made) as ask:
-            curves, seconds = {}, []
-            for task in options.tasks:
-                for division in options.divisions:
-                    print(f"{task}, {division}, {count} nodes, {options.steps} steps", flush=True)
-                    for method in [name for name in options.methods if name != ALONE]:
-                        job = {"task": task, "division": division, "method": method}
-                        curves[task, division, count, method] = tuned_curve(ask, job, options)
-            for link in links:
+            for task, division in itertools.product(options.tasks, options.divisions):
+                print(f"{task}, {division}, {count} nodes, {options.steps} steps", flush=True)
+                for method in [name for name in options.methods if name != ALONE]:
+                    job = {"task": task, "division": division, "method": method}
+                    curves.append(tuned_curve(ask, job, options).assign(**job, nodes=count))
+            for link in [Link(*map(float, text.split(":"))) for text in options.links]:
                 made.limit(*link)
                 for task in options.tasks:
                     print(f"{task}, {count} nodes, {link}", flush=True)
                     for method in options.methods:
-                        job = {"task": task, "division": "iid", "method": method, "lr": options.lrs[0]}
-                        found = ask("timing", **job, seconds=options.seconds)
-                        seconds.append({"task": task, "nodes": count, "method": method, **link._asdict(), **found})
-                        print(
-                            f"  {method:14s} {found['seconds']:8.3f} s, {found['bytes'] / 1e6:7.3f} MB per step",
-                            flush=True,
-                        )
-            yield pd.concat(curves, names=KEYS).reset_index(KEYS), pd.DataFrame(seconds)
+                        job = {"task": task, "method": method}
+                        found = ask("timing", **job, division="iid", lr=options.lrs[0], seconds=options.seconds)
+                        seconds.append({**job, "nodes": count, **link._asdict(), **found})
+                        line = f"  {method:14s} {found['seconds']:8.3f} s, {found['bytes'] / 1e6:7.3f} MB per step"
+                        print(line, flush=True)
+                yield pd.concat(curves), pd.DataFrame(seconds)
 
 
 # ---------------------------------------------------------------- results
@@ -265,10 +263,7 @@ def main(words: list[str]) -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the machines are removed, as after Ctrl-C
     options.out.mkdir(parents=True, exist_ok=True)
-    parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
-    for part in measure(options):
-        parts.append(part)
-        curves, links = (pd.concat(each) for each in zip(*parts, strict=True))
+    for curves, links in measure(options):
         reached = targets(curves, links, options.loss)
         for name, table in (("curves", curves), ("links", links), ("targets", reached)):
             table.to_csv(options.out / f"{name}.csv", index=False)
