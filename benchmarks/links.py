@@ -229,7 +229,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--methods", type=texts, default=[name for name in METHODS if not name.endswith(("-25", "-50"))]
     )
-    parser.add_argument("--lrs", type=numbers, default=[1e-3, 3e-3, 1e-2], help="AdamW's learning rates")
+    parser.add_argument("--lrs", type=numbers, default=[3e-4, 1e-3, 3e-3], help="AdamW's learning rates")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--evaluate", type=int, default=10, help="steps from one evaluation to the next")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each method is measured on each link")
