@@ -206,7 +206,9 @@ def draw(curves: pd.DataFrame, links: pd.DataFrame, path: Path) -> None:
                 axis.plot(curve.time, curve.loss, label=METHODS[str(method)].title, ms=3, **look[str(method)])
             axis.set(xscale="log", xlabel="seconds", ylabel="test loss")
             axis.set_title(f"{task}, {division}, {nodes} nodes: {Link(*link)}", fontsize=10)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=min(5, 2 * len(columns)), fontsize=9
+    )
     save_figure(figure, path)
 
 
@@ -230,7 +232,7 @@ def parse(words: list[str]) -> argparse.Namespace:
         "--methods", type=texts, default=[name for name in METHODS if not name.endswith(("-25", "-50"))]
     )
     parser.add_argument("--lrs", type=numbers, default=[3e-4, 1e-3, 3e-3], help="AdamW's learning rates")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--evaluate", type=int, default=10, help="steps from one evaluation to the next")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each method is measured on each link")
     parser.add_argument("--loss", type=float, help="the loss of targets.csv")

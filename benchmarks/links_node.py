@@ -197,7 +197,7 @@ def timing(seconds: float, method: str, **options: Any) -> dict[str, float]:
     began = time.perf_counter()
     training.steps(every)
     estimate = slowest(time.perf_counter() - began)
-    count = every * min(max(5 if every == 1 else 1, round(seconds / estimate)), 100)
+    count = every * min(max(3 if every == 1 else 1, round(seconds / estimate)), 100)
     before = sent_bytes()
     training.steps(every)  # hidden messages are on their way now, as they are at the end
     began = time.perf_counter()
