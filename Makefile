@@ -5,7 +5,7 @@ BIN := .venv/bin
 # containers forbid: then every process of the tests would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check faults churn clean
+.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check links faults churn clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,9 @@ bench: setup ## measure speed and memory
 
 bench-check: setup ## compare the speed with the committed results
 	$(BIN)/python -m benchmarks.suite --check
+
+links: setup ## loss against seconds on slow links, ten minutes, as root (LINKS="--full" measures everything, an hour or more)
+	$(BIN)/python -m benchmarks.links $(LINKS)
 
 faults: setup ## trials of real faults
 	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py 240

@@ -1,12 +1,15 @@
 """The benchmarks run, at their smallest sizes."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from benchmarks.machines import NEEDS, permitted
 from conftest import needs_mpi
-from launching import ENVIRONMENT, PATIENCE, launch
+from launching import ENVIRONMENT, PATIENCE, launch, wait_until
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.long
@@ -85,3 +88,42 @@ def test_hidden_exchanges_are_measured_and_drawn(tmp_path: Path) -> None:
     out = run_on_processes("torch", tmp_path, FEW_STEPS, tmp_path / "overlap.png")
     assert "| sequential | hidden |" in out
     assert (tmp_path / "overlap.png").stat().st_size > 10_000
+
+
+LINKS = [sys.executable, "-u", "-m", "benchmarks.links", "--nodes", "2", "--evaluate", "1", "--seconds", "0.1"]
+needs_namespaces = pytest.mark.skipif(not permitted(), reason=NEEDS)
+
+
+def namespaces() -> set[str]:
+    out = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    return {line.split()[0] for line in out.splitlines()}
+
+
+@needs_namespaces
+@pytest.mark.xdist_group("processes")
+def test_slow_links_are_measured_and_drawn(tmp_path: Path) -> None:
+    methods = "adanasa-4bit,dnasa,ddp,diloco-10,noloco-10,alone"
+    words = ["--links", "100:5", "--steps", "2", "--lrs", "0.01", "--tasks", "gpt,resnet", "--methods", methods]
+    command = [*LINKS, *words, "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = pd.read_csv(tmp_path / "links.csv").set_index(["task", "method"])
+    assert (rows.seconds > 0).all()
+    for task in ("gpt", "resnet"):
+        sent = rows.bytes[task]
+        assert sent["alone"] < sent["diloco-10"] < sent["adanasa-4bit"] < sent["ddp"] < sent["dnasa"]
+    assert len(pd.read_csv(tmp_path / "curves.csv")) == 2 * 5 * 3
+    assert (tmp_path / "links.png").stat().st_size > 10_000
+
+
+@needs_namespaces
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_measurement_leaves_no_namespaces(how: signal.Signals, tmp_path: Path) -> None:
+    command = [*LINKS, "--steps", "1000000", "--methods", "ddp", "--out", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.DEVNULL) as process:
+        prefix = f"m{process.pid % 100000}-"
+        wait_until(lambda: sum(name.startswith(prefix) for name in namespaces()) == 3, process)
+        process.send_signal(how)
+        assert process.wait(PATIENCE) != 0
+    assert not [name for name in namespaces() if name.startswith(prefix)]

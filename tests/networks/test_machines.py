@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.machines import NEEDS, Machines, machines, permitted
 from conftest import needs_mpi
 from launching import BIN, ENVIRONMENT, PATIENCE, has_lines, wait_until
-from machines import Machines, machines, needs_namespaces
 
 from dnasa import solve, topology
 from dnasa.problems import LeastSquares
 
-pytestmark = [pytest.mark.xdist_group("processes"), needs_namespaces]
+pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.skipif(not permitted(), reason=NEEDS)]
 LONG = pytest.mark.long
 COUNTS = [2, pytest.param(4, marks=LONG)]
 PORTS = range(20000, 20100)  # those that a firewall lets through
@@ -74,6 +74,35 @@ def torchrun(made: Machines, steps: int) -> list[subprocess.Popen[str]]:
 def test_torch_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
     with machines(count, tmp_path) as made:
         check_equal_to_the_simulator(made, torchrun(made, 60))
+
+
+ACCEPT = """
+import socket
+server = socket.create_server(("", 20000))
+print("ready", flush=True)
+connection, _ = server.accept()
+assert len(connection.makefile("rb").read()) == 10**6
+"""
+CONNECT = """
+import socket, sys, time
+began = time.monotonic()
+with socket.create_connection((sys.argv[1], 20000)) as connection:
+    print(time.monotonic() - began)
+    connection.sendall(bytes(10**6))
+"""
+
+
+def test_a_limited_link_delays_and_still_delivers(tmp_path: Path) -> None:
+    with machines(2, tmp_path) as made:
+        for delay in (50, 0):
+            made.limit(rate=100, delay=delay)
+            with subprocess.Popen(made.on(1, sys.executable, "-c", ACCEPT), stdout=subprocess.PIPE) as server:
+                assert server.stdout is not None
+                server.stdout.readline()
+                done = subprocess.run(made.on(0, sys.executable, "-c", CONNECT, made.names[1]), capture_output=True)
+            assert done.returncode == 0, done.stderr
+            assert float(done.stdout) > 2 * delay / 1000  # seconds, there and back
+            assert server.returncode == 0  # it has received everything
 
 
 @LONG

@@ -4,11 +4,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import pytest
 
 
 def ip(*words: str) -> None:
@@ -23,9 +22,7 @@ def permitted() -> bool:
     return subprocess.run(probe, capture_output=True).returncode == 0
 
 
-needs_namespaces = pytest.mark.skipif(
-    not permitted(), reason="network namespaces need root, iproute2 (ip, ss) and util-linux (unshare)"
-)
+NEEDS = "network namespaces need root, iproute2 (ip, ss) and util-linux (unshare)"
 
 
 # stands for ssh: the first word is the machine, the rest a command for its shell; the folder `disk` is the machine's own
@@ -45,6 +42,7 @@ class Machines:
         self.hostfile.write_text("".join(f"{name} slots=1\n" for name in self.names))
         self.shell.write_text(SHELL.format(disk=self.disk))
         self.shell.chmod(0o755)
+        self.relay: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         ip("netns", "add", self.switch)
@@ -63,6 +61,7 @@ class Machines:
             (etc / "hosts").write_text("127.0.0.1 localhost\n" + hosts)
 
     def stop(self) -> None:
+        self._stop_relay()
         for name in (*self.names, self.switch):
             pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True).stdout.split()
             for pid in map(int, pids):
@@ -70,6 +69,34 @@ class Machines:
                     os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+
+    def limit(self, rate: float, delay: float) -> None:
+        """Each machine sends at most `rate` Mbit/s from now on, and each frame arrives `delay` ms later.
+
+        The kernel limits the rate. The delay is made by a relay in the place of the bridge, because many kernels have no netem.
+        """
+        burst = int(
+            min(max(rate * 500, 8000), 64_000)
+        )  # bytes: 4 ms, and no larger than a frame that TCP leaves to the card
+        for name in self.names:
+            ip("-n", name, "link", "set", "eth0", "gso_max_size", str(burst))
+            limits = f"rate {rate}mbit burst {max(burst, rate * 500):.0f} latency 1s".split()
+            tc = ["tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *limits]
+            subprocess.run(tc, check=True, capture_output=True)
+        self._stop_relay()
+        ports = [f"port{i}" for i in range(len(self.names))]
+        for port in ports:
+            ip("-n", self.switch, "link", "set", port, *(["nomaster"] if delay else ["master", "bridge"]))
+        if delay:
+            program = Path(__file__).with_name("delay.py")
+            words = ["ip", "netns", "exec", self.switch, sys.executable, str(program), str(delay), *ports]
+            self.relay = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+    def _stop_relay(self) -> None:
+        if self.relay is not None:
+            self.relay.kill()
+            self.relay.wait()
+            self.relay = None
 
     def cut(self, i: int) -> None:
         """Machine i can no longer reach the others, and nobody is told so."""

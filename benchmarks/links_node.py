@@ -1,0 +1,239 @@
+"""A node of `benchmarks.links`: reads jobs, one in each line, does them with the other nodes, and rank 0 prints the results."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parameters_to_vector
+
+import dnasa
+from benchmarks.local_steps import DiLoCo, LocalSteps, NoLoCo, over_all, over_pair, set_parameters
+from dnasa.data import Dataset, local_files, partition
+from dnasa.optim import Decentralized
+from dnasa.problems.models import gpt, resnet
+from dnasa.reproduce.network_tasks import GENERATED, TEXT, WITHOUT_DATA, Task, read
+
+TIMEOUT = 300.0  # seconds; a report that a process is there may wait behind other messages on a slow link
+CONTEXT = 64
+SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
+REPORTS = 10_000  # more bytes than the reports of 0.3 seconds
+
+
+@dataclass
+class Trainer:
+    """A model in training: `module` is called, and inside `averaged` the model holds the mean of all nodes."""
+
+    module: nn.Module
+    optimizer: Any
+    averaged: Callable[[], AbstractContextManager[None]]
+
+
+# ---------------------------------------------------------------- methods
+
+
+class Method(NamedTuple):
+    title: str
+    make: Callable[[nn.Module, int, float], Trainer]  # of the model, the number of steps and the learning rate
+    every: int = 1  # steps from one exchange to the next
+    tuned: bool = False  # whether it has a learning rate
+
+
+def decentralized(model: nn.Module, steps: int, lr: float, rule: str = "adanasa", **options: Any) -> Trainer:
+    network = dnasa.connect(timeout=TIMEOUT, **options)
+    optimizer = Decentralized(model, network, rule=rule, steps=steps if rule == "adanasa" else None)
+    return Trainer(model, optimizer, optimizer.averaged)
+
+
+def adamw(model: nn.Module, steps: int, lr: float) -> torch.optim.Optimizer:
+    """AdamW with torch's constants; the learning rate goes to zero as a cosine."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    optimizer.register_step_post_hook(lambda *_: schedule.step())
+    return optimizer
+
+
+def alone(model: nn.Module, steps: int, lr: float) -> Trainer:
+    return Trainer(model, adamw(model, steps, lr), partial(mean_of_nodes, model))
+
+
+def ddp(model: nn.Module, steps: int, lr: float) -> Trainer:
+    return Trainer(DistributedDataParallel(model), adamw(model, steps, lr), partial(mean_of_nodes, model))
+
+
+def local(kind: type[LocalSteps], average: Any, every: int, model: nn.Module, steps: int, lr: float) -> Trainer:
+    inner = adamw(model, steps, lr)
+    outer = kind(model, inner, every, average)
+    return Trainer(model, outer, partial(mean_of_nodes, model))
+
+
+@contextmanager
+def mean_of_nodes(model: nn.Module) -> Iterator[None]:
+    parameters = list(model.parameters())
+    own = parameters_to_vector(parameters).detach()
+    set_parameters(parameters, over_all(own.clone()))
+    yield
+    set_parameters(parameters, own)
+
+
+ALONE = "alone"  # only timed: what the gradients take
+METHODS = {
+    "adanasa": Method("AdaNASA", decentralized),
+    "adanasa-1": Method("AdaNASA, one round", partial(decentralized, rounds=1)),
+    "adanasa-bf16": Method("AdaNASA, bfloat16", partial(decentralized, message_dtype="bfloat16")),
+    "adanasa-8bit": Method("AdaNASA, 8 bits, ring", partial(decentralized, topology="ring", compress="8bit")),
+    "adanasa-4bit": Method("AdaNASA, 4 bits, ring", partial(decentralized, topology="ring", compress="4bit")),
+    "dnasa": Method("D-NASA, hidden", partial(decentralized, rule="dnasa")),
+    "ddp": Method("DDP, AdamW", ddp, tuned=True),
+    **{f"diloco-{h}": Method(f"DiLoCo, H = {h}", partial(local, DiLoCo, over_all, h), h, True) for h in (10, 25, 50)},
+    **{f"noloco-{h}": Method(f"NoLoCo, H = {h}", partial(local, NoLoCo, over_pair, h), h, True) for h in (10, 25, 50)},
+    ALONE: Method("no messages", alone),
+}
+
+# ---------------------------------------------------------------- tasks
+
+
+class Case(NamedTuple):
+    task: Task
+    model: Callable[[Dataset], nn.Module]
+
+
+def small_gpt(data: Dataset) -> nn.Module:
+    return gpt(data.outputs, layers=2, width=96, heads=3, context=CONTEXT, dropout=0.0)
+
+
+def small_resnet(data: Dataset) -> nn.Module:
+    return resnet(data.inputs.shape[1], data.outputs, widths=(8, 16, 32, 64), norm="group")
+
+
+def cases() -> dict[str, Case]:
+    """A text and images, of which others take the place where $DNASA_DATA has none."""
+    text = TEXT._replace(model=f"gpt:2,96,{CONTEXT}", batch=4, rows=100_000)
+    images = Task("cifar10", different="dirichlet(0.1)", batch=4, rows=10_000)
+    found = {name: bool(local_files(name)) for name in ("shakespeare", "cifar10")}
+    return {
+        "gpt": Case(text if found["shakespeare"] else text._replace(data=GENERATED), small_gpt),
+        "resnet": Case(images if found["cifar10"] else WITHOUT_DATA["digits"]._replace(batch=4), small_resnet),
+    }
+
+
+@cache
+def rows(name: str) -> Dataset:
+    data = read(cases()[name].task)
+    if data.inputs.ndim == 2 and not data.vocabulary:  # the digits
+        shape = (-1, 1, 8, 8)
+        data = data._replace(inputs=data.inputs.reshape(shape), test_inputs=data.test_inputs.reshape(shape))
+    if data.vocabulary:
+        return data
+    return data._replace(inputs=data.inputs.copy(), test_inputs=data.test_inputs.copy())  # or all images stay in memory
+
+
+def as_tensors(inputs: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+    x = torch.from_numpy(inputs)
+    return (x.long() if inputs.dtype.kind in "iu" and inputs.ndim == 2 else x.float()), torch.from_numpy(labels).long()
+
+
+def loss_of(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+
+
+class Training:
+    """One node's training of a task with a method."""
+
+    def __init__(self, task: str, division: str, method: str, lr: float, steps: int):
+        self.data, self.case = rows(task), cases()[task]
+        torch.manual_seed(0)
+        self.model = self.case.model(self.data)
+        how = self.case.task.how(division)
+        self.shard = partition(how, self.data.labels, dist.get_world_size())[dist.get_rank()]
+        self.generator = np.random.default_rng((0, dist.get_rank()))
+        self.trainer = METHODS[method].make(self.model, steps, lr)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            batch = self.generator.choice(self.shard, self.case.task.batch)
+            x, y = as_tensors(self.data.inputs[batch], self.data.labels[batch])
+            self.trainer.optimizer.zero_grad()
+            loss_of(self.trainer.module(x), y).backward()
+            self.trainer.optimizer.step()
+
+    @torch.no_grad()
+    def loss(self) -> float:
+        """Of the mean of all nodes, on the test rows; computed by rank 0 alone."""
+        with self.trainer.averaged():
+            if dist.get_rank():
+                return 0.0
+            x, y = as_tensors(self.data.test_inputs, self.data.test_labels)
+            return float(loss_of(self.model(x), y))
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def curve(steps: int, evaluate: int, **options: Any) -> dict[str, Any]:
+    """The test loss against the number of steps."""
+    training = Training(steps=steps, **options)
+    points = [(0, training.loss())]
+    for step in range(evaluate, steps + 1, evaluate):
+        training.steps(evaluate)
+        points.append((step, training.loss()))
+    return {"curve": points}
+
+
+def timing(seconds: float, method: str, **options: Any) -> dict[str, float]:
+    """Seconds per step of the slowest node, and the bytes that a node sends, from a few whole periods."""
+    training, every = Training(steps=100_000, method=method, **options), METHODS[method].every
+    training.steps(every + 2 * (every == 1))  # DDP arranges its messages after the first
+    began = time.perf_counter()
+    training.steps(every)
+    estimate = slowest(time.perf_counter() - began)
+    count = every * min(max(3 if every == 1 else 1, round(seconds / estimate)), 100)
+    before = sent_bytes()
+    training.steps(every)  # hidden messages are on their way now, as they are at the end
+    began = time.perf_counter()
+    training.steps(count)
+    taken = slowest(time.perf_counter() - began)
+    sent = over_all(torch.tensor([sent_bytes() - before], dtype=torch.float64))
+    return {"seconds": taken / count, "bytes": sent.item() / (every + count), "steps": count}
+
+
+def sent_bytes() -> int:
+    """The bytes that this machine has sent, once no messages but the reports of being there are on their way."""
+    before = -REPORTS
+    while (now := int(SENT.read_text())) - before >= REPORTS:
+        before = now
+        time.sleep(0.3)
+    return now
+
+
+def slowest(value: float) -> float:
+    out = torch.tensor([value])
+    dist.all_reduce(out, dist.ReduceOp.MAX)
+    return out.item()
+
+
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {"curve": curve, "timing": timing}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dnasa.connect(timeout=TIMEOUT)  # starts the process group
+    for line in sys.stdin:
+        job = json.loads(line)
+        result = JOBS[job.pop("kind")](**job)
+        if dist.get_rank() == 0:
+            print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What `make links` computes, without its processes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from benchmarks import links
+from benchmarks.local_steps import DiLoCo, LocalSteps, NoLoCo, partners
+from benchmarks.machines import NEEDS
+from torch import Tensor, nn
+
+
+def made(kind: type[LocalSteps], average: object) -> LocalSteps:
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0], [2.0]]))
+    return kind(model, torch.optim.SGD(model.parameters(), lr=0.1), 2, average)  # type: ignore[arg-type]
+
+
+def take_steps(node: LocalSteps, *gradients: list[float]) -> Tensor:
+    (weight,) = node.parameters
+    for gradient in gradients:
+        weight.grad = torch.tensor(gradient)[:, None]
+        node.step()
+    return weight.detach().flatten()
+
+
+def test_diloco_moves_the_shared_start_along_the_mean_of_all() -> None:
+    others = torch.tensor([0.5, -0.5])
+    node = made(DiLoCo, lambda row, k: (row + others) / 2)
+    x = take_steps(node, [1.0, 0.0])
+    torch.testing.assert_close(x, torch.tensor([0.9, 2.0]))  # a step of its own
+    phi, momentum, theta = np.array([1.0, 2.0]), np.zeros(2), np.array([0.8, 2.0])
+    for _ in range(2):
+        outer = (phi - theta + others.numpy()) / 2
+        momentum = 0.9 * momentum + outer
+        phi = phi - 0.7 * (outer + 0.9 * momentum)
+        x = take_steps(node, [1.0, 0.0]) if node.t % 2 else take_steps(node, [1.0, 0.0], [1.0, 0.0])
+        np.testing.assert_allclose(x, phi, rtol=1e-6)
+        theta = phi - [0.2, 0.0]
+
+
+def test_noloco_steps_towards_the_partner() -> None:
+    progress, start = (
+        np.array([0.1, -0.3]),
+        np.array([2.0, 0.0]),
+    )  # theta - phi and phi of the partner, at each outer step
+    other = torch.tensor(np.stack([progress, start]), dtype=torch.float32)
+    node = made(NoLoCo, lambda rows, k: (rows + other) / 2)
+    phi, delta = np.array([1.0, 2.0]), np.zeros(2)
+    for _ in range(3):
+        theta = phi - [0.2, 0.1]
+        delta = 0.5 * delta + 0.7 * (theta - phi + progress) / 2 - 0.7 * (phi - (phi + start) / 2)
+        phi = phi + delta
+        np.testing.assert_allclose(take_steps(node, [1.0, 1.0], [1.0, 0.0]), phi, rtol=1e-5)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_partners_meet_each_other_and_change(nodes: int) -> None:
+    pairings = [partners(nodes, k) for k in range(20)]
+    for pairing in pairings:
+        assert all(pairing[pairing[i]] == i != pairing[i] for i in range(nodes))
+    assert nodes == 2 or len({tuple(pairing) for pairing in pairings}) > 1
+
+
+def test_the_time_of_a_loss_lies_between_two_points() -> None:
+    assert links.first_time([0, 10, 20], [3, 2, 1], 1.5) == 15
+    assert links.first_time([0, 10, 20], [3, 2, 1], 0.5) == np.inf
+    assert links.first_time([0, 10, 20, 30], [3, np.nan, 1, 2], 3) == 0
+
+
+def test_the_target_is_the_last_loss_of_ddp() -> None:
+    common = {"task": "gpt", "division": "iid", "nodes": 4, "lr": 0.0}
+    curves = [
+        {**common, "method": method, "step": step, "loss": loss}
+        for method, losses in (("ddp", [4, 2, 1]), ("adanasa", [4, 1, 0.5]), ("diloco-10", [4, 3, 2]))
+        for step, loss in zip((0, 10, 20), losses, strict=True)
+    ]
+    timed = [
+        {"task": "gpt", "nodes": 4, "method": method, "rate": 10.0, "delay": 1.0, "seconds": s, "bytes": 1, "steps": 5}
+        for method, s in (("ddp", 1.0), ("adanasa", 2.0), ("diloco-10", 0.1))
+    ]
+    table = links.targets(pd.DataFrame(curves), pd.DataFrame(timed), None).set_index("method")
+    assert set(table.target) == {1}
+    assert table.seconds_to_target.to_dict() == {"ddp": 20, "adanasa": 20, "diloco-10": np.inf}
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["--methods", "ddp,adam"], "unknown methods: adam. Choose from: adanasa, "),
+        (["--tasks", "vit"], "unknown tasks: vit. Choose from: gpt, resnet"),
+        (["--links", "100"], "such as 100:20"),
+        (["--nodes", "5"], "even numbers"),
+        (["--steps", "25"], "a multiple of --evaluate"),
+    ],
+)
+def test_mistakes_are_found_before_anything_starts(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        links.main(words)
+    assert end.value.code == 2
+    assert remedy in capsys.readouterr().err
+
+
+def test_it_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(links, "permitted", lambda: False)
+    links.main([])
+    assert capsys.readouterr().out == f"Skipped: {NEEDS}.\n"
