@@ -14,7 +14,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import Result, channels, cli, topology
 from dnasa.arrays import compiled
-from dnasa.channels import Codec, codecs, compressed, compression, quantised, random_k, sign, top_k
+from dnasa.channels import Codec, codecs, compressed, compression, exchange, quantised, random_k, sign, top_k
 from dnasa.core import Array, InputError
 from dnasa.networks import simulated
 from dnasa.problems import Custom
@@ -195,6 +195,21 @@ def test_the_mean_of_a_message_is_preserved(name: str) -> None:
         (mixed,), memory = channel.exchange(memory, (y + t,), multiply(t), t)
         np.testing.assert_allclose(mixed.mean(0), (y + t).mean(0), atol=1e-12)
         assert np.abs(mixed - y - t).max() > 0
+
+
+def test_each_payload_is_decoded_once() -> None:
+    decoded: list[Array] = []
+
+    def decode(payload: Array, like: Array, t: int) -> Array:
+        decoded.append(payload)
+        return quantised(4).decode(payload, like, t)
+
+    network = simulated.connect(GRAPH, channel=compression(quantised(4)._replace(decode=decode)))
+    y = rows(300)[0, :2].repeat(2, 0)
+    _, memory = exchange(network, (), (y, y), 0)
+    decoded.clear()
+    exchange(network, memory, (y, y), 1)
+    assert len(decoded) == 2
 
 
 @pytest.mark.parametrize("name", NAMES)

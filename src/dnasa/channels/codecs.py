@@ -1,7 +1,7 @@
 """Compressors: what a message looks like on the wire, and how it is read.
 
-Written once, for tensors: a NumPy array is encoded as a tensor that shares its memory, so both give the same bytes. The compiled
-kernels give the same bytes too.
+Written once, for tensors: a NumPy array is encoded as a tensor that shares its memory, so both give the same bytes,
+and so do the compiled kernels.
 """
 
 from collections.abc import Callable
