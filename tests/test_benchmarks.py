@@ -28,9 +28,11 @@ torch.compile = lambda function, **options: function
 for case in optimizer_gpu.CASES.values():
     print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
 """
+CODECS = "print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.connect, 300, 1))"
 SMALL = {  # what runs, and what it prints
     "custom": ("print(*(custom.compare(name, 5, 1) for name in custom.CASES), 'ms')", "ms"),
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
+    "codecs": (CODECS, "4bit without the extension"),
     "optimizer_gpu": (OPTIMIZER, "copy step kernel plain send zero_grad"),
     "parameters": ("parameters.WIDTH = 3\nparameters.main('cpu')", "memory of their own costs"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),

@@ -300,7 +300,8 @@ class Multiply(Protocol):
     """The product with W of one step, a function of `(payloads, decode=None, weights=None)`.
 
     Payloads have shape `(..., k, w)` and are all that travels. `decode` has, where they are encoded, the function that decodes
-    rows of each. `weights` replaces W for this product by a matrix with no entries that W does not have.
+    rows of each; it is called with this process's own rows first. `weights` replaces W for this product by a matrix with no
+    entries that W does not have.
 
     Attributes:
         W: The sparse matrix of this step.

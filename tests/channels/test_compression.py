@@ -13,7 +13,8 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import Result, channels, cli, topology
-from dnasa.channels import Codec, compressed, compression, quantised, random_k, sign, top_k
+from dnasa.arrays import compiled
+from dnasa.channels import Codec, codecs, compressed, compression, exchange, quantised, random_k, sign, top_k
 from dnasa.core import Array, InputError
 from dnasa.networks import simulated
 from dnasa.problems import Custom
@@ -69,6 +70,58 @@ def test_numpy_and_torch_give_the_same_bits(codec: Codec) -> None:
     payload, other = codec.encode(a, 3), codec.encode(torch.from_numpy(a), 3)
     np.testing.assert_array_equal(payload, other.numpy())
     np.testing.assert_array_equal(codec.decode(payload, a, 3), codec.decode(other, torch.from_numpy(a), 3).numpy())
+
+
+def extreme(width: int) -> Array:
+    """Rows of halves of a scale, zeros, tiny and huge numbers, infinities and NaN, in float64."""
+    halves = np.resize(np.arange(-255, 256) / 2, width)
+    mixed, some, broken = np.random.default_rng(0).standard_normal(width), halves.copy(), halves.copy()
+    mixed *= np.exp(5 * np.random.default_rng(1).standard_normal(width))
+    some[::7], broken[3::300], broken[-1] = 0, np.nan, -np.inf
+    steps = [127 * factor * (1 + np.resize(np.arange(128) / 128, width)) for factor in (1, 0.5, -1e-3)]
+    sizes = [scale * mixed for scale in (0, 1, 1e-42, 3e-40, 1e-38, 1e-33, 1e30, 1e36)]
+    return np.stack(
+        [*sizes, halves, some, broken, *steps, *(halves * factor for factor in (7 / 127.5, 3e-41, 1e-30, 1.5))]
+    )
+
+
+@pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 2, 5, 255, 256, 257, 511, 3000, 40_001])
+def test_compiled_kernels_give_the_same_bits(
+    width: int, dtype: type[np.floating[Any]], bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = quantised(bits)
+    with np.errstate(over="ignore"):
+        a = extreme(2 * width).astype(dtype)[:, ::2]
+    bytes_of_any_kind = np.random.default_rng(0).integers(0, 256, (3, int(codec.row_bytes(a))), np.uint8)
+
+    def both() -> list[Array]:
+        payload = codec.encode(a, 0)
+        tensor = codec.encode(torch.from_numpy(a), 0).numpy()
+        return [payload, tensor, *(codec.decode(p, a, 0) for p in (payload, bytes_of_any_kind))]
+
+    quick = both()
+    monkeypatch.setattr(codecs, "compiled", None)
+    for ours, plain in zip(quick, both(), strict=True):
+        np.testing.assert_array_equal(ours, plain, strict=True)
+
+
+@pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_compiled_kernels_round_halves_and_their_neighbours_as_division_does(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = 2 ** (bits - 1) - 1
+    scales = np.arange(128, 256, dtype=np.float32)[:, None] / 128  # all that bfloat16 has from 1 to 2
+    halves = (np.arange(2 * top, dtype=np.float32) - top + 0.5) * scales
+    near = [halves, np.nextafter(halves, np.float32(1000)), np.nextafter(halves, np.float32(-1000))]
+    parts = [np.concatenate([top * scales, part[:, k : k + 255]], 1) for part in near for k in range(0, 2 * top, 255)]
+    a = np.concatenate(parts)
+    quick = quantised(bits).encode(a, 0)
+    monkeypatch.setattr(codecs, "compiled", None)
+    np.testing.assert_array_equal(quick, quantised(bits).encode(a, 0))
 
 
 @every_codec
@@ -142,6 +195,21 @@ def test_the_mean_of_a_message_is_preserved(name: str) -> None:
         (mixed,), memory = channel.exchange(memory, (y + t,), multiply(t), t)
         np.testing.assert_allclose(mixed.mean(0), (y + t).mean(0), atol=1e-12)
         assert np.abs(mixed - y - t).max() > 0
+
+
+def test_each_payload_is_decoded_once() -> None:
+    decoded: list[Array] = []
+
+    def decode(payload: Array, like: Array, t: int) -> Array:
+        decoded.append(payload)
+        return quantised(4).decode(payload, like, t)
+
+    network = simulated.connect(GRAPH, channel=compression(quantised(4)._replace(decode=decode)))
+    y = rows(300)[0, :2].repeat(2, 0)
+    _, memory = exchange(network, (), (y, y), 0)
+    decoded.clear()
+    exchange(network, memory, (y, y), 1)
+    assert len(decoded) == 2
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,10 +29,16 @@ class Codec(NamedTuple):
 
 def transmit(codec: Codec, arrays: Sequence[Array], multiply: Multiply, t: int) -> tuple[Messages, Messages]:
     """Send the arrays encoded. Returns them as their receivers decode them, Q(a), and mixed, W Q(a)."""
+    own: dict[int, Array] = {}
 
-    def decoder(a: Array) -> Callable[[Array], Array]:
-        return lambda payload: codec.decode(payload, a, t)
+    def decoder(k: int) -> Callable[[Array], Array]:
+        def decode(payload: Array) -> Array:
+            arrived = codec.decode(payload, arrays[k], t)
+            own.setdefault(k, arrived)  # the first payload is this process's own
+            return arrived
 
-    payloads, decoders = tuple(codec.encode(a, t) for a in arrays), [decoder(a) for a in arrays]
-    mixed = multiply(payloads, decoders)
-    return tuple(decode(payload) for decode, payload in zip(decoders, payloads, strict=True)), mixed
+        return decode
+
+    numbers = range(len(arrays))
+    mixed = multiply(tuple(codec.encode(a, t) for a in arrays), [decoder(k) for k in numbers])
+    return tuple(own[k] for k in numbers), mixed

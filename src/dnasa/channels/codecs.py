@@ -1,6 +1,7 @@
 """Compressors: what a message looks like on the wire, and how it is read.
 
-Written once, for tensors: a NumPy array is encoded as a tensor that shares its memory, so both give the same bytes.
+Written once, for tensors: a NumPy array is encoded as a tensor that shares its memory, so both give the same bytes,
+and so do the compiled kernels.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dnasa.arrays import nonzero
+from dnasa.arrays import compiled, nonzero
 from dnasa.channels.codec import Codec
 from dnasa.core import Array, InputError, whole
 from dnasa.randomness import Streams
@@ -169,22 +170,44 @@ def _blockwise(
 ) -> Codec:
     """Every number as a code of `bits` bits; the scales of all blocks of a row, in bfloat16, come first."""
 
+    def row_bytes(width: int) -> int:
+        return 2 * -(-width // block) + -(-width * bits // 8)
+
+    def has_kernel(a: Tensor, dtype: torch.dtype) -> bool:
+        known = bits > 1 and dtype in (torch.float32, torch.float64)
+        return compiled is not None and known and a.device.type == "cpu" and a.numel() > 0
+
     def blocks(a: Tensor) -> Tensor:
         return pad(a, (0, -a.shape[-1] % block)).unflatten(-1, (-1, block))
 
     def encode(a: Tensor, t: int) -> Tensor:
+        if has_kernel(a, a.dtype):
+            payload = a.new_empty((*a.shape[:-1], row_bytes(a.shape[-1])), dtype=torch.uint8)
+            _run(compiled.encode, a, payload, bits)
+            return payload
         parts = blocks(a)
         scales = scale(parts, blocks(torch.ones_like(a[..., :1, :]))).to(torch.bfloat16)
         numbers = codes(parts, nonzero(scales.to(a.dtype))).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
         return torch.cat([_bytes(scales[..., 0]), _packed(numbers, bits)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
+        if has_kernel(payload, dtype):
+            out = payload.new_empty((*payload.shape[:-1], width), dtype=dtype)
+            _run(compiled.decode, out, payload, bits)
+            return out
         split = 2 * -(-width // block)
         scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
         numbers = values(_unpacked(payload[..., split:], bits)[..., :width].to(dtype))
         return (blocks(numbers) * scales).flatten(-2)[..., :width]
 
-    return _codec(encode, decode, lambda m, itemsize: 2 * -(-m // block) + -(-m * bits // 8), name, gamma)
+    return _codec(encode, decode, lambda m, itemsize: row_bytes(m), name, gamma)
+
+
+def _run(kernel: Callable[..., None], numbers: Tensor, payload: Tensor, bits: int) -> None:
+    """Call a kernel, which fills the tensor that is not given yet and is contiguous."""
+    width, is_double = numbers.shape[-1], numbers.dtype == torch.float64
+    arrays = (a.detach().contiguous().numpy() for a in (numbers, payload))
+    kernel(*arrays, numbers.numel() // width, width, bits, is_double)
 
 
 def _packed(codes: Tensor, bits: int) -> Tensor:

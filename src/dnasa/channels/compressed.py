@@ -157,7 +157,14 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
         changes = [y - xhat for y, (xhat, _) in zip(messages, memory, strict=True)]
         sent = zip(memory, *transmit(codec, changes, multiply, t), strict=True)
         after = tuple((xhat + q, total + mixed) for (xhat, total), q, mixed in sent)
-        return tuple(y + gamma * (total - xhat) for y, (xhat, total) in zip(messages, after, strict=True)), after
+        return tuple(corrected(y, xhat, total) for y, (xhat, total) in zip(messages, after, strict=True)), after
+
+    def corrected(y: Array, xhat: Array, total: Array) -> Array:
+        """y + gamma (total - xhat) with one new array: large ones take longer to allocate than to add."""
+        mixed = total - xhat
+        mixed *= gamma
+        mixed += y
+        return mixed
 
     def init(message: Array) -> tuple[Array, ...]:
         _check(codec, message)

@@ -1,4 +1,5 @@
-/* The extension module dnasa.compiled: kernels for fused.py, randomness.py and problems/least_squares.py.
+/* The extension module dnasa.compiled: kernels for fused.py, randomness.py, channels/codecs.py and
+   problems/least_squares.py.
 
    Arrays are passed as buffers. One that is not contiguous, of another type or of another length than the sizes say raises
    ValueError. */
@@ -60,17 +61,43 @@ typedef struct {
 
 static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->width - 1) / step->width; }
 
+#include "packing.h"
+
 #define REAL float
+#define WORD uint32_t
 #define SQRT sqrtf
+#define RINT rintf
+#ifdef __aarch64__
+#define LARGEST largest_neon
+#define QUICK_ENCODE encode_neon
+#define QUICK_DECODE decode_neon
+#else
+#define LARGEST largest_float
+#define QUICK_ENCODE(...) 0
+#define QUICK_DECODE(...) 0
+#endif
 #define NAME(what) what##_float
 #include "kernels.h"
+#include "quantize.h"
 #undef REAL
+#undef WORD
 #undef SQRT
+#undef RINT
+#undef LARGEST
+#undef QUICK_ENCODE
+#undef QUICK_DECODE
 #undef NAME
 #define REAL double
+#define WORD uint64_t
 #define SQRT sqrt
+#define RINT rint
+#define LARGEST largest_double
+#define QUICK_ENCODE(...) 0
+#define QUICK_DECODE(...) 0
 #define NAME(what) what##_double
 #include "kernels.h"
+#include "quantize.h"
+#undef WORD
 
 /* ---------------------------------------------------------------- checked arguments */
 
@@ -86,6 +113,7 @@ typedef struct {
 
 static const Type FLOAT = {"float32", "f", sizeof(float)}, DOUBLE = {"float64", "d", sizeof(double)};
 static const Type INT = {"int32", "il", sizeof(int)}, WORD = {"uint64", "LQ", sizeof(uint64_t)};
+static const Type BYTE = {"uint8", "B", 1};
 
 static const Type *real(int is_double) { return is_double ? &DOUBLE : &FLOAT; }
 
@@ -281,6 +309,36 @@ static PyObject *least_squares(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* ---------------------------------------------------------------- quantized numbers */
+
+static PyObject *quantize(PyObject *args, int back) {
+    PyObject *numbers, *payloads;
+    Py_buffer views[2] = {{0}};
+    Py_ssize_t rows, width;
+    int bits, is_double;
+    if (!PyArg_ParseTuple(args, "OOnnip", &numbers, &payloads, &rows, &width, &bits, &is_double)) return NULL;
+    if (bits != 4 && bits != 8) {
+        PyErr_SetString(PyExc_ValueError, "numbers have codes of 4 or 8 bits");
+        return NULL;
+    }
+    Py_ssize_t count = product(rows, width), size = count < 0 ? -1 : rows * (scale_bytes(width) + packed_bytes(width, bits));
+    int good = get_sized(numbers, views, "numbers", real(is_double), back ? PyBUF_WRITABLE : 0, count) &&
+               get_sized(payloads, views + 1, "payloads", &BYTE, back ? 0 : PyBUF_WRITABLE, size);
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_double) quantize_double(views[0].buf, views[1].buf, rows, width, bits, back);
+        else quantize_float(views[0].buf, views[1].buf, rows, width, bits, back);
+        Py_END_ALLOW_THREADS
+    }
+    release_all(views, 2);
+    if (!good) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *encode(PyObject *self, PyObject *args) { return quantize(args, 0); }
+
+static PyObject *decode(PyObject *self, PyObject *args) { return quantize(args, 1); }
+
 /* ---------------------------------------------------------------- random numbers */
 
 /* NumPy's SFC64: many streams, each started from the four words that randomness.py derives. */
@@ -368,6 +426,8 @@ static PyMethodDef methods[] = {
     {"step", step, METH_VARARGS, "Take a step in place; whether the next one can divide by |z|, if it has to."},
     {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
+    {"encode", encode, METH_VARARGS, "Fill payloads with the rows of numbers, quantized."},
+    {"decode", decode, METH_VARARGS, "Fill numbers with what the payloads of their rows hold."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},
     {"threads", threads, METH_O, "The number of threads used for arrays with this many numbers."},
     {NULL, NULL, 0, NULL},
