@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 from dnasa import core, prox, rules
 from dnasa.arrays import unit
 from dnasa.core import Channel, InputError, Network, Rule
-from dnasa.engine.loop import solve
 from dnasa.extras import needed_by
 from dnasa.rules import schedules
-from dnasa.runs.result import Result
 
 if TYPE_CHECKING:
     from dnasa import (
@@ -27,7 +25,9 @@ if TYPE_CHECKING:
         topology,
         trained,
     )
+    from dnasa.engine.loop import solve
     from dnasa.networks import connect
+    from dnasa.runs.result import Result
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import load
 
@@ -62,14 +62,20 @@ __all__ = [
     "unit",
 ]
 
-FUNCTIONS = {"connect": "dnasa.networks", "load": "dnasa.trained", "on_shards": "dnasa.tasks.tasks"}
+ELSEWHERE = {
+    "Result": "dnasa.runs.result",
+    "connect": "dnasa.networks",
+    "load": "dnasa.trained",
+    "on_shards": "dnasa.tasks.tasks",
+    "solve": "dnasa.engine.loop",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Modules that need SciPy, networkx, torch or matplotlib are imported on first use."""
+    """Import on first use what not every program needs, or what needs SciPy, networkx, torch or matplotlib."""
     with needed_by(f"dnasa.{name}"):
-        if name in FUNCTIONS:
-            return getattr(import_module(FUNCTIONS[name]), name)
+        if name in ELSEWHERE:
+            return getattr(import_module(ELSEWHERE[name]), name)
         if name in (*__all__, "studies"):  # which is deprecated
             return import_module(f"dnasa.{name}")
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")

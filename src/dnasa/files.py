@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import secrets
 import stat
 import sys
 import tempfile
@@ -34,7 +33,7 @@ def make_folder(path: str | Path) -> Path:
 
 def write_durably(path: Path, data: bytes, draft: Path | None = None, sync: bool = True) -> None:
     """Write a file completely or not at all: `draft` is written, then renamed. With `sync` it survives a power failure."""
-    draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    draft = draft or path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     file = open(draft, "xb")  # noqa: SIM115 (it fails, and nothing is removed, where there is such a file)
     try:
         with file:

@@ -7,13 +7,15 @@ Steps are drawn in blocks: each (seed, node, block) has its own SFC64 stream, wh
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnasa.arrays import compiled
 from dnasa.core import Array
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
 
 GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
 MASK = (1 << 64) - 1
@@ -29,6 +31,8 @@ def scramble(word: Any) -> Any:
 
 def purpose_bytes(purpose: str) -> bytes:
     """Eight bytes for a purpose: its text if that is short enough, otherwise a hash of it."""
+    from hashlib import blake2b
+
     text = purpose.encode()
     return text.ljust(8) if len(text) <= 8 else blake2b(text, digest_size=8).digest()
 
@@ -44,11 +48,11 @@ class Streams:
         self.bits = np.random.SFC64(0)
         self.generator = np.random.Generator(self.bits)
 
-    def at(self, seed: int, node: int, block: int) -> np.random.Generator:
+    def at(self, seed: int, node: int, block: int) -> "Generator":
         """The generator at the start of this stream; valid until the next call."""
         return self._set(np.array(self._words(seed, node, block), dtype=np.uint64))
 
-    def each(self, seed: int, nodes: Sequence[int], block: int) -> Iterator[np.random.Generator]:
+    def each(self, seed: int, nodes: Sequence[int], block: int) -> Iterator["Generator"]:
         """`at` for each of many nodes, with all streams hashed in one operation."""
         return map(self._set, self.words(seed, nodes, block))
 
@@ -67,7 +71,7 @@ class Streams:
             key = scramble((key + GOLDEN & MASK) + part & MASK)
         return (*(scramble(key + (j * GOLDEN & MASK) & MASK) for j in (1, 2, 3)), 1)
 
-    def _set(self, words: np.ndarray) -> np.random.Generator:
+    def _set(self, words: np.ndarray) -> "Generator":
         set_state(self.bits, words)
         return self.generator
 
@@ -102,7 +106,7 @@ class Generators:
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def __getitem__(self, seed: int) -> list[np.random.Generator]:
+    def __getitem__(self, seed: int) -> list["Generator"]:
         return self.generators[seed]
 
     @cached_property
@@ -110,7 +114,7 @@ class Generators:
         return [[Restartable() for _ in self.nodes] for _ in self.seeds]
 
     @property
-    def generators(self) -> list[list[np.random.Generator]]:
+    def generators(self) -> list[list["Generator"]]:
         """NumPy's generators, set to the states of this step when they are first wanted in it."""
         if self.pending:
             states = self.states.reshape(len(self.seeds), len(self.nodes), 4)
@@ -206,7 +210,7 @@ class Normals(Samples):
         self.shape, self.dtype = shape, dtype
         super().__init__(purpose, self._normal, int(np.prod(shape)))
 
-    def _normal(self, generator: np.random.Generator, node: int, length: int) -> np.ndarray:
+    def _normal(self, generator: "Generator", node: int, length: int) -> np.ndarray:
         return generator.standard_normal((length, *self.shape), dtype=self.dtype.type)
 
     def _block(self, seeds: Sequence[int], nodes: Sequence[int], block: int) -> np.ndarray:

@@ -50,7 +50,7 @@ backends = pytest.mark.parametrize("backend", [pytest.param(b, marks=MARKS[BACKE
 backends_of_adanasa = pytest.mark.parametrize(
     "backend", [pytest.param(b, marks=MARKS[BACKENDS[b][0]]) for b in BACKENDS if b != "torch"]
 )
-SHAPES = [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (2, 3, 40_000)]
+SHAPES = [(8, 25), (5, 1000), (2, 3, 6, 300), (1, 7), (1, 1000), (2, 3, 40_000)]
 compiled_numpy = pytest.mark.parametrize("backend", [pytest.param("compiled, numpy", marks=needs_compiler)])
 
 

@@ -17,7 +17,6 @@ from dnasa.cli import plugins
 from dnasa.cli.options import FIELDS, Options, flag, negative
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
-from dnasa.data.datasets import DATASETS
 from dnasa.files import read_json
 from dnasa.rules import RULES
 
@@ -85,6 +84,8 @@ def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def stored(name: str, value: Any) -> Any:
     """Convert an option to JSON, with absolute paths for the user's files."""
+    from dnasa.data.datasets import DATASETS
+
     if isinstance(value, (list, tuple)):
         return [stored(name, part) for part in value]
     if isinstance(value, Path) or (name == "data" and value not in DATASETS):

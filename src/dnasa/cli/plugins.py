@@ -6,13 +6,16 @@ They come from files given with `--plugin`, and from installed packages with an 
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dnasa import networks
 from dnasa.core import InputError
 from dnasa.files import execute, failure, read_bytes
 from dnasa.rules import RULES
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "dnasa.rules"
 
@@ -26,7 +29,9 @@ def load(files: Sequence[Path]) -> None:
 
 @cache
 def load_installed() -> None:
-    for entry in metadata.entry_points(group=GROUP):
+    from importlib.metadata import entry_points  # 30 ms
+
+    for entry in entry_points(group=GROUP):
         if entry.dist is not None and Path(str(entry.dist.locate_file(""))).resolve() == Path.cwd():
             continue  # `python -m dnasa` also finds packages that lie in the current folder and are not installed
         _register(f"'{entry.name}' ({entry.value})", partial(_load_entry, entry))
@@ -50,7 +55,7 @@ def check_trusted(code: Iterable[Path], source: Path, trust: bool) -> None:
             print(f"Executing {file}, which {source} names.", file=sys.stderr, flush=True)
 
 
-def _load_entry(entry: metadata.EntryPoint) -> None:
+def _load_entry(entry: "EntryPoint") -> None:
     """An entry point names a module that registers rules when imported, or a function that does."""
     loaded = entry.load()
     if callable(loaded):

@@ -98,6 +98,10 @@ CLONES static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_s
             memcpy(x + row, mixed, width * sizeof(REAL));
             memcpy(u + row, mixed + width, width * sizeof(REAL));
             memcpy(z + row, mixed + 2 * width, width * sizeof(REAL));
+        } else if (step->nodes == 1) { /* W is 1 */
+            memcpy(x, scratch, width * sizeof(REAL));
+            memcpy(u, scratch + next, width * sizeof(REAL));
+            memcpy(z, scratch + 2 * next, width * sizeof(REAL));
         } else {
             NAME(mix)(x + row, scratch, neighbours, weights + begin, count, width, stride);
             NAME(mix)(u + row, scratch + next, neighbours, weights + begin, count, width, stride);

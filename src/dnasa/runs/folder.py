@@ -9,7 +9,6 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,8 @@ STATES = ("running", "done", "interrupted", "failed", "diverged")
 
 def versions() -> dict[str, str]:
     """The software this run uses."""
+    from importlib.metadata import PackageNotFoundError, version  # 30 ms
+
     out = {"python": platform.python_version(), "machine": platform.machine()}
     for name in ("dnasa", "numpy", "torch"):
         try:

@@ -6,7 +6,6 @@ same time, such as a run and `dnasa report --html`, so the list is changed under
 """
 
 import os
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
@@ -72,7 +71,7 @@ class OwnFiles:
         others = [name for name in sorted(ALWAYS) if os.path.lexists(self.path / name)]
         if others and not self.begun:  # another process may just have begun
             raise self._not_ours(others[0])
-        draft = self.path / f"{DRAFT}-{secrets.token_hex(4)}"
+        draft = self.path / f"{DRAFT}-{os.urandom(4).hex()}"
         try:
             write_durably(draft, _listing(names), sync=False)
             with suppress(FileExistsError):
