@@ -81,6 +81,7 @@ class Generators:
 
     def __init__(self, purpose: str, seeds: Sequence[int], nodes: Sequence[int]):
         self.streams, self.seeds, self.nodes = Streams(purpose), seeds, nodes
+        self.node_array = np.asarray(nodes)
         self.block, self.words = -1, np.empty(0)
 
     def at(self, t: int) -> "Generators":
