@@ -132,7 +132,7 @@ class Generators:
         return out
 
     def integers(self, low: Any, high: Any = None, size: Any = None, **options: Any) -> np.ndarray:
-        """As `standard_normal`: one compiled call for whole numbers from a range."""
+        """All streams at once, like `standard_normal`, where the bounds are whole numbers and the dtype is the default."""
         low, high = (0, low) if high is None else (low, high)
         plain = (
             type(low) is type(high) is int and -(2**62) < low < high < 2**62 and type(size) in (int, tuple, type(None))
