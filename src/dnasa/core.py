@@ -6,6 +6,7 @@ node's own). Leading axes are independent runs, so that a whole grid search is o
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple, Protocol
@@ -79,8 +80,15 @@ class Interrupted(RunError):
     """A stop was requested, and the run stopped after a complete step."""
 
 
-class UserCode:  # a class, since a generator would take a tenth of a small step
-    """Wrap a call of the user's function: an exception becomes one line that names it, with the exception as its cause."""
+def name_user_code(error: BaseException | None, what: Callable[[], str]) -> None:
+    """Raise an exception of a user's function again as one line that names the function, with the exception as its cause."""
+    if isinstance(error, Exception) and not isinstance(error, (InputError, RunError, MemoryError)):
+        text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
+        raise InputError(f"{what()} raised {text}.") from error
+
+
+class UserCode:
+    """Wrap a call of the user's function with `name_user_code`; a call in every step has `try` instead, which costs nothing."""
 
     def __init__(self, what: Callable[[], str]):
         self.what = what
@@ -88,9 +96,7 @@ class UserCode:  # a class, since a generator would take a tenth of a small step
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, (InputError, RunError, MemoryError)):
-            text = ": ".join(filter(None, (type(error).__name__, str(error).rstrip("."))))
-            raise InputError(f"{self.what()} raised {text}.") from error
+        name_user_code(error, self.what)
 
 
 def first_line(error: BaseException) -> str:
@@ -430,6 +436,14 @@ class Network:
         """
         return range(t * self.rounds, (t + 1) * self.rounds)
 
+    @cached_property
+    def step_messages(self) -> list[int]:
+        """Messages that all nodes together send when each sends one in every exchange of step t, by t modulo the length."""
+        graph = self.topology
+        if graph is None or self.all_reduce:
+            return [0 if graph is None else 2 * (self.nodes - 1) * self.rounds]
+        return [sum(graph.at(k).messages for k in self.exchanges(t)) for t in range(graph.period)]
+
     @property
     def simulated(self) -> bool:
         """Whether this process holds all nodes."""
@@ -445,11 +459,8 @@ class Sent:
 
     def add(self, network: Network, row: float, t: int) -> None:
         """Count an exchange of step t in which every message holds `row` bytes."""
-        graph = network.topology
-        if graph is None:
-            return
-        each = 2 * (network.nodes - 1)
-        count = sum(each if network.all_reduce else graph.at(k).messages for k in network.exchanges(t))
+        repeating = network.step_messages
+        count = repeating[t % len(repeating)]
         self.messages += count
         self.bytes += count * row
 

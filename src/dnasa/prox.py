@@ -4,13 +4,12 @@
 """
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import like, maximum, minimum, moderate, nonzero, norm, to_numpy
-from dnasa.core import Array, InputError, Prox, UserCode, nodes_text, positive
+from dnasa.arrays import adds_up, like, maximum, minimum, moderate, nonzero, norm, to_numpy
+from dnasa.core import Array, InputError, Prox, name_user_code, nodes_text, positive
 
 __all__ = ["ball", "box", "l1"]
 
@@ -76,12 +75,15 @@ def checked(prox: Prox, nodes: Sequence[int] | None = None) -> Prox:
     where = "the mean iterate" if nodes is None else nodes_text(nodes)
 
     def applied(x: Array, step: Any) -> Array:
-        with UserCode(lambda: f"prox at {where}"):
+        try:
             y = prox(x, step)
+        except Exception as error:
+            name_user_code(error, lambda: f"prox at {where}")
+            raise
         if type(y) is not type(x) or y.shape != x.shape or y.dtype != x.dtype:
             kind = f"{tuple(y.shape)}, {y.dtype}" if hasattr(y, "dtype") else type(y).__name__
             raise InputError(f"prox must return an array like x, {tuple(x.shape)}, {x.dtype}; it returned {kind}.")
-        if not isfinite(y.sum()):
+        if not adds_up(y):
             _check_finite(y, x, step, nodes)
         return y
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64's increment
 MASK = (1 << 64) - 1
+EMPTY = np.uint64(0)  # the buffer for draws of 32 bits at the beginning of a stream
 BLOCK = 64  # steps whose streams are hashed together
 
 
@@ -85,6 +86,7 @@ class Generators:
 
     def __init__(self, purpose: str, seeds: Sequence[int], nodes: Sequence[int]):
         self.streams, self.seeds, self.nodes = Streams(purpose), seeds, nodes
+        self.node_array = np.asarray(nodes)
         self.block, self.words = -1, np.empty(0)
 
     def at(self, t: int) -> "Generators":
@@ -92,6 +94,7 @@ class Generators:
         if block != self.block:
             self.block, self.words = block, self._words(block)
         self.states, self.pending = self.words[row].copy(), True
+        self.halves = np.zeros(len(self.states), np.uint64)  # 32 bits that a stream has left of its last 64
         return self
 
     def _words(self, block: int) -> np.ndarray:
@@ -117,10 +120,9 @@ class Generators:
     def generators(self) -> list[list["Generator"]]:
         """NumPy's generators, set to the states of this step when they are first wanted in it."""
         if self.pending:
-            states = self.states.reshape(len(self.seeds), len(self.nodes), 4)
-            for row, words in zip(self._restartables, states, strict=True):
-                for one, word in zip(row, words, strict=True):
-                    one.restart(word)
+            every = (one for row in self._restartables for one in row)
+            for one, words, half in zip(every, self.states, self.halves, strict=True):
+                one.restart(words, half)
             self.pending = False
         return [[one.generator for one in row] for row in self._restartables]
 
@@ -131,6 +133,19 @@ class Generators:
         shape = () if size is None else (size,) if isinstance(size, int) else tuple(size)
         out = np.empty((len(self.seeds), len(self.nodes), *shape))
         compiled.normals(self.states, out, len(self.states), 1, True)
+        return out
+
+    def integers(self, low: Any, high: Any = None, size: Any = None, **options: Any) -> np.ndarray:
+        """All streams at once, like `standard_normal`, where the bounds are whole numbers and the dtype is the default."""
+        low, high = (0, low) if high is None else (low, high)
+        plain = (
+            type(low) is type(high) is int and -(2**62) < low < high < 2**62 and type(size) in (int, tuple, type(None))
+        )
+        if compiled is None or not self.pending or options or not plain:
+            return self._draw("integers", low, high, size, **options)
+        shape = () if size is None else (size,) if isinstance(size, int) else size
+        out = np.empty((len(self.seeds), len(self.nodes), *shape), np.int64)
+        compiled.integers(self.states, self.halves, out, len(self.states), low, high - 1 - low)
         return out
 
     def __getattr__(self, name: str) -> Callable[..., np.ndarray]:
@@ -152,16 +167,17 @@ class Restartable:
         known = bits.state["state"]["state"].tolist()
         self.memory = memory if memory.tolist() == [*known, 0] else None  # another version may arrange it differently
 
-    def restart(self, words: np.ndarray) -> None:
-        """At the beginning of a stream, with an empty buffer for draws of 32 bits."""
+    def restart(self, words: np.ndarray, half: np.uint64 = EMPTY) -> None:
+        """At these words of a stream, with this half in the buffer for draws of 32 bits."""
         if self.memory is None:
-            set_state(self.generator.bit_generator, words)
+            set_state(self.generator.bit_generator, words, half)
         else:
-            self.memory[:4], self.memory[4] = words, 0
+            self.memory[:4], self.memory[4] = words, half
 
 
-def set_state(bits: Any, words: np.ndarray) -> None:
-    bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": 0, "uinteger": 0}
+def set_state(bits: Any, words: np.ndarray, half: np.uint64 = EMPTY) -> None:
+    has, kept = half.reshape(1).view(np.uint32).tolist()
+    bits.state = {"bit_generator": "SFC64", "state": {"state": words}, "has_uint32": has, "uinteger": kept}
 
 
 class Samples:

@@ -313,7 +313,11 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pyt
         drawn = [
             rngs.standard_normal(4),
             rngs.standard_normal((2, 1)),
-            rngs.integers(0, 10, size=3, dtype=np.int32),  # leaves half a word in a buffer
+            rngs.integers(7),  # leaves half a word in a buffer
+            rngs.standard_normal(2),
+            rngs.integers(-3, 2**40, size=(2, 1)),
+            rngs.integers(5, size=2),
+            rngs.integers(0, 10, size=3, dtype=np.int32),
             rngs.standard_normal(),
             rngs.standard_t(1.5, size=2),
         ]
@@ -323,6 +327,10 @@ def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pyt
                 wanted = [
                     alone.standard_normal(4),
                     alone.standard_normal((2, 1)),
+                    alone.integers(7),
+                    alone.standard_normal(2),
+                    alone.integers(-3, 2**40, size=(2, 1)),
+                    alone.integers(5, size=2),
                     alone.integers(0, 10, size=3, dtype=np.int32),
                     alone.standard_normal(),
                     alone.standard_t(1.5, size=2),
@@ -336,6 +344,18 @@ def test_a_generator_of_one_node_continues_what_was_drawn_for_all() -> None:
     first, alone = together.standard_normal(2), Streams("custom").at(0, 1, 5)
     np.testing.assert_array_equal(first[0, 1], alone.standard_normal(2))
     assert together[0][1].random() == alone.random()
+
+
+def test_a_batched_gradient_may_change_the_nodes_it_is_given() -> None:
+    def gradient(x: Array, nodes: Array, rngs: Any) -> Array:
+        g = batched_gradient(x, nodes, rngs)
+        nodes[:] = 0
+        return g
+
+    changing, plain = (
+        dnasa.solve(Custom(each, np.zeros(DIM), batched=True), GRAPH, steps=3) for each in (gradient, batched_gradient)
+    )
+    np.testing.assert_array_equal(changing.x, plain.x)
 
 
 def test_generators_name_an_unknown_method() -> None:

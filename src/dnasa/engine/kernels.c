@@ -112,8 +112,8 @@ typedef struct {
 } Type;
 
 static const Type FLOAT = {"float32", "f", sizeof(float)}, DOUBLE = {"float64", "d", sizeof(double)};
-static const Type INT = {"int32", "il", sizeof(int)}, WORD = {"uint64", "LQ", sizeof(uint64_t)};
-static const Type BYTE = {"uint8", "B", 1};
+static const Type BYTE = {"uint8", "B", 1}, INT = {"int32", "il", sizeof(int)};
+static const Type LONG = {"int64", "lq", sizeof(int64_t)}, WORD = {"uint64", "LQ", sizeof(uint64_t)};
 
 static const Type *real(int is_double) { return is_double ? &DOUBLE : &FLOAT; }
 
@@ -410,6 +410,38 @@ static PyObject *normals(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* `out` is (streams, size), whole numbers from `low` on, at most `range` more. `words` and `halves`, the 32 bits that a stream
+   has left of its last 64, become those after the draws. */
+static PyObject *integers(PyObject *self, PyObject *args) {
+    PyObject *objects[3];
+    Py_buffer views[3] = {{0}};
+    Py_ssize_t streams;
+    long long low, range;
+    if (!PyArg_ParseTuple(args, "OOOnLL", objects, objects + 1, objects + 2, &streams, &low, &range)) return NULL;
+    int good = get_sized(objects[0], views, "words", &WORD, PyBUF_WRITABLE, product(streams, 4)) &&
+               get_sized(objects[1], views + 1, "halves", &WORD, PyBUF_WRITABLE, streams) &&
+               get_array(objects[2], views + 2, "out", &LONG, PyBUF_WRITABLE);
+    Py_ssize_t numbers = good ? views[2].len / LONG.size : 0;
+    if (good && (streams <= 0 || numbers % streams != 0)) {
+        PyErr_Format(PyExc_ValueError, "out has %zd numbers, not a multiple of streams", numbers);
+        good = 0;
+    }
+    for (Py_ssize_t i = 0; good && i < streams; i++) {
+        uint64_t *word = (uint64_t *)views[0].buf + 4 * i, *half = (uint64_t *)views[1].buf + i;
+        Stream stream;
+        memcpy(&stream, word, 32);
+        memcpy(&stream.has_uint32, half, 8);
+        bitgen_t bits = {&stream, next_64, next_32, next_uniform, next_64};
+        Py_ssize_t size = numbers / streams;
+        random_bounded_uint64_fill(&bits, low, range, size, 0, (uint64_t *)views[2].buf + size * i);
+        memcpy(word, &stream, 32);
+        memcpy(half, &stream.has_uint32, 8);
+    }
+    release_all(views, 3);
+    if (!good) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* ---------------------------------------------------------------- module */
 
 static PyObject *threads(PyObject *self, PyObject *numbers) {
@@ -429,6 +461,7 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, "Fill payloads with the rows of numbers, quantized."},
     {"decode", decode, METH_VARARGS, "Fill numbers with what the payloads of their rows hold."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},
+    {"integers", integers, METH_VARARGS, "Fill (streams, ...) with whole numbers of each stream."},
     {"threads", threads, METH_O, "The number of threads used for arrays with this many numbers."},
     {NULL, NULL, 0, NULL},
 };

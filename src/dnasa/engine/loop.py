@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, UserCode, nodes_text
+from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, name_user_code, nodes_text
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import reconnect, surviving
@@ -224,19 +224,29 @@ class Run:
 
     def _step(self, t: int) -> None:
         began = now()
-        with NamingStep(t):
+        try:
             points = self.stepper.points(t)
+        except Exception as error:
+            name_step(error, t)
+            raise
         gradients = tuple([self._gradient(point, t) for point in points])
         self.recorder.divergence.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
-        with NamingStep(t):
+        try:
             self.stepper.step(gradients, t)
+        except Exception as error:
+            name_step(error, t)
+            raise
         self.timeline.add("rule", began, t)
 
     def _gradient(self, point: Array, t: int) -> Array:
         nodes = self.network.local_nodes
-        with UserCode(lambda: f"The problem's gradient(x, nodes, seeds, t) of {nodes_text(nodes)} at step {t}"):
+        try:
             g = self.problem.gradient(point, nodes, self.plan.seeds, t)
+        except Exception as error:
+            whose = nodes_text(nodes)
+            name_user_code(error, lambda: f"The problem's gradient(x, nodes, seeds, t) of {whose} at step {t}")
+            raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
         return g if self.scale is None else g * self.scale
@@ -250,8 +260,11 @@ class Run:
     def _evaluate(self, snapshots: list[Snapshot], t: int) -> bool:
         """Measure and record; returns whether the run is to stop here."""
         began = now()
-        with NamingStep(t):
+        try:
             evaluation = self.recorder.evaluate(snapshots, t)
+        except Exception as error:
+            name_step(error, t)
+            raise
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder)
         self.timeline.add("evaluation", began, t)
@@ -316,18 +329,11 @@ def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
     return snapshots
 
 
-class NamingStep:
-    """Add the step to errors in the user's functions that are not given t."""
-
-    def __init__(self, t: int):
-        self.t = t
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        error = explained(error)
-        if isinstance(error, InputError):
-            raise InputError(f"At step {self.t}: {error}") from error.__cause__ or error
+def name_step(error: Exception, t: int) -> None:
+    """Raise an error in a user's function that is not given t again, with the step."""
+    error = explained(error)
+    if isinstance(error, InputError):
+        raise InputError(f"At step {t}: {error}") from error.__cause__ or error
 
 
 def as_gradient(g: Any, point: Array) -> Array:

@@ -3,13 +3,12 @@
 import operator
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.arrays import concatenate, like
+from dnasa.arrays import SMALL, concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
@@ -96,11 +95,15 @@ def product(weights: Any) -> Product:
 
 
 def split(joined: Array, arrays: Messages) -> Messages:
-    """Back into arrays of the widths they had."""
+    """Back into arrays of the widths they had; small ones are copied, since NumPy is slow where rows are short and apart."""
     if len(arrays) == 1:
         return (joined,)
-    widths = [a.shape[-1] for a in arrays]
-    return tuple(joined[..., end - width : end] for width, end in zip(widths, accumulate(widths), strict=True))
+    parts, end, copies = [], 0, isinstance(joined, np.ndarray) and joined.size < SMALL
+    for a in arrays:
+        begin, end = end, end + a.shape[-1]
+        part = joined[..., begin:end]
+        parts.append(part.copy() if copies else part)
+    return tuple(parts)
 
 
 def _sparse_times(weights: Any, joined: Array) -> Array:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
-from dnasa.core import Array, InputError, Prox, UserCode, first_line, nodes_text, whole
+from dnasa.arrays import adds_up, as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
+from dnasa.core import Array, InputError, Prox, UserCode, first_line, name_user_code, nodes_text, whole
 from dnasa.extras import needed_by
 from dnasa.problems.checksums import checksum
 from dnasa.problems.problem import Problem
@@ -127,7 +127,7 @@ class Custom(Problem):
     def gradient(self, x: Array, nodes: range, seeds: Sequence[int], t: int) -> Array:
         known, rngs = self.generators, self._generators(seeds, nodes)
         g = self._batched(x, rngs, t) if self.batched else self._node_by_node(x, nodes, rngs, t)
-        if not isfinite(g.sum()):
+        if not adds_up(g):
             self._check_finite(g, x, nodes, t)
         elif self.batched and rngs is not known and len(nodes) > 1:
             g = copied(g)  # the function may use the same memory again
@@ -135,8 +135,11 @@ class Custom(Problem):
         return g
 
     def _batched(self, x: Array, rngs: Generators, t: int) -> Array:
-        with UserCode(lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}"):
-            value = self.gradient_function(copied(x), np.asarray(rngs.nodes), rngs.at(t))  # it may change its argument
+        try:
+            value = self.gradient_function(copied(x), rngs.node_array.copy(), rngs.at(t))  # it may change its arguments
+        except Exception as error:
+            name_user_code(error, lambda: f"The batched gradient of {nodes_text(rngs.nodes)} at step {t}")
+            raise
         return value if _is_like(value, x) else _like(value, x, "batched gradient", f" at step {t}")
 
     def _check_rows(self, g: Array, x: Array, rngs: Generators, t: int) -> None:

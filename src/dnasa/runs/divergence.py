@@ -1,12 +1,11 @@
 """Which runs have diverged, when, and at which node."""
 
 import json
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import to_numpy
+from dnasa.arrays import adds_up, to_numpy
 from dnasa.core import COLUMNS, Array, Network
 
 EXPLODED = 1e6  # times the loss at the start, or 1 if that is larger: a run that ends there has diverged
@@ -43,7 +42,7 @@ class Divergence:
             self.pending.append((t, g.isfinite().all(-1)))
             if len(self.pending) == MOST_PENDING:
                 self.read_pending()
-        elif not isfinite(g.sum()):  # which may also have overflowed
+        elif not adds_up(g):
             finite = np.isfinite(g) if isinstance(g, np.ndarray) else g.isfinite()
             self._mark(to_numpy(finite.all(-1)), t)
 
