@@ -3,6 +3,7 @@
 They work in pipelines, with `GridSearchCV` and with `cross_val_score`. `groups` in `fit` says which node a row belongs to.
 """
 
+import numbers
 import warnings
 from typing import Any, Self
 
@@ -105,8 +106,9 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
     def _stops_early(self, shards: list[np.ndarray]) -> bool:
         if self.early_stopping not in (True, False, "auto"):
             raise ValueError(f"early_stopping must be 'auto', True or False, not {self.early_stopping!r}.")
-        if not 0 < self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}.")
+        share = self.validation_fraction
+        if not isinstance(share, numbers.Real) or not 0 < share < 1:
+            raise ValueError(f"validation_fraction must be a number between 0 and 1, not {share!r}.")
         if self.n_iter_no_change < 1:
             raise ValueError(f"n_iter_no_change must be at least 1, not {self.n_iter_no_change!r}.")
         counts = [len(shard) for shard in shards]

@@ -259,7 +259,7 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --rule dsgd", "needs a stepsize"),
         ("train --rule dsgd --eta 0", "eta must be a positive"),
         ("train --eta 1", "takes no stepsize"),
-        ("train --weight-decay -1", "weight_decay must be a positive number, not -1.0"),
+        ("train --weight-decay -1", "weight_decay, unless it is 0, must be a positive number, not -1.0"),
         ("train --rule d2 --eta 0.1 --weights lazy --weight-decay 0.1", "Rule 'd2' has no weight decay"),
         ("train --rule wat", "Unknown rule 'wat'"),
         ("train --steps -5", "steps must be a positive whole"),

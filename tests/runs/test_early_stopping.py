@@ -1,6 +1,7 @@
 """Early stopping: the best average of the evaluated answers is the result, and runs stop by themselves."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -139,10 +140,14 @@ def train(*words: object) -> str:
 
 def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: Path) -> None:
     own = ["--data", table(tmp_path / "t.csv", 160), "--target", "y", "--nodes", 2, "--steps", 200]
-    assert "Early stopping: the model of step" in train(*own, "--out", tmp_path / "run")
+    printed = train(*own, "--out", tmp_path / "run")
     about = json.loads((tmp_path / "run" / "model.json").read_text())["trained"]
     result = dnasa.Result.load(tmp_path / "run")
-    assert about["steps"] == result.final().step[0] < result.history.step.iloc[-1]
+    kept, last = result.final().step[0], result.history.step.iloc[-1]
+    assert about["steps"] == kept < last
+    for text in (printed, CliRunner().invoke(app, ["report", str(tmp_path / "run")]).output):
+        assert f"Early stopping after step {last}: the model of step {kept} is kept" in " ".join(text.split())
+        assert re.search(rf"│ +{kept} │", text)  # a row of the table
     config = tmp_path / "run" / "config.json"
     assert "Early stopping" not in train("--config", config, "--no-early-stopping", "--out", tmp_path / "off")
     assert "Early stopping" not in train("--config", tmp_path / "off" / "config.json")

@@ -16,6 +16,7 @@ from dnasa.cli.rendering import (
     graph_rows,
     graph_title,
     history_table,
+    print_kept,
     print_line,
     print_lost_nodes,
     print_wide,
@@ -73,9 +74,7 @@ def train(context: typer.Context, given: Options) -> None:
     print_lost_nodes(result.settings, source.sites)
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
-    if source.patience is not None:
-        steps = ", ".join(map(str, result.final().step))
-        print_line(f"Early stopping: the model of step {steps} is kept, with the smallest validation loss.")
+    print_kept(result.history)
     if given.local_accuracy:
         import torch
 

@@ -140,11 +140,11 @@ class Options:
     early_stopping: bool | None = option(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
-        "Default for `dnasa train` on your own tables, from 100 rows and 20 passes over them on; --no-early-stopping "
+        "Default for `dnasa train` on your own tables with at least 100 rows and 20 passes over them; --no-early-stopping "
         "switches it off.",
     )
     patience: int | None = option(
-        None, "Evaluations without improvement after which early stopping stops. Default: 40."
+        None, "Stop early, after this many evaluations without improvement. Default of early stopping: 40."
     )
     batch: int | None = option(None, "Samples per node and step. Default: 32 for data, 1 for least squares.")
     seed: int = option(0, "Seed of the samples, the starting point and the partition; the first of several.")

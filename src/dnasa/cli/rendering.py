@@ -70,11 +70,19 @@ def printable(text: str) -> str:
 
 
 def history_table(rows: "pd.DataFrame", title: str) -> Table:
-    """The first and the last evaluation and four between them, each the mean over the seeds."""
+    """The first and the last evaluation, four between them, and the kept models of early stopping; means over the seeds."""
     history = rows.groupby("step").mean(numeric_only=True).reset_index()
-    picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
+    kept = history.index[history.step.isin(kept_steps(rows))]
+    picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)} | set(kept))
     columns = [name for name in COLUMNS if name in history and not (name == "test_loss" and "test_rmse" in history)]
     return frame_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
+
+
+def kept_steps(history: "pd.DataFrame") -> list[int]:
+    """The steps whose models early stopping kept, one for each run."""
+    from dnasa.statistics import final
+
+    return [int(step) for step in final(history).step] if "improved" in history else []
 
 
 def frame_table(frame: "pd.DataFrame", title: str) -> Table:
@@ -143,6 +151,14 @@ def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> 
     for loss in settings.get("lost", []):
         nodes = node_names(sites, loss["nodes"])
         print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
+
+
+def print_kept(history: "pd.DataFrame") -> None:
+    if steps := ", ".join(map(str, kept_steps(history))):
+        last = int(history.step.max())
+        print_line(
+            f"Early stopping after step {last}: the model of step {steps} is kept, with the smallest validation loss."
+        )
 
 
 def timing_line(result: "Result") -> str:

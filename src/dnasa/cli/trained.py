@@ -15,6 +15,7 @@ from dnasa.cli.rendering import (
     console,
     frame_table,
     history_table,
+    print_kept,
     print_line,
     print_lost_nodes,
     print_wide,
@@ -94,6 +95,7 @@ def report(
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
         console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
+    print_kept(result.history)
     print_lost_nodes(result.settings, run.sites)
     print_line(timing_line(result))
     for title, table in tables(measured, run.sites) if measured else ():

@@ -146,7 +146,10 @@ def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
         )
     missing = [node for node in local_nodes if node not in numbered]
     if missing:
-        raise InputError(f"There is no node-{missing[0]}.csv, node-{missing[0]}.npz or the like in {folder}.")
+        raise InputError(
+            f"There is no node-{missing[0]}.csv, node-{missing[0]}.npz or the like in {folder}: add it, or give --nodes "
+            f"{len(numbered)}."
+        )
     return [numbered[node] for node in local_nodes]
 
 

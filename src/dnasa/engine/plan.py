@@ -139,7 +139,7 @@ def distinct(kind: str, values: list[Any]) -> list[Any]:
 
 
 def _decayed(group: VariantGroup, weight_decay: float) -> VariantGroup:
-    positive("weight_decay", weight_decay)
+    positive("weight_decay, unless it is 0,", weight_decay)
     check_weight_decay(group.rule, _named(group))
     return group._replace(rule=with_weight_decay(group.rule, constant(weight_decay)))
 

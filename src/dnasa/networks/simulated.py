@@ -45,8 +45,8 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
     """
     if topology.period > 1 and channel is not None and channel.fixed_graph:
         raise InputError(
-            f"This channel remembers what came over one graph, and {topology.name} changes: use a graph that stays the same, "
-            "or another channel."
+            f"This channel remembers what came over one graph, and {topology.name} changes: use one that stays the same, such "
+            "as ring, or another channel."
         )
     if rounds == EXACT and topology.period == 1 and channel is not None:
         raise InputError(
