@@ -201,8 +201,9 @@ def test_a_comparison_on_a_synthetic_problem_has_50_points(problem: str) -> None
     assert make_source(options, range(4), validate=False).evaluate is None
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
+@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=needs_mpi), "torch"])
 def test_processes_compare_and_extend_as_the_simulator_does(engine: str, tmp_path: Path) -> None:
     words = [*LEAST, "--extend", "--timeout", "120", "--out"]
     done = launch_script(engine, 2, BIN / "dnasa", *words, tmp_path / "a")

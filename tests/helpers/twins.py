@@ -114,9 +114,10 @@ def adanasa(
                     h[k] = g[k] / max(np.sqrt(m[i, k]), abs(g[k]))
                 if k in sample and corrected:
                     c[k] = corrected / max(np.sqrt(m[i, k]), abs(corrected))
+            length, corrected_length = np.linalg.norm(h), np.linalg.norm(c)
             for k in sample:
-                S[i, k] += step * c[k] / np.linalg.norm(c)
-                A[i] += step * h[k] / np.linalg.norm(h) * (start[k] - x[i][k])
+                S[i, k] += step * c[k] / corrected_length
+                A[i] += step * h[k] / length * (start[k] - x[i][k])
         x = [average(W, half, i) for i in range(n)]
         y, m = (np.array([average(W, values, i) for i in range(n)]) for values in (y, m))
         r = np.maximum(r, np.sqrt(every) * A / np.linalg.norm(S, axis=1))

@@ -387,6 +387,7 @@ def test_findings_on_graphs_name_the_best_with_the_bytes_of_a_ring() -> None:
 # ---------------------------------------------------------------- fine-tuning
 
 
+@pytest.mark.long
 @pytest.mark.pictures
 def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
     no_data: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -450,6 +451,7 @@ def small_compression(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "SEEDS", 1)
 
 
+@pytest.mark.long
 @pytest.mark.pictures
 def test_the_study_of_compression_continues_and_reports_accuracy_and_bytes(
     no_data: None, small_compression: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -20,6 +20,8 @@ from dnasa.rules import dnasa, schedules
 
 pytestmark = pytest.mark.pictures
 
+LONG = pytest.mark.long
+
 
 def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
     rows = [
@@ -120,7 +122,8 @@ def test_gradients_of_the_guidance_problems_vanish_at_their_solutions() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fig3", "fig4", "fig5", "fig6", "fidelity", pytest.param("heterogeneity", marks=pytest.mark.long)]
+    "name",
+    ["fig3", "fig4", "fig6", "fidelity", *(pytest.param(name, marks=LONG) for name in ("fig5", "heterogeneity"))],
 )
 def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On small data of the same shapes, with the network and the grid cut down."""

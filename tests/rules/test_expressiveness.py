@@ -83,7 +83,9 @@ def test_processes_give_the_simulators_iterates(name: str, processes: int) -> No
 
 
 @pytest.mark.xdist_group("processes")
-@pytest.mark.parametrize("engine", [pytest.param("mpi", marks=needs_mpi), "torch"])
+@pytest.mark.parametrize(
+    "engine", [pytest.param("mpi", marks=needs_mpi), pytest.param("torch", marks=pytest.mark.long)]
+)
 def test_real_processes_give_the_simulators_iterates(engine: str) -> None:
     done = launch_script(engine, 2, JOB, "expressive", engine)
     assert done.returncode == 0, done.stderr[-2000:]
