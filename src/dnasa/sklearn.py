@@ -22,6 +22,7 @@ with needed_by("dnasa.sklearn"):
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+    from dnasa.tasks.sources import PATIENCE
     from dnasa.tasks.sources import stops_early as by_default
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
@@ -45,7 +46,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 40,
+        n_iter_no_change: int = PATIENCE,
     ):
         self.model = model
         self.nodes = nodes
@@ -91,8 +92,9 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             validation=validation,
             class_weight=weight,
         )
-        graph = topology.default(self.nodes_, [example(self.rule)])
-        if self.topology is not None:
+        if self.topology is None:
+            graph = topology.default(self.nodes_, [example(self.rule)])
+        else:
             graph = topology.make(self.topology, self.nodes_)
         result = solve(problem, graph, self.rule, weight_decay=self.weight_decay, progress=False, **options)
         if result.runs.diverged.notna().any():
@@ -162,7 +164,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
         early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
-            from 100 rows and 20 passes over them on.
+            with at least 100 rows and 20 passes over them.
         validation_fraction: The share of each node's rows that is validated on.
         n_iter_no_change: Evaluations without improvement after which training stops.
 
@@ -187,7 +189,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         weight_decay: float = 0.0,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 40,
+        n_iter_no_change: int = PATIENCE,
     ):
         super().__init__(
             *(model, nodes, topology, rule, eta, steps, batch, random_state),
@@ -238,7 +240,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         random_state: The seed, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
         early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
-            from 100 rows and 20 passes over them on.
+            with at least 100 rows and 20 passes over them.
         validation_fraction: The share of each node's rows that is validated on.
         n_iter_no_change: Evaluations without improvement after which training stops.
     """

@@ -1,5 +1,7 @@
-"""Batch norm replaced by group norm, which takes its weights over."""
+"""Batch norm replaced by group norm and weight standardization, which take over all parameters."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -41,12 +43,8 @@ def test_a_model_keeps_all_else_and_shared_layers_stay_shared() -> None:
     parameters = dict(model.named_parameters())
     assert dnasa.models.replace_batch_norm(model) is model
     assert inner[0] is inner[2] is again["again"]
-    assert [type(part).__name__ for part in (*inner, model[1])] == [
-        "GroupNorm",
-        "Conv2d",
-        "GroupNorm",
-        "InstanceNorm2d",
-    ]
+    kinds = [type(part).__name__ for part in (*inner, model[1])]
+    assert kinds == ["GroupNorm", "Conv2d", "GroupNorm", "InstanceNorm2d"]
     assert all(part is parameters[name] for name, part in model.named_parameters())
 
 
@@ -61,3 +59,47 @@ def test_a_layer_without_a_shape_is_refused_and_nothing_is_changed() -> None:
     with pytest.raises(InputError, match="call it on a batch"):
         replace_batch_norm(model)
     assert isinstance(model[0], nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_the_convolution_before_it_has_standardized_filters(dims: int) -> None:
+    conv = getattr(nn, f"Conv{dims}d")(3, 4, 3, padding=1, bias=False, padding_mode="circular")
+    weight, x = conv.weight, torch.randn(2, 3, *[5] * dims)
+    with torch.no_grad():
+        weight *= torch.rand(4, *[1] * (dims + 1)) + 0.5
+        weight += 0.1
+    model = replace_batch_norm(nn.Sequential(conv, getattr(nn, f"BatchNorm{dims}d")(4)))
+    assert model[0].weight is weight
+    rows = weight.detach().flatten(1)
+    literal = (rows - rows.mean(1, keepdim=True)) / (
+        rows.shape[1] * (rows.var(1, correction=0, keepdim=True) + 1e-6)
+    ) ** 0.5
+    twin = getattr(nn, f"Conv{dims}d")(3, 4, 3, padding=1, bias=False, padding_mode="circular")
+    twin.load_state_dict({"weight": literal.view_as(weight)})
+    torch.testing.assert_close(model[0](x), twin(x), rtol=1e-4, atol=1e-5)
+
+
+def test_other_convolutions_stay_as_they_are() -> None:
+    single = nn.Conv2d(4, 4, 1, groups=4)  # a filter of one number
+    model = nn.Sequential(
+        single, nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.BatchNorm2d(8, affine=False), nn.Conv2d(8, 2, 1)
+    )
+    kinds = [type(part).__name__ for part in replace_batch_norm(model)]
+    assert kinds == ["Conv2d", "GroupNorm", "StandardizedConv2d", "ReLU", "GroupNorm", "Conv2d"]
+
+
+def test_the_residual_net_with_group_norm_has_the_same_parameters() -> None:
+    torch.manual_seed(0)
+    batch = resnet(widths=(8, 16))
+    torch.manual_seed(0)
+    group = resnet(widths=(8, 16), norm="group")
+    for (name, ours), (other, theirs) in zip(group.named_parameters(), batch.named_parameters(), strict=True):
+        assert name == other
+        assert torch.equal(ours, theirs)
+    assert {"GroupNorm", "StandardizedConv2d", "Conv2d"} <= {type(part).__name__ for part in group.modules()}
+
+
+def test_a_standardized_model_is_copied_and_pickled() -> None:
+    model, x = resnet(widths=(8, 16), norm="group"), torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(x), model(x))
+    torch.testing.assert_close(copy.deepcopy(model)(x), model(x))

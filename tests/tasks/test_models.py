@@ -183,7 +183,6 @@ def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
         ("gpt", rows(7), "gpt and lstm are the models for text"),
         ("lenet", rows(3, 8, 8), "lenet is for images of 1 x 28 x 28"),
         ("resnet", rows(7), "resnet is for images"),
-        ("resnet:12,group", rows(3, 8, 8), "must be a multiple of 8"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(model: str, given: Dataset, words: str) -> None:

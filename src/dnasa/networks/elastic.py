@@ -49,8 +49,8 @@ def described(topology: Topology, rounds: int | str | None, channel: Channel | N
     """Describes what all processes must share: the weights, and how messages travel."""
     weights = checksum(topology.each)
     text = f"{topology.name}, {topology.nodes} nodes, checksum {weights}"
-    if rounds is not None:
-        text += f", {rounds} rounds"
+    if (count := count_rounds(topology, rounds)) > 1:
+        text += f", {count} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
 
 

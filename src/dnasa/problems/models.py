@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, relu
+from torch.nn.functional import gelu, layer_norm, relu
 
 from dnasa.core import InputError, choose
 
@@ -65,25 +65,25 @@ def resnet(
         channels: The channels of an image.
         classes: The number of classes.
         widths: The channels of each stage.
-        norm: "batch" or "group".
+        norm: "batch", or "group" as `replace_batch_norm` makes it.
     """
-    make_norm = choose("norm", norm, {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(8, width)})
-    parts = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), make_norm(widths[0]), nn.ReLU()]
+    normalized = choose("norm", norm, {"batch": lambda model: model, "group": replace_batch_norm})
+    parts = [nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()]
     for stage, width in enumerate(widths):
         before, stride = (width, 1) if stage == 0 else (widths[stage - 1], 2)
-        parts += [Block(before, width, stride, make_norm), Block(width, width, 1, make_norm)]
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes))
+        parts += [Block(before, width, stride), Block(width, width, 1)]
+    return normalized(nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], classes)))
 
 
 class Block(nn.Module):
     """Two convolutions, added to their input."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, make_norm: Callable[[int], nn.Module]):
+    def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.first_norm = make_norm(outputs)
+        self.first_norm = nn.BatchNorm2d(outputs)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.second_norm = make_norm(outputs)
+        self.second_norm = nn.BatchNorm2d(outputs)
         same = inputs == outputs and stride == 1
         self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
@@ -99,28 +99,42 @@ CHANNELS = 2  # at least, in each group: a single channel would lose its mean
 
 
 def replace_batch_norm(model: nn.Module) -> nn.Module:
-    """Replace all batch norm layers by group norm, which does not depend on the other rows of a batch; returns the model.
+    """Replace batch norm by group norm and weight standardization, which do not depend on the other rows of a batch.
 
-    Like `torch.nn.SyncBatchNorm.convert_sync_batchnorm`: in place, unless the model itself is a batch norm layer. Weights and
-    biases are the same parameters as before. Running statistics are dropped, so a trained model has to be trained further.
-    There are up to 8 groups of at least 2 channels; BatchNorm1d becomes a single group, layer norm over the features.
+    Every batch norm layer becomes a group norm, and the filters of the convolution right before it are standardized, as in BiT
+    (Kolesnikov et al., 2020). Like `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, it works in place, unless the model itself
+    is a batch norm layer, and returns the model. Parameters keep their names and values. Running statistics are dropped, so a
+    trained model has to be trained further. There are up to 8 groups of at least 2 channels; BatchNorm1d becomes a single
+    group, layer norm over the features.
 
     Args:
         model: Any module.
 
     Examples:
-        >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32)))[1]
-        GroupNorm(8, 32, eps=1e-05, affine=True)
+        >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32)))[0]
+        StandardizedConv2d(3, 32, kernel_size=(3, 3), stride=(1, 1))
     """
-    made: dict[nn.Module, nn.Module] = {}  # a shared layer stays shared
-    for parent in list(model.modules()):
-        if isinstance(parent, nn.modules.batchnorm._BatchNorm):
-            made[parent] = _group_norm(parent)
+    layers: list[Any] = [
+        part for part in model.modules() if next(part.parameters(recurse=False), None) is not None or _is_norm(part)
+    ]
+    made = {norm: _group_norm(norm) for norm in layers if _is_norm(norm)}  # a shared layer stays shared
+    for before, norm in pairwise(layers):
+        if norm in made and _can_standardize(before, norm):
+            before.__class__ = STANDARDIZED[type(before)]
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child in made:
                 setattr(parent, name, made[child])
     return made.get(model, model)
+
+
+def _is_norm(part: nn.Module) -> bool:
+    return isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
+def _can_standardize(layer: Any, norm: Any) -> bool:
+    """Whether it is a convolution whose channels are normalized; a filter of a single number would become 0."""
+    return type(layer) in STANDARDIZED and layer.out_channels == norm.num_features and layer.weight[0].numel() > 1
 
 
 def _group_norm(norm: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
@@ -132,6 +146,35 @@ def _group_norm(norm: nn.modules.batchnorm._BatchNorm) -> nn.GroupNorm:
     made = nn.GroupNorm(groups, width, norm.eps, norm.affine).train(norm.training)
     made.weight, made.bias = norm.weight, norm.bias
     return made
+
+
+def standardized(weight: Tensor) -> Tensor:
+    """Filters with mean 0 and variance 1 / (numbers in a filter), so that outputs are about as large as inputs."""
+    filters = weight.flatten(1)
+    size = filters.shape[1]
+    return (layer_norm(filters, (size,), eps=1e-6) / size**0.5).view_as(weight)
+
+
+class StandardizedConv1d(nn.Conv1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, standardized(self.weight), self.bias)
+
+
+class StandardizedConv2d(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, standardized(self.weight), self.bias)
+
+
+class StandardizedConv3d(nn.Conv3d):
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, standardized(self.weight), self.bias)
+
+
+STANDARDIZED: dict[Any, Any] = {
+    nn.Conv1d: StandardizedConv1d,
+    nn.Conv2d: StandardizedConv2d,
+    nn.Conv3d: StandardizedConv3d,
+}
 
 
 # ---------------------------------------------------------------- character GPT

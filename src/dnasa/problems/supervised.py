@@ -166,7 +166,7 @@ class Supervised(Sharded):
     def _stack(self, point: Tensor) -> "batched.Stack | None":
         """On a CPU, many models with known layers and a known loss are faster as one array."""
         module = self.module
-        known = module.loss in SLOPES if callable(module.loss) and not isinstance(module.loss, nn.Module) else False
+        known = module.loss in SLOPES
         stack = batched.stack(self._seeded(0)) if known and self.device.type == "cpu" and not module.autocast else None
         return stack if stack is not None and sum(stack.sizes) == len(point) else None
 

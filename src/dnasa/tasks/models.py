@@ -122,8 +122,6 @@ def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable
     if len(shape) != 3:
         raise InputError(f"resnet is for images, channels x height x width: use mlp or linear for {data}.")
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
-    if norm == "group" and width % 8:
-        raise InputError(f"Group norm has 8 groups: the width of resnet:{width},group must be a multiple of 8.")
     return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
 

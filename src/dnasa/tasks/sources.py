@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
-PATIENCE = 40  # a run of D-NASA may rest for a while: 10 cost it 0.03 in R^2 on a table of 4,000 rows
+PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 ENOUGH_ROWS, ENOUGH_PASSES = 100, 20  # of a table, to stop early by default: with fewer passes no model overfits
 UNEVEN = 10  # times as many rows at a site as at another
 OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
@@ -179,7 +179,7 @@ def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_defaul
     """After how many evaluations without improvement the run stops; None: never. By default tables of the user stop."""
     from dnasa.data.datasets import DATASETS
 
-    wanted = options.early_stopping or (True if options.patience is not None else options.early_stopping)
+    wanted = True if options.patience is not None else options.early_stopping
     if wanted is None and by_default and (options.shard_dir is not None or options.data not in DATASETS):
         counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
         table = rows.inputs.ndim == 2 and not rows.vocabulary
