@@ -103,3 +103,9 @@ def test_a_standardized_model_is_copied_and_pickled() -> None:
     model, x = resnet(widths=(8, 16), norm="group"), torch.randn(2, 3, 8, 8)
     torch.testing.assert_close(pickle.loads(pickle.dumps(model))(x), model(x))
     torch.testing.assert_close(copy.deepcopy(model)(x), model(x))
+
+
+@pytest.mark.parametrize("wrong", [None, nn.BatchNorm2d, "resnet"])
+def test_only_a_module_is_taken(wrong: Any) -> None:
+    with pytest.raises(InputError, match="needs a torch module, not"):
+        replace_batch_norm(wrong)

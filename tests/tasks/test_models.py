@@ -183,6 +183,8 @@ def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
         ("gpt", rows(7), "gpt and lstm are the models for text"),
         ("lenet", rows(3, 8, 8), "lenet is for images of 1 x 28 x 28"),
         ("resnet", rows(7), "resnet is for images"),
+        ("resnet", rows(8, 8), r"store inputs\[:, None\]"),
+        ("resnet", rows(8, 8, 3), "are 8 x 8 x 3: store them as channels x height x width"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(model: str, given: Dataset, words: str) -> None:

@@ -101,11 +101,11 @@ CHANNELS = 2  # at least, in each group: a single channel would lose its mean
 def replace_batch_norm(model: nn.Module) -> nn.Module:
     """Replace batch norm by group norm and weight standardization, which do not depend on the other rows of a batch.
 
-    Every batch norm layer becomes a group norm, and the filters of the convolution right before it are standardized, as in BiT
-    (Kolesnikov et al., 2020). Like `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, it works in place, unless the model itself
-    is a batch norm layer, and returns the model. Parameters keep their names and values. Running statistics are dropped, so a
-    trained model has to be trained further. There are up to 8 groups of at least 2 channels; BatchNorm1d becomes a single
-    group, layer norm over the features.
+    Every batch norm layer becomes a group norm, and the filters of the convolution registered right before it are standardized,
+    as in BiT (Kolesnikov et al., 2020). Like `torch.nn.SyncBatchNorm.convert_sync_batchnorm`, it works in place, unless the
+    model itself is a batch norm layer, and returns the model. Parameters keep their names and values. Running statistics are
+    dropped, so a trained model has to be trained further. There are up to 8 groups of at least 2 channels; BatchNorm1d becomes
+    a single group, layer norm over the features.
 
     Args:
         model: Any module.
@@ -114,6 +114,8 @@ def replace_batch_norm(model: nn.Module) -> nn.Module:
         >>> replace_batch_norm(nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32)))[0]
         StandardizedConv2d(3, 32, kernel_size=(3, 3), stride=(1, 1))
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"replace_batch_norm needs a torch module, not {model!r:.60}.")
     layers: list[Any] = [
         part for part in model.modules() if next(part.parameters(recurse=False), None) is not None or _is_norm(part)
     ]

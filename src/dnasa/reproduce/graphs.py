@@ -252,6 +252,7 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
             axis.plot(places + 0.17 * index, abs(measure.scale) * values, "D", **style)
         axis.set_xticks(places, hows)
         axis.grid(axis="x", visible=False)
+        axis.set_axisbelow(True)
         axis.set_ylabel(y_label(measure))
         bytes_sent = "1/3 of AdaNASA's bytes (D-SGT: 2/3); diamonds: exact, 6 rounds (3)"
         axis.set_xlabel(f"Tuned methods, bars: {EQUAL}, {bytes_sent}", fontsize=8)

@@ -119,8 +119,13 @@ def _lenet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[
 
 
 def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable[[], nn.Module]:
+    if len(shape) == 2:
+        raise InputError(f"resnet needs images with a channel axis: store inputs[:, None] in {data}.")
     if len(shape) != 3:
         raise InputError(f"resnet is for images, channels x height x width: use mlp or linear for {data}.")
+    if shape[2] <= 4 < min(shape[:2]):
+        size = " x ".join(map(str, shape))
+        raise InputError(f"The images of {data} are {size}: store them as channels x height x width, channels first.")
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
     return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
