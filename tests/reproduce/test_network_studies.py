@@ -336,7 +336,12 @@ def test_the_study_of_graphs_runs_without_data_and_counts_bytes(
     monkeypatch.setattr(graphs, "partitions", lambda task: ["iid", "by_label"])
     report = graphs.EXPERIMENT.run(quick=True, progress=False, folder=tmp_path)
     rows = report.data["graphs-all"].query("partition == 'by_label'").set_index(["rule", "graph"])
-    assert rows.bytes["adanasa"].to_dict() == {"exact": 0.5, "complete": 0.875, "exact, 2 rounds": 1, "ring": 1}
+    assert rows.bytes["adanasa"].to_dict() == {
+        "exact, 1 round": 0.5,
+        "complete": 0.875,
+        "exact, 2 rounds": 1,
+        "ring": 1,
+    }
     assert rows.bytes["dadam"].to_numpy() == pytest.approx([1 / 3, 1])  # it sends a third of AdaNASA's arrays
     assert rows.bytes["dsgt"].to_numpy() == pytest.approx([2 / 3, 1])
     assert list(report.tables) == ["graphs-digits-8", "graphs-digits-tuned"]
@@ -356,7 +361,14 @@ def test_every_graph_is_run_with_its_rounds_and_the_same_batch() -> None:
 
 
 def of_graphs(measure: Measure, nodes: Any, rule: str, how: str, **tests: float) -> pd.DataFrame:
-    sent = {"exact, 2 rounds": 1.0, "exact": 0.5, "complete": 0.875, "ring": 1.0, "exact, 6 rounds": 1.0, "torus": 1.5}
+    sent = {
+        "exact, 2 rounds": 1.0,
+        "exact, 1 round": 0.5,
+        "complete": 0.875,
+        "ring": 1.0,
+        "exact, 6 rounds": 1.0,
+        "torus": 1.5,
+    }
     names = {"pairs": "exact, 2 rounds", "six": "exact, 6 rounds"}
     rows = [
         {"task": "a", "nodes": nodes, "rule": rule, "partition": how, "graph": names.get(graph, graph), "test": test}

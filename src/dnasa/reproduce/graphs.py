@@ -22,7 +22,7 @@ from dnasa.reproduce.network_tasks import NODES, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
 
 GRAPHS = {  # the graph and the rounds
-    "exact": ("exact", 1),
+    "exact, 1 round": ("exact", 1),
     "complete": ("complete", 1),
     "exact, 2 rounds": ("exact", 2),
     "ring": ("ring", 1),
@@ -31,10 +31,11 @@ GRAPHS = {  # the graph and the rounds
     "exponential": ("exponential", 1),
     "ring, 4 rounds": ("ring", 4),
 }
-QUICK_GRAPHS = ("exact", "complete", "exact, 2 rounds", "ring")
+QUICK_GRAPHS = ("exact, 1 round", "complete", "exact, 2 rounds", "ring")
 SIZES, SEEDS, TUNED = (8, 16, 32), 3, "tuned"
 EQUAL = "exact, 2 rounds"  # has the bytes of a ring
-ROUNDS = {"dmsgd": 6, "dadam": 6, "dsgt": 3}  # with which a method sends AdaNASA's bytes on this graph
+SAME_BYTES = {"dmsgd": "exact, 6 rounds", "dadam": "exact, 6 rounds", "dsgt": "exact, 3 rounds"}  # as AdaNASA on EQUAL
+PLACES = GRAPHS | {"exact, 3 rounds": ("exact", 3), "exact, 6 rounds": ("exact", 6)}
 RATES: Any = {"dmsgd": (0.03, 0.1, 0.3, 1), "dadam": (1e-3, 3e-3, 1e-2, 3e-2), "dsgt": (0.03, 0.1, 0.3, 1)}
 TABLE_RATES: Any = {"dmsgd": (0.03, 0.1, 0.3, 1), "dadam": (3e-3, 1e-2, 3e-2, 0.1, 0.3), "dsgt": (0.3, 1, 3, 10)}
 TASKS = {
@@ -56,19 +57,17 @@ def parts(quick: bool) -> list[Part]:
 
 
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], sizes: tuple[int, ...], seeds: range) -> Iterator[Part]:
-    def runs(rule: str, graph: str, rounds: int, nodes: int, partition: str) -> RunSpec:
-        label = {"graph": f"{graph}, {rounds} rounds" if rounds > 1 else graph}
+    def runs(rule: str, label: str, nodes: int, partition: str) -> RunSpec:
+        graph, rounds = PLACES[label]
         place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition}
-        return RunSpec(task.steps, [rule], task.etas, seeds, label, validation=True, **place)
+        return RunSpec(task.steps, [rule], task.etas, seeds, {"graph": label}, validation=True, **place)
 
     for partition in partitions(task):
         every: dict[int | str, list[RunSpec]] = {
-            nodes: [runs("adanasa", *GRAPHS[graph], nodes, partition) for graph in graphs] for nodes in sizes
+            nodes: [runs("adanasa", graph, nodes, partition) for graph in graphs] for nodes in sizes
         }
         every[TUNED] = [
-            runs(rule, *place, NODES, partition)
-            for rule, rounds in ROUNDS.items()
-            for place in (GRAPHS[EQUAL], ("exact", rounds))
+            runs(rule, graph, NODES, partition) for rule, same in SAME_BYTES.items() for graph in (EQUAL, same)
         ]
         for kind, some in every.items():
             end = f"{kind}/{partition.partition('(')[0]}"
@@ -139,7 +138,8 @@ def findings(ours: pd.DataFrame, measure: Measure) -> list[str]:
         for how, same in by_partition.items():
             cheap = same[(same.bytes < 1 + 1e-9) & (same.index != "complete")]
             best = (measure.scale * cheap.test).idxmax()
-            values = "; ".join(f"{graph}: {measure.text(same.test[graph])}" for graph in (best, "ring", "complete"))
+            named = dict.fromkeys((best, "ring", "complete"))
+            values = "; ".join(f"{graph}: {measure.text(same.test[graph])}" for graph in named)
             line = f"{name}, {nodes} nodes, {how}: best with at most a ring's bytes is {values}."
             if iid is not None:
                 gains = measure.gain(same.test, iid.test)
@@ -204,7 +204,8 @@ def draw(out: Report, table: pd.DataFrame, tasks: dict[str, Task]) -> None:
         for graph, (family, rounds) in GRAPHS.items():
             if graph in {*table.graph}:
                 axes[0].plot([], [], MARKERS[rounds], color=COLOURS[family], ms=7, label=graph)
-        for nodes in sorted({*table.nodes}):
+        sizes = sorted({*table.nodes})
+        for nodes in sizes if len(sizes) > 1 else ():
             axes[0].plot([], [], "o", color="#777777", mfc="none", ms=marker_size(nodes), label=f"{nodes} nodes")
 
 
@@ -229,9 +230,9 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
 
     def best(rows: pd.DataFrame) -> pd.DataFrame:
         test = (measure.scale * rows.test).groupby([rows.rule, rows.partition]).max().unstack()
-        return (test / measure.scale).loc[list(ROUNDS), hows]
+        return (test / measure.scale).loc[list(SAME_BYTES), hows]
 
-    names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in ROUNDS]
+    names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in SAME_BYTES]
     costs = measure.gain(ours.iid, ours[task.different])
     pairs, ring = (measure.signed(cost).removeprefix("+") for cost in costs)
     caption = (
