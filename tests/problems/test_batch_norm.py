@@ -68,7 +68,7 @@ def test_the_convolution_before_it_has_standardized_filters(dims: int) -> None:
     with torch.no_grad():
         weight *= torch.rand(4, *[1] * (dims + 1)) + 0.5
         weight += 0.1
-    model = replace_batch_norm(nn.Sequential(conv, getattr(nn, f"BatchNorm{dims}d")(4)))
+    model: Any = replace_batch_norm(nn.Sequential(conv, getattr(nn, f"BatchNorm{dims}d")(4)))
     assert model[0].weight is weight
     rows = weight.detach().flatten(1)
     literal = (rows - rows.mean(1, keepdim=True)) / (
@@ -81,10 +81,11 @@ def test_the_convolution_before_it_has_standardized_filters(dims: int) -> None:
 
 def test_other_convolutions_stay_as_they_are() -> None:
     single = nn.Conv2d(4, 4, 1, groups=4)  # a filter of one number
-    model = nn.Sequential(
+    model: Any = nn.Sequential(
         single, nn.BatchNorm2d(4), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.BatchNorm2d(8, affine=False), nn.Conv2d(8, 2, 1)
     )
-    kinds = [type(part).__name__ for part in replace_batch_norm(model)]
+    replace_batch_norm(model)
+    kinds = [type(part).__name__ for part in model]
     assert kinds == ["Conv2d", "GroupNorm", "StandardizedConv2d", "ReLU", "GroupNorm", "Conv2d"]
 
 
