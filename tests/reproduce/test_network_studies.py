@@ -369,7 +369,7 @@ def of_graphs(measure: Measure, nodes: Any, rule: str, how: str, **tests: float)
         "exact, 6 rounds": 1.0,
         "torus": 1.5,
     }
-    names = {"pairs": "exact, 2 rounds", "six": "exact, 6 rounds"}
+    names = {"exact": "exact, 1 round", "pairs": "exact, 2 rounds", "six": "exact, 6 rounds"}
     rows = [
         {"task": "a", "nodes": nodes, "rule": rule, "partition": how, "graph": names.get(graph, graph), "test": test}
         for graph, test in tests.items()
@@ -385,8 +385,9 @@ def test_findings_on_graphs_name_the_best_with_the_bytes_of_a_ring() -> None:
     ours = pd.concat([iid, other])
     (line,) = graphs.findings(ours, ACCURACY)
     assert line == (
-        "a, 8 nodes, by_label: best with at most a ring's bytes is exact, 2 rounds: 68.00 %; ring: 30.00 %; complete: 71.00 %. "
-        "Against iid: exact -10.00; exact, 2 rounds -2.00; ring -40.00; torus -1.00; complete +1.00."
+        "a, 8 nodes, by_label: best with at most a ring's bytes and no all-reduce is exact, 2 rounds: 68.00 %; "
+        "ring: 30.00 %; complete: 71.00 %. "
+        "Against iid: exact, 1 round -10.00; exact, 2 rounds -2.00; ring -40.00; torus -1.00; complete +1.00."
     )
     tuned = of_graphs(ACCURACY, "tuned", "dadam", "by_label", ring=0.5, pairs=0.55, six=0.69)
     messages, sent = graphs.against_tuned(ours, tuned, ACCURACY)

@@ -184,12 +184,16 @@ def test_bytes_and_unknown_layers_are_supervised(text: Path) -> None:
         ("lenet", rows(3, 8, 8), "lenet is for images of 1 x 28 x 28"),
         ("resnet", rows(7), "resnet is for images"),
         ("resnet", rows(8, 8), r"store inputs\[:, None\]"),
-        ("resnet", rows(8, 8, 3), "are 8 x 8 x 3: store them as channels x height x width"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(model: str, given: Dataset, words: str) -> None:
     with pytest.raises(InputError, match=words):
         models.make(model, given)
+
+
+def test_images_whose_channels_seem_to_come_last_cause_a_warning() -> None:
+    with pytest.warns(UserWarning, match="read as 8 channels of 9 x 3: store them as channels x height x width if"):
+        models.make("resnet", rows(8, 9, 3))
 
 
 def test_a_text_is_trained_repeated_and_resumed(text: Path, tmp_path: Path) -> None:

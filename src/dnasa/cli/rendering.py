@@ -73,8 +73,7 @@ def history_table(rows: "pd.DataFrame", title: str) -> Table:
     """The first and the last evaluation, four between them, and the kept models of early stopping; means over the seeds."""
     history = rows.groupby("step").mean(numeric_only=True).reset_index()
     kept = history.index[history.step.isin(kept_steps(rows))]
-    picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)})
-    picks = sorted({*picks, *kept})
+    picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)} | {*kept})
     columns = [name for name in COLUMNS if name in history and not (name == "test_loss" and "test_rmse" in history)]
     return frame_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
 

@@ -130,7 +130,7 @@ def summary(rows: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 
 def findings(ours: pd.DataFrame, measure: Measure) -> list[str]:
-    """What each graph loses against iid data, and the best graph with at most a ring's bytes."""
+    """What each graph loses against iid data, and the best graph with at most a ring's bytes that needs no all-reduce."""
     lines = []
     for (name, nodes), rows in ours.groupby(["task", "nodes"], sort=False):
         by_partition = {how: same.set_index("graph") for how, same in rows.groupby("partition", sort=False)}
@@ -140,7 +140,7 @@ def findings(ours: pd.DataFrame, measure: Measure) -> list[str]:
             best = (measure.scale * cheap.test).idxmax()
             named = dict.fromkeys((best, "ring", "complete"))
             values = "; ".join(f"{graph}: {measure.text(same.test[graph])}" for graph in named)
-            line = f"{name}, {nodes} nodes, {how}: best with at most a ring's bytes is {values}."
+            line = f"{name}, {nodes} nodes, {how}: best with at most a ring's bytes and no all-reduce is {values}."
             if iid is not None:
                 gains = measure.gain(same.test, iid.test)
                 line += (
@@ -236,7 +236,7 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
     costs = measure.gain(ours.iid, ours[task.different])
     pairs, ring = (measure.signed(cost).removeprefix("+") for cost in costs)
     caption = (
-        f"{TITLES.get(name, name)}, {NODES} nodes: different data cost AdaNASA {pairs} {measure.unit} on {EQUAL},\n"
+        f"{TITLES.get(name, name)}, {NODES} nodes: {task.different} costs AdaNASA {pairs} {measure.unit} on {EQUAL},\n"
         f"and {ring} {measure.unit} on a ring with the same bytes"
     )
     with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
@@ -255,8 +255,7 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
         axis.grid(axis="x", visible=False)
         axis.set_axisbelow(True)
         axis.set_ylabel(y_label(measure))
-        bytes_sent = "1/3 of AdaNASA's bytes (D-SGT: 2/3); diamonds: exact, 6 rounds (3)"
-        axis.set_xlabel(f"Tuned methods, bars: {EQUAL}, {bytes_sent}", fontsize=8)
+        axis.set_xlabel(f"Bars of tuned methods: {EQUAL}, with 1/3 of AdaNASA's bytes (D-SGT: 2/3)", fontsize=8)
 
 
 def y_label(measure: Measure) -> str:

@@ -1,6 +1,7 @@
 """Models by name, as `--model` takes them, and the default for each kind of data."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -124,8 +125,12 @@ def _resnet(shape: Shape, outputs: int, words: list[str], data: str) -> Callable
     if len(shape) != 3:
         raise InputError(f"resnet is for images, channels x height x width: use mlp or linear for {data}.")
     if shape[2] <= 4 < min(shape[:2]):
-        size = " x ".join(map(str, shape))
-        raise InputError(f"The images of {data} are {size}: store them as channels x height x width, channels first.")
+        channels, height, width = shape
+        warnings.warn(
+            f"The images of {data} are read as {channels} channels of {height} x {width}: store them as channels x height x "
+            "width if their channels come last.",
+            stacklevel=2,
+        )
     width, norm = int(words[0]) if words else 32, words[1] if len(words) > 1 else "batch"
     return partial(resnet, shape[0], outputs, (width, 2 * width, 4 * width), norm)
 
