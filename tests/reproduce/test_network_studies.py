@@ -343,7 +343,7 @@ def test_the_study_of_graphs_runs_without_data_and_counts_bytes(
         "ring": 1,
     }
     assert rows.bytes["dadam"].to_numpy() == pytest.approx([1 / 3, 1])  # it sends a third of AdaNASA's arrays
-    assert rows.bytes["dsgt"].to_numpy() == pytest.approx([2 / 3, 1])
+    assert rows.bytes["dmsgd"].to_numpy() == pytest.approx([1 / 3, 1])
     assert list(report.tables) == ["graphs-digits-8", "graphs-digits-tuned"]
     assert report.tables["graphs-digits-8"].columns.tolist()[-2:] == ["iid", "by_label"]
     assert list(report.figures) == ["graphs-digits-tuned", "graphs"]
