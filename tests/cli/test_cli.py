@@ -112,6 +112,20 @@ def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
     assert "e-1" not in done.stdout
 
 
+def test_averages_over_a_period_are_not_rounded_to_whole_numbers() -> None:
+    """The 5 graphs of exact(5) have 9 edges together; the last node has one of them."""
+    shown = " ".join(run("topology", "exact", "--nodes", 5).stdout.split())
+    assert "edges │ 1.8 │" in shown
+    assert "degrees │ 0.2 to 1 │" in shown
+
+
+def test_faults_have_one_exchange_per_step_where_the_graph_has_two_and_the_title_says_so() -> None:
+    for faults, exchanges in (([], "2 exchanges per step"), (["--drop", 0.1], "1 exchange per step, links fail")):
+        done = run("train", "--problem", "least_squares", "--steps", 2, *faults)
+        assert done.returncode == 0, done.stderr
+        assert f"exact (rho = 0.000), 2 steps, 1 seed, {exchanges}" in " ".join(done.stdout.split())
+
+
 def test_values_that_were_not_given_are_in_the_title_and_the_config(tmp_path: Path) -> None:
     words = "train --nodes 4 --steps 2 --topology random --weights lazy --partition dirichlet".split()
     done = run(*words, "--out", tmp_path / "a")
@@ -223,9 +237,10 @@ def test_shards_are_labelled_by_their_folder(command: str, tmp_path: Path) -> No
     shards.mkdir()
     for name in ("node-0", "node-1", "node-2", "test"):
         np.savez(shards / f"{name}.npz", inputs=rng.standard_normal((12, 3)), labels=np.arange(12) % 2)
-    done = run(command, "--nodes", 3, "--steps", 4, "--shard-dir", shards, "--out", tmp_path / "runs" / "a")
+    done = run(command, "--steps", 4, "--shard-dir", shards, "--out", tmp_path / "runs" / "a")
     assert done.returncode == 0, done.stderr
-    assert "clinics: 3 nodes" in done.stdout
+    assert "clinics: 3 nodes" in done.stdout, "as many as there are shards"
+    assert json.loads((tmp_path / "runs" / "a" / "config.json").read_text())["options"]["nodes"] == 3
     for shown in (run("runs", tmp_path / "runs"), run("report", tmp_path / "runs" / "a")):
         assert shown.returncode == 0, shown.stderr
         assert "clinics" in shown.stdout
@@ -299,7 +314,9 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --out /proc/no", "Cannot write"),
         ("compare --etas 1,x", "numbers separated by commas"),
         ("compare --seeds 0", "--seeds must be a positive"),
-        ("compare --rules d2,dnasa --steps 5", "lazy"),
+        ("compare --rules d2,dnasa --topology ring --steps 5", "lazy"),
+        ("train --shard-dir .", "has no data: add node-0.csv"),
+        ("train --shard-dir nowhere", "There is no folder nowhere"),
         ("reproduce fig99", "Unknown figure 'fig99'"),
         ("topology ring --plot x.wat", "Cannot draw"),
         ("topology ring --nodes two", "--nodes"),

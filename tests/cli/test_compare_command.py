@@ -47,7 +47,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
     usual: dict[str, object] = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1}
     usual |= {"compress": None, "message_dtype": None, "drop": 0.0, "away": 0.0, "stale": 0}
-    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 seed"
+    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 seed, 1 exchange per step"
     other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01", "message_dtype": "bfloat16"}
     other |= {"drop": 0.1, "away": 0.2, "stale": 1, "seeds": 2}
     assert experiment(usual | other, "ring", 2) == (

@@ -17,21 +17,33 @@ def test_options_named_like_a_file_stay_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "graph"),
+    ("words", "graph", "weights"),
     [
-        ("train --rule dsgt --eta 0.01", "exact"),
-        ("train --rule extra --eta 0.01", "ring"),
-        ("train --compress 4bit", "ring"),
-        ("train --weights lazy", "ring"),
-        ("compare --rules dsgd,dnasa --etas 0.01", "exact"),
-        ("compare --rules dsgd,kgt --etas 0.01", "ring"),
+        ("train --rule dsgt --eta 0.01", "exact", None),
+        ("train --rule extra --eta 0.01", "ring", None),
+        ("train --rule d2 --eta 0.01", "ring", "lazy"),
+        ("train --compress 4bit", "ring", None),
+        ("train --weights lazy", "ring", "lazy"),
+        ("compare --rules dsgd,dnasa --etas 0.01", "exact", None),
+        ("compare --rules dsgd,kgt --etas 0.01", "ring", None),
+        ("compare --rules d2,dnasa --etas 0.01", "ring", "lazy"),
     ],
 )
-def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, tmp_path: Path) -> None:
-    done = run(*words.split(), *"--problem least_squares --nodes 5 --steps 3 --out a".split(), cwd=tmp_path)
+def test_the_graph_by_default_is_shown_and_stored(words: str, graph: str, weights: str | None, tmp_path: Path) -> None:
+    done = run(*words.split(), *"--problem least_squares --nodes 6 --steps 3 --out a".split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert graph in done.stdout
-    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["topology"] == graph
+    assert ("lazy weights" in " ".join(done.stdout.split())) == (weights == "lazy")
+    options = json.loads((tmp_path / "a" / "config.json").read_text())["options"]
+    assert (options["topology"], options["weights"]) == (graph, weights)
+
+
+def test_a_config_repeats_the_lazy_weights_of_a_default_graph(tmp_path: Path) -> None:
+    words = "train --problem least_squares --nodes 6 --steps 30 --rule d2 --eta 0.01 --out".split()
+    assert run(*words, tmp_path / "a").returncode == 0
+    again = run("train", "--config", tmp_path / "a" / "config.json", "--out", tmp_path / "b")
+    assert again.returncode == 0, again.stderr
+    assert history(tmp_path / "a").equals(history(tmp_path / "b"))
 
 
 def test_options_on_the_command_line_take_precedence_over_a_config(tmp_path: Path) -> None:

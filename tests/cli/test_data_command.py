@@ -13,7 +13,7 @@ from PIL import Image
 from test_own_data import mixed
 from test_shards import frames, patients, sites, write
 
-from dnasa import cli
+from dnasa import cli, networks
 from dnasa.tasks import datasets
 
 Run = Callable[..., tuple[Any, str, str]]
@@ -108,12 +108,24 @@ def test_every_class_has_a_colour_and_every_node_a_tick(classes: int) -> None:
 
 def test_the_nodes_files_are_compared(tmp_path: Path, run: Run) -> None:
     folder = write(tmp_path / "clinics", frames())
-    code, out, err = run("data", "--shard-dir", folder, "--nodes", 3, "--target", "kind")
+    code, out, err = run("data", "--shard-dir", folder, "--target", "kind")
     assert code == 0, err
     assert "51 for training, 12 for testing, of all nodes" in out
     assert "site k0 k1 k2 total" in out
     assert "age (-1.82)" in out
     assert run("data", "digits", "--shard-dir", folder)[0] == 2
+
+
+def test_a_process_among_several_does_not_count_the_nodes_by_its_own_files(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may have no others."""
+    words = ("data", "--shard-dir", write(tmp_path / "clinics", frames()[:1]), "--target", "kind")
+    assert run(*words)[0] == 0
+    monkeypatch.setattr(networks, "detect", lambda: "mpi")
+    code, _, err = run(*words)
+    assert code == 2
+    assert "There is no node-1.csv" in err
 
 
 def test_tables_and_the_plot_name_the_sites(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

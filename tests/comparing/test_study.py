@@ -473,3 +473,13 @@ def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path: Path) -> 
     file.write_text(LEAST + 'rules = ["d2"]\ngraphs = ["ring"]\n')
     with pytest.raises(InputError, match="no rule can be used on ring"):
         study.check(study_file.read(file))
+
+
+def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -> None:
+    file = tmp_path / "default.toml"
+    for rules, graph, weights in (('"d2", "dnasa"', "ring", "lazy"), ('"dsgt", "dnasa"', "exact", None)):
+        file.write_text(LEAST.replace("nodes = 4", "nodes = 6") + f"rules = [{rules}]\n")
+        made = study_file.read(file)
+        (cell,) = made.cells
+        assert (cell.graph, cell.settings["weights"]) == (graph, weights)
+        assert not study.prepare(made, cell).notes, "no rule is left out"

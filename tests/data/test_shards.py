@@ -18,6 +18,7 @@ from dnasa.core import InputError
 from dnasa.data import agreement
 from dnasa.data.loading import Split
 from dnasa.data.rows import of_frame
+from dnasa.data.shards import count_nodes
 from dnasa.tasks import tasks
 
 
@@ -147,6 +148,15 @@ def test_sites_with_names_are_the_nodes_in_order_and_may_have_test_rows(tmp_path
         assert other.sites == rows.sites
     with pytest.raises(InputError, match=r"3 sites \(bonn, oslo, rome\), and there are 4 nodes: give --nodes 3"):
         data.from_shards(tmp_path / "d", range(4), 4, "kind")
+
+
+def test_the_nodes_of_a_folder_are_counted_by_number_or_by_name(tmp_path: Path) -> None:
+    folder = shards(tmp_path / "d", dict.fromkeys(("bonn.csv", "oslo.npz", ".hidden.csv"), b""))
+    assert count_nodes(folder) == 2
+    (folder / "node-3.csv").touch()
+    assert count_nodes(folder) == 4, "some are missing, which from_shards says"
+    with pytest.raises(InputError, match="no data: add node-0"):
+        count_nodes(shards(tmp_path / "empty", {}))
 
 
 def test_a_folder_called_digits_gets_the_network_of_a_users_data(tmp_path: Path) -> None:

@@ -763,6 +763,25 @@ def test_batch_norm_is_warned_about_once_where_data_differ_by_more_than_chance()
     assert len(told) == 1
 
 
+def test_batch_norm_is_warned_about_during_training_before_the_first_evaluation() -> None:
+    def work(network: Network, shift: float, steps: int) -> None:
+        net = model(norm=True)
+        opt = Decentralized(net, network)
+        for t in range(steps):
+            opt.zero_grad()
+            x, y = batch(network.rank, t)
+            nn.functional.cross_entropy(net(x - (0.3 - shift) * network.rank), y).backward()
+            opt.step()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run_threads(topology.path(3), lambda network: work(network, 0.0, buffers.LEAST + 1))
+        run_threads(topology.complete(2), lambda network: work(network, 1.0, buffers.LEAST))
+    with pytest.warns(UserWarning, match="replace_batch_norm") as told:
+        run_threads(topology.complete(2), lambda network: work(network, 1.0, buffers.LEAST + 5))
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
 def test_a_run_continues_after_an_evaluation_and_a_checkpoint_in_inference_mode(rule: str) -> None:
     """Where Lightning calls them. A state saved with the mean continues at the node's own point."""

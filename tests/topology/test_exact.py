@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import dnasa
 from dnasa import InputError, connect, rules, topology
 from dnasa.channels import cast, compression
-from dnasa.core import Needs, Sent
+from dnasa.core import Channel, Needs, Sent
 from dnasa.problems import Custom, LeastSquares
 from dnasa.rules import schedules
 from dnasa.rules.registry import example
@@ -215,6 +215,21 @@ def test_rules_that_need_a_fixed_graph_fail_on_a_changing_one(rule: str, eta: fl
     assert distance("dsgt", topology.exact(n)) < 1e-6
     assert distance(rule, topology.ring(n, weights="lazy")) < 0.01
     assert not distance(rule, topology.exact(n)) < 0.1
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8, 33])
+@pytest.mark.parametrize("channel", [None, compression("4bit")])
+@pytest.mark.parametrize("name", rules.RULES)
+def test_every_rule_can_use_its_default_graph(name: str, channel: Channel | None, nodes: int) -> None:
+    graph = topology.default(nodes, [example(name)], channel)
+    topology.check_weights(example(name), graph, graph.rounds)
+    connect(graph, channel=channel)
+
+
+@pytest.mark.parametrize(("rule", "weights"), [("d2", "lazy"), ("edm", "lazy"), ("extra", None), ("kgt", None)])
+def test_the_default_ring_is_lazy_only_for_rules_that_need_it(rule: str, weights: str | None) -> None:
+    assert topology.default_name(8, [example("dnasa"), example(rule)]) == ("ring", weights)
+    assert topology.default_name(8, [example(rule)], weights="metropolis") == ("ring", "metropolis")
 
 
 def test_compression_and_weights_have_a_ring_by_default() -> None:

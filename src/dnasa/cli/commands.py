@@ -64,7 +64,7 @@ def train(context: typer.Context, given: Options) -> None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
     stop = inputs.thresholds(given.stop or ())
-    source, graph, shared = inputs.prepare(context, given, [given.rule])
+    given, source, graph, shared = inputs.prepare(context, given, [given.rule])
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
@@ -109,7 +109,7 @@ def compare(context: typer.Context, given: Options) -> None:
         return configs.repeat(context, given.config)
     names, grid = options.split(given.rules), inputs.numbers(given.etas)
     kinds = inputs.check_comparison(given)
-    source, graph, shared = inputs.prepare(context, given, names, validate=True)
+    given, source, graph, shared = inputs.prepare(context, given, names, validate=True)
     comparison = run_comparison(
         source.problem, graph, names, grid, metric=given.metric, x=given.x, extend=given.extend, **shared
     )

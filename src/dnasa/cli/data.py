@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dnasa.cli import inputs
 from dnasa.cli.options import Options, takes
 from dnasa.cli.rendering import console, print_fitting, print_line, settings_table
 from dnasa.core import InputError
@@ -20,6 +21,7 @@ READING = ("target", "columns", "drop_columns", "id_column", "separator", "no_he
 
 @takes(*READING, "partition", "nodes", "shard_dir")
 def show_data(
+    context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(help="A dataset, or a file or folder of your own; without one, list all datasets.")
     ] = None,
@@ -35,7 +37,8 @@ def show_data(
         return print_fitting(datasets.datasets(), "Datasets")
     if name is not None and given.shard_dir is not None:
         raise InputError("A dataset and --shard-dir cannot be combined: leave one of them out.")
-    rows, table = print_data(SourceOptions.of(vars(given) | {"data": name}))
+    nodes = inputs.count_nodes(context, given)
+    rows, table = print_data(SourceOptions.of(vars(given) | {"data": name, "nodes": nodes}))
     if plot:
         if rows.vocabulary or rows.task != "classification":
             raise InputError("These rows have no classes to draw: leave --plot out.")

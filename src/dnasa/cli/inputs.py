@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,8 +25,8 @@ PARTITION = ("partition", "partition_seed")
 
 def prepare(
     context: typer.Context, given: Options, rules: Sequence[str], validate: bool = False
-) -> tuple["Source", "Topology", dict[str, Any]]:
-    """The problem, its data, the graph, and the options that `train` and `compare` pass to `solve`.
+) -> tuple[Options, "Source", "Topology", dict[str, Any]]:
+    """The completed options, the problem and its data, the graph, and what `train` and `compare` pass to `solve`.
 
     With `validate`, the problem has validation rows, and curves have up to 50 points.
     """
@@ -36,11 +37,13 @@ def prepare(
     plugins.load(given.plugin or ())
     check_source(given, configs.explicit(context))
     channel = make_channel(given)
-    if given.topology is None:
-        graph = topology.default(given.nodes, map(example, rules), channel, given.weights)
-        context.params["topology"] = graph.name  # for the config
-    else:
-        graph = topology.make(given.topology, given.nodes, given.weights)
+    nodes, name, weights = count_nodes(context, given), given.topology, given.weights
+    if name is None:
+        name, weights = topology.default_name(nodes, map(example, rules), channel, weights)
+    graph = topology.make(name, nodes, weights)
+    completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
+    context.params |= completed  # for the config
+    given = replace(given, **completed)
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
     folder = configs.make_run_folder(context, given)
     network = make_network(graph, rounds, given, channel)
@@ -63,7 +66,17 @@ def prepare(
         print_line(source.description)
     for sentence in source.warnings:
         print_line(f"Warning: {sentence}")
-    return source, graph, shared | {"evaluate": source.evaluate, "patience": source.patience}
+    return given, source, graph, shared | {"evaluate": source.evaluate, "patience": source.patience}
+
+
+def count_nodes(context: typer.Context, given: Options) -> int:
+    """The number of nodes: where it is not given, that of the shards; a process among several may see its own alone."""
+    from dnasa.data import shards
+
+    one_process = (given.engine or networks.detect()) == "simulated"
+    if given.shard_dir is None or "nodes" in configs.explicit(context) or not one_process:
+        return given.nodes
+    return shards.count_nodes(given.shard_dir)
 
 
 def set_output(given: Options, rank: int | None = None) -> "Progress":

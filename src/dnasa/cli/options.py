@@ -86,14 +86,16 @@ class Options:
     problem: str | None = option(
         None, "Instead of data, a synthetic problem: least_squares, spike or robust_regression."
     )
-    nodes: int = option(8, "Number of nodes.")
+    nodes: int = option(8, "Number of nodes; with --shard-dir and one process, by default that of the shards.")
     topology: str | None = option(
         None,
         f"The graph: {GRAPHS}, or one of a plugin. Directed graphs are for sgp and push_dsgt. Default: exact; ring where the "
         "rule or --compress needs a fixed graph, or --weights is given.",
     )
     weights: str | None = option(
-        None, "Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring, else laplacian."
+        None,
+        "Mixing weights: laplacian, metropolis, max_degree or lazy. Default: 1/3 on the ring (lazy where no --topology is "
+        "given and the rule needs it), else laplacian.",
     )
     weights_by: str | None = option(None, "rows: nodes count in proportion to their rows. Default: all the same.")
     class_weight: str | None = option(
@@ -159,7 +161,8 @@ class Options:
     evaluate: int | None = option(None, "Evaluate every N steps. Default: 50 times or fewer.")
     rounds: str | None = option(
         None,
-        "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise 1.",
+        "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "
+        "and with simulated faults 1.",
     )
     loss_scale: str = option("1", "Factor on the training loss; 1/n gives the paper's stepsize axis.")
     dtype: str | None = option(None, "float32 or float64. Default: float32 for data, else float64.")

@@ -120,7 +120,7 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
     """What `dnasa topology` prints. The eigenvalues of a directed graph are complex numbers; rho is a modulus."""
     import numpy as np
 
-    from dnasa.topology.types import extent
+    from dnasa.topology.types import count, extent
 
     rows = {"nodes": f"{graph.nodes:,}"}
     if graph.parameters:
@@ -137,7 +137,7 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
         }
     else:
         rows |= {
-            "edges": f"{graph.messages // 2:,}",
+            "edges": count(graph.degrees.sum() / 2),
             "degrees": extent(graph.degrees),
             "rho": f"{graph.rho:.6g}",
             "smallest eigenvalue": f"{round(graph.smallest_eigenvalue, 9) + 0:.6g}",

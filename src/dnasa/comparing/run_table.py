@@ -57,11 +57,10 @@ def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
         graph,
         f"{options['steps']:,} steps",
         f"{seeds} seed{'s' if seeds > 1 else ''}",
+        f"{rounds} exchange{'s' if rounds > 1 else ''} per step",
     ]
     if divided and seeds > 1 and options.get("partition_seed") is not None:
         parts.append("one partition for all")
-    if rounds > 1:
-        parts.append(f"{rounds} exchanges per step")
     parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"
 

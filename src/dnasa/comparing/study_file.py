@@ -229,13 +229,12 @@ def _cells(problem: str, whole: Mapping[str, Any], own: Mapping[str, Any], quick
         settings["batch"] = None  # has one sample per step
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
-    graphs, partitions = settings.pop("graphs") or [_default_graph(settings)], settings.pop("partitions")
+    graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
+    if graphs is None:
+        chosen = topology.default_name(settings["nodes"], map(example, settings["rules"]), weights=settings["weights"])
+        graphs, settings["weights"] = [chosen[0]], chosen[1]
     divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
-
-
-def _default_graph(settings: Mapping[str, Any]) -> str:
-    return topology.default(settings["nodes"], map(example, settings["rules"]), weights=settings["weights"]).name
 
 
 def _etas(whole: Mapping[str, Any], own: Mapping[str, Any], rules: Sequence[str]) -> dict[str, list[float]]:

@@ -134,10 +134,7 @@ def naming(path: Path) -> Iterator[None]:
 
 def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     """The file or folder of each local node."""
-    if not folder.is_dir():
-        raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")
-    entries = [path for path in sorted(folder.iterdir()) if _is_data(path) and not _is_test(path)]
-    numbered = {int(match[1]): path for path in entries if (match := re.match(r"node-(\d+)($|\.)", path.name))}
+    entries, numbered = _entries(folder)
     if not numbered:
         return _sites(folder, entries, nodes)[local_nodes.start : local_nodes.stop]
     if max(numbered) >= nodes:
@@ -153,16 +150,29 @@ def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     return [numbered[node] for node in local_nodes]
 
 
+def count_nodes(folder: Path) -> int:
+    """The number of nodes whose data the folder holds."""
+    entries, numbered = _entries(folder)
+    return max(numbered) + 1 if numbered else len(entries)
+
+
+def _entries(folder: Path) -> tuple[list[Path], dict[int, Path]]:
+    """The files and folders with training rows, and by node those that have its number in their name."""
+    if not folder.is_dir():
+        raise InputError(f"There is no folder {folder}: give the one that holds the nodes' files.")
+    entries = [path for path in sorted(folder.iterdir()) if _is_data(path) and not _is_test(path)]
+    if not entries:
+        raise InputError(f"{folder} has no data: add node-0.csv, node-1.csv, ...")
+    return entries, {int(match[1]): path for path in entries if (match := re.match(r"node-(\d+)($|\.)", path.name))}
+
+
 def _sites(folder: Path, entries: list[Path], nodes: int) -> list[Path]:
     if len(entries) != nodes:
         names = ", ".join(path.name for path in entries[:5]) + (", ..." if len(entries) > 5 else "")
-        found = f"the data of {len(entries)} sites ({names})" if entries else "no data"
-        remedy = (
-            f"give --nodes {len(entries)}, or call the files node-0.csv, ..."
-            if entries
-            else "add node-0.csv, node-1.csv, ..."
+        raise InputError(
+            f"{folder} has the data of {len(entries)} sites ({names}), and there are {nodes} nodes: give --nodes "
+            f"{len(entries)}, or call the files node-0.csv, ..."
         )
-        raise InputError(f"{folder} has {found}, and there are {nodes} nodes: {remedy}")
     return entries
 
 

@@ -16,6 +16,9 @@ LEAST = 50  # exchanges after which the nodes' statistics are compared
 DIFFERENT = (
     0.025  # standard deviations; by chance up to 0.022 in perceptrons with 180 rows at a node, and less with more
 )
+DIFFERENT_ALONE = (
+    0.05  # at one node: by chance up to 0.036 there, and from 0.11 on where each node has one or two classes
+)
 
 
 def norms(model: nn.Module) -> list[Any]:
@@ -54,6 +57,8 @@ class MixedBuffers:
         tensors = self.tensors if network.nodes > 1 else []
         if tensors:
             self.receive()
+            if self.exchanges == LEAST and self.given is None:
+                self._warn_above(DIFFERENT_ALONE, self._difference(), network)
             sent = torch.cat([b.reshape(-1).to(dtype) for b in tensors])[None]
             self.in_flight = sent, submit(_mixed, network, sent, t)
 
@@ -70,14 +75,16 @@ class MixedBuffers:
     def warn_if_different(self, network: Network) -> None:
         """Warn once if the means of the nodes' own rows differ by more than chance: all nodes call this together."""
         if self.given is None and self.tensors and network.nodes > 1:
-            difference = network.mean(self._difference().view(1, 1))
-            if float(difference) > DIFFERENT and network.rank == 0 and not self.warned:
-                self.warned = True
-                warnings.warn(
-                    "The batch norm statistics differ between the nodes by more than chance, which can cost accuracy: "
-                    "train dnasa.models.replace_batch_norm(model), which has group norm instead.",
-                    stacklevel=2,
-                )
+            self._warn_above(DIFFERENT, network.mean(self._difference().view(1, 1)), network)
+
+    def _warn_above(self, limit: float, difference: Tensor, network: Network) -> None:
+        if network.rank == 0 and not self.warned and float(difference) > limit:
+            self.warned = True
+            warnings.warn(
+                "The batch norm statistics differ between the nodes by more than chance, which can cost accuracy: "
+                "train dnasa.models.replace_batch_norm(model), which has group norm instead.",
+                stacklevel=3,
+            )
 
     def _difference(self) -> Tensor:
         """How far the means of this node's rows are from the running means, in standard deviations.

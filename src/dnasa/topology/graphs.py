@@ -430,7 +430,7 @@ def make(name: str, nodes: int, weights: str | None = None) -> Topology:
 def default(
     nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
 ) -> Topology:
-    """The graph where none is named: exact, or ring where a rule or the channel needs a fixed graph, or weights are given.
+    """The graph where none is named, as `default_name` chooses it.
 
     Args:
         nodes: The number of nodes.
@@ -438,10 +438,37 @@ def default(
         channel: How messages travel.
         weights: As for `make`.
     """
-    graph = exact(nodes)
+    name, weights = default_name(nodes, rules, channel, weights)
+    return make(name, nodes, weights)
+
+
+def default_name(
+    nodes: int, rules: Iterable[Rule] = (), channel: Channel | None = None, weights: str | None = None
+) -> tuple[str, str | None]:
+    """The name and the weights of the default graph.
+
+    It is exact, or ring where a rule or the channel needs a fixed graph, or weights are given. Rules that need larger
+    eigenvalues than those of the ring get its lazy weights.
+
+    Args:
+        nodes: The number of nodes.
+        rules: The rules that will use the graph.
+        channel: How messages travel.
+        weights: As for `make`.
+    """
+    if weights:
+        return "ring", weights
+    users = list(rules)
+    if not (channel and channel.fixed_graph) and _suits(exact(nodes), users):
+        return "exact", None
+    return "ring", None if _suits(ring(nodes), users) else "lazy"
+
+
+def _suits(graph: Topology, rules: Sequence[Rule]) -> bool:
+    """Whether all of the rules can use the graph."""
     try:
         for rule in rules:
             check_weights(rule, graph, graph.rounds)
     except InputError:
-        return ring(nodes, weights)
-    return ring(nodes, weights) if weights or (channel and channel.fixed_graph) else graph
+        return False
+    return True

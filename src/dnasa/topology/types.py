@@ -180,7 +180,7 @@ class Changing(Topology):
     @cached_property
     def degrees(self) -> np.ndarray:
         """The number of neighbours of each node, on average over a period."""
-        return np.sum([graph.degrees for graph in self.each], axis=0) // self.period
+        return np.sum([graph.degrees for graph in self.each], axis=0) / self.period
 
 
 def compact(matrix: sp.csr_array) -> Any:
@@ -191,8 +191,13 @@ def compact(matrix: sp.csr_array) -> Any:
 
 def extent(numbers: np.ndarray) -> str:
     """The smallest and the largest."""
-    low, high = numbers.min(), numbers.max()
-    return f"{low} to {high}" if low < high else f"{high}"
+    low, high = map(count, (numbers.min(), numbers.max()))
+    return high if low == high else f"{low} to {high}"
+
+
+def count(number: float) -> str:
+    """A number of edges or nodes; an average of such numbers has up to two decimals."""
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
 
 
 def node_count(n: Any) -> int:
