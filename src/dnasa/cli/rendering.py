@@ -28,6 +28,7 @@ COLUMNS = {
     "test_r2": "test R2",
     "grad_norm": "gradient norm",
     "consensus": "consensus",
+    "clock_seconds": "clock (s)",
     "seconds": "seconds",
 }
 
