@@ -9,10 +9,11 @@ sends at most 100 Mbit/s, and what it sends arrives 20 ms later. All nodes share
 without messages, shows what the gradients take.
 
 All methods are synchronous, so their iterates do not depend on the link. The loss after each step is therefore measured once,
-without limits, and the seconds per step on each link, from a few steps. AdamW's learning rate is the best of `--lrs` by
-the last loss, for each method that has it.
+without limits, and the seconds per step on each link, from a few steps, by new processes, since TCP remembers how fast a
+connection was. AdamW's learning rate is the best of `--lrs` by the last loss, for each method that has it.
 
-Writes curves.csv (the loss after each number of steps), links.csv (seconds per step and bytes that a node sends per step),
+Writes curves.csv (the loss after each number of steps), links.csv (seconds per step, those that `dnasa train --clock` predicts
+where a gradient takes the seconds of "alone", and the bytes that a node sends per step),
 targets.csv (seconds to `--loss`, by default the loss that DDP ends with) and links.png to `--out`.
 """
 
@@ -34,8 +35,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+import dnasa
 from benchmarks.links_node import ALONE, METHODS
 from benchmarks.machines import NEEDS, Machines, machines, permitted
+from dnasa.problems import Custom
 
 ROOT = Path(__file__).parents[1]
 FULL: dict[str, Any] = {
@@ -131,23 +134,53 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[pd.DataFrame, pd.Data
     curves: list[pd.DataFrame] = []
     seconds: list[dict[str, Any]] = []
     for count in options.nodes:
-        with tempfile.TemporaryDirectory() as folder, machines(count, Path(folder)) as made, nodes_of(made) as ask:
-            for task, division in itertools.product(options.tasks, options.divisions):
-                print(f"{task}, {division}, {count} nodes, {options.steps} steps", flush=True)
-                for method in [name for name in options.methods if name != ALONE]:
-                    job = {"task": task, "division": division, "method": method}
-                    curves.append(tuned_curve(ask, job, options).assign(**job, nodes=count))
+        with tempfile.TemporaryDirectory() as folder, machines(count, Path(folder)) as made:
+            with nodes_of(made) as ask:
+                for task, division in itertools.product(options.tasks, options.divisions):
+                    print(f"{task}, {division}, {count} nodes, {options.steps} steps", flush=True)
+                    for method in [name for name in options.methods if name != ALONE]:
+                        job = {"task": task, "division": division, "method": method}
+                        curves.append(tuned_curve(ask, job, options).assign(**job, nodes=count))
             for link in [Link(*map(float, text.split(":"))) for text in options.links]:
                 made.limit(*link)
-                for task in options.tasks:
-                    print(f"{task}, {count} nodes, {link}", flush=True)
-                    for method in options.methods:
-                        job = {"task": task, "method": method}
-                        found = ask("timing", **job, division="iid", lr=options.lrs[0], seconds=options.seconds)
-                        seconds.append({**job, "nodes": count, **link._asdict(), **found})
-                        line = f"  {method:14s} {found['seconds']:8.3f} s, {found['bytes'] / 1e6:7.3f} MB per step"
-                        print(line, flush=True)
+                with nodes_of(made) as ask:
+                    for task in options.tasks:
+                        seconds += timed(ask, task, count, link, options)
                 yield pd.concat(curves), pd.DataFrame(seconds)
+
+
+def timed(ask: Ask, task: str, count: int, link: Link, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Seconds per step of each method, measured and predicted."""
+    print(f"{task}, {count} nodes, {link}", flush=True)
+    rows, compute = [], None
+    for method in sorted(options.methods, key=lambda name: name != ALONE):
+        job = {"task": task, "method": method}
+        found = ask("timing", **job, division="iid", lr=options.lrs[0], seconds=options.seconds)
+        if method == ALONE:
+            compute = found["seconds"]
+        found["predicted"] = predicted(method, count, link, compute, found.pop("parameters"))
+        rows.append({**job, "nodes": count, **link._asdict(), **found})
+        line = f"  {method:14s} {found['seconds']:8.3f} s, predicted {found['predicted']:8.3f} s"
+        print(f"{line}, {found['bytes'] / 1e6:7.3f} MB per step", flush=True)
+    return rows
+
+
+def predicted(method: str, nodes: int, link: Link, compute: float | None, parameters: int) -> float:
+    """What the clock says of a step, for our methods and where `compute`, the seconds of a gradient, is known."""
+    given = METHODS[method].options
+    if given is None or compute is None:
+        return np.nan
+    options = {"rule": "adanasa", "topology": "exact"} | given
+    run = dnasa.solve(
+        Custom(lambda x, node, rng: 0 * x, np.zeros(parameters, np.float32), nodes=nodes),
+        steps=3,
+        evaluate=1,
+        overlap=options["rule"] == "dnasa",
+        progress=False,
+        clock={"compute": compute, "bandwidth": link.rate, "latency": link.delay},
+        **options,
+    )
+    return float(run.history.clock_seconds.diff().iloc[-1])
 
 
 # ---------------------------------------------------------------- results

@@ -47,6 +47,7 @@ class Method(NamedTuple):
     make: Callable[[nn.Module, int, float], Trainer]  # of the model, the number of steps and the learning rate
     every: int = 1  # steps from one exchange to the next
     tuned: bool = False  # whether it has a learning rate
+    options: dict[str, Any] | None = None  # of `decentralized`, for ours
 
 
 def decentralized(model: nn.Module, steps: int, lr: float, rule: str = "adanasa", **options: Any) -> Trainer:
@@ -86,14 +87,19 @@ def mean_of_nodes(model: nn.Module) -> Iterator[None]:
     set_parameters(parameters, own)
 
 
+def ours(title: str, **options: Any) -> Method:
+    return Method(title, partial(decentralized, **options), options=options)
+
+
 ALONE = "alone"  # only timed: what the gradients take
 METHODS = {
-    "adanasa": Method("AdaNASA", decentralized),
-    "adanasa-1": Method("AdaNASA, one round", partial(decentralized, rounds=1)),
-    "adanasa-bf16": Method("AdaNASA, bfloat16", partial(decentralized, message_dtype="bfloat16")),
-    "adanasa-8bit": Method("AdaNASA, 8 bits, ring", partial(decentralized, topology="ring", compress="8bit")),
-    "adanasa-4bit": Method("AdaNASA, 4 bits, ring", partial(decentralized, topology="ring", compress="4bit")),
-    "dnasa": Method("D-NASA, hidden", partial(decentralized, rule="dnasa")),
+    "adanasa": ours("AdaNASA"),
+    "adanasa-1": ours("AdaNASA, one round", rounds=1),
+    "adanasa-ring": ours("AdaNASA, ring", topology="ring"),
+    "adanasa-bf16": ours("AdaNASA, bfloat16", message_dtype="bfloat16"),
+    "adanasa-8bit": ours("AdaNASA, 8 bits, ring", topology="ring", compress="8bit"),
+    "adanasa-4bit": ours("AdaNASA, 4 bits, ring", topology="ring", compress="4bit"),
+    "dnasa": ours("D-NASA, hidden", rule="dnasa"),
     "ddp": Method("DDP, AdamW", ddp, tuned=True),
     **{f"diloco-{h}": Method(f"DiLoCo, H = {h}", partial(local, DiLoCo, over_all, h), h, True) for h in (10, 25, 50)},
     **{f"noloco-{h}": Method(f"NoLoCo, H = {h}", partial(local, NoLoCo, over_pair, h), h, True) for h in (10, 25, 50)},
@@ -204,7 +210,8 @@ def timing(seconds: float, method: str, **options: Any) -> dict[str, float]:
     training.steps(count)
     taken = slowest(time.perf_counter() - began)
     sent = over_all(torch.tensor([sent_bytes() - before], dtype=torch.float64))
-    return {"seconds": taken / count, "bytes": sent.item() / (every + count), "steps": count}
+    parameters = sum(p.numel() for p in training.model.parameters())
+    return {"seconds": taken / count, "bytes": sent.item() / (every + count), "steps": count, "parameters": parameters}
 
 
 def sent_bytes() -> int:

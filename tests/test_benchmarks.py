@@ -111,6 +111,7 @@ def test_slow_links_are_measured_and_drawn(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     rows = pd.read_csv(tmp_path / "links.csv").set_index(["task", "method"])
     assert (rows.seconds > 0).all()
+    assert set(rows.index[rows.predicted > 0].get_level_values("method")) == {"adanasa-4bit", "dnasa"}
     for task in ("gpt", "resnet"):
         sent = rows.bytes[task]
         assert sent["alone"] < sent["diloco-10"] < sent["adanasa-4bit"] < sent["ddp"] < sent["dnasa"]

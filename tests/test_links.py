@@ -63,6 +63,14 @@ def test_partners_meet_each_other_and_change(nodes: int) -> None:
     assert nodes == 2 or len({tuple(pairing) for pairing in pairings}) > 1
 
 
+def test_the_clock_is_asked_with_the_link_and_the_seconds_of_a_gradient() -> None:
+    exchange = 2 * 0.02 + 3 * 4 * 1000 * 8e-6 * 1514 / 1448 / 100  # x, y and m in 32 bits
+    found = links.predicted("adanasa", 4, links.Link(100, 20), 0.1, 1000)
+    assert found == pytest.approx(0.1 + 2 * exchange, rel=0.01)
+    assert np.isnan(links.predicted("ddp", 4, links.Link(100, 20), 0.1, 1000))
+    assert np.isnan(links.predicted("adanasa", 4, links.Link(100, 20), None, 1000))
+
+
 def test_the_time_of_a_loss_lies_between_two_points() -> None:
     assert links.first_time([0, 10, 20], [3, 2, 1], 1.5) == 15
     assert links.first_time([0, 10, 20], [3, 2, 1], 0.5) == np.inf

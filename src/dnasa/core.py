@@ -53,7 +53,7 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]
 # Columns of every history, which no metric may be named after.
 COLUMNS = (
     *("run", "rule", "schedule", "eta", "seed", "step", "nodes", "consensus", "improved"),
-    *("samples", "epochs", "messages", "bytes", "seconds"),
+    *("samples", "epochs", "messages", "bytes", "clock_seconds", "seconds"),
 )
 
 
@@ -393,6 +393,7 @@ class Network:
         fixed_weights: W, if this process holds all nodes and W never changes.
         membership: What changes when processes come and go.
         all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
+        clock: Predicts the seconds of a simulated run; None: nobody asked.
     """
 
     nodes: int
@@ -412,6 +413,7 @@ class Network:
     fixed_weights: Any = None
     membership: Membership = Membership()
     all_reduce: bool = False
+    clock: "Clock | None" = None
 
     def __repr__(self) -> str:
         parts = [str(self.topology or f"{self.nodes:,} nodes")]
@@ -450,15 +452,45 @@ class Network:
         return len(self.local_nodes) == self.nodes
 
 
+class Clock(Protocol):
+    """Predicts when each node is done, from the times so far: 0.0, later `(n,)`."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def computed(self, times: Any, gradients: int) -> Any: ...
+
+    def exchanged(self, times: Any, size: float, exchanges: range) -> Any: ...
+
+    def hidden(self, times: Any, rest: float, early: float, exchanges: range) -> Any: ...
+
+
 @dataclass
 class Sent:
-    """What all nodes together have sent in one run: messages, and bytes of them."""
+    """What all nodes together have sent in one run: messages, bytes of them and, with a clock, when each node was done."""
 
     messages: int = 0
     bytes: float = 0.0
+    times: Any = 0.0
+
+    def compute(self, network: Network, gradients: int) -> None:
+        """Count this number of gradients at each node."""
+        if network.clock is not None:
+            self.times = network.clock.computed(self.times, gradients)
 
     def add(self, network: Network, row: float, t: int) -> None:
         """Count an exchange of step t in which every message holds `row` bytes."""
+        self._count(network, row, t)
+        if network.clock is not None:
+            self.times = network.clock.exchanged(self.times, row, network.exchanges(t))
+
+    def add_hidden(self, network: Network, early: float, rest: float, t: int) -> None:
+        """Count a gradient of step t, and the exchanges of its early and its other messages that it hides."""
+        self._count(network, early + rest, t)
+        if network.clock is not None:
+            self.times = network.clock.hidden(self.times, rest, early, network.exchanges(t))
+
+    def _count(self, network: Network, row: float, t: int) -> None:
         repeating = network.step_messages
         count = repeating[t % len(repeating)]
         self.messages += count

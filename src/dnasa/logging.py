@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Log", "Writer", "mlflow", "tensorboard", "wandb"]
 
-LOGGED = ("consensus", "samples", "epochs", "messages", "bytes", "seconds")  # columns of every history
+LOGGED = ("consensus", "samples", "epochs", "messages", "bytes", "clock_seconds", "seconds")  # columns of histories
 
 
 class Writer(Protocol):

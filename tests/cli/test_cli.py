@@ -49,6 +49,23 @@ def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> N
     assert done.stderr == ""
 
 
+def test_a_clock_predicts_seconds(tmp_path: Path) -> None:
+    links, out = tmp_path / "links.toml", tmp_path / "run"
+    links.write_text("compute = 0.5\nbandwidth = 1000\nlatency = 30\n")
+    words = "train --problem least_squares --nodes 4 --topology ring --steps 20"
+    done = run(*words.split(), "--clock", links, "--out", out)
+    assert "clock (s)" in done.stdout, done.stderr
+    assert pd.read_csv(out / "history.csv").clock_seconds.iloc[-1] == pytest.approx(20 * 0.56, rel=1e-3)
+    assert run("train", "--config", out / "config.json").stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
+
+
+def test_a_clock_refuses_messages_that_get_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--problem", "least_squares", "--drop", 0.1, "--clock", tmp_path / "links.toml"]
+    assert "--clock expects all messages to arrive" in refused(words, monkeypatch, capfd)
+
+
 @pytest.mark.pictures
 def test_train_trains_and_writes_its_files(tmp_path: Path) -> None:
     done = run("train", "--steps", 120, "--out", tmp_path / "a")

@@ -125,6 +125,8 @@ def make_channel(given: Options) -> "Channel | None":
         return networks.choose_channel(given.message_dtype, None, given.compress)
     from dnasa.channels import faulty
 
+    if given.clock is not None:
+        raise InputError("--clock expects all messages to arrive: leave it out, or --drop, --away and --stale.")
     if given.compress is not None:
         raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
     if given.rounds not in (None, "1"):

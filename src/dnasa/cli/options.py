@@ -180,6 +180,11 @@ class Options:
         "numbers; `sign,gamma=0.2` replaces the default gamma.",
     )
     overlap: bool = option(False, "Exchange while the next gradient is computed, for rules that can (dnasa, dasagt).")
+    clock: Path | None = option(
+        None,
+        "Predict the seconds on real links (column clock_seconds): a TOML file with compute (seconds per gradient), bandwidth "
+        "(Mbit/s that a node sends) and latency (ms).",
+    )
     trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
     shard_dir: Path | None = option(
         None,
@@ -210,7 +215,7 @@ class Options:
 
 
 FIELDS = {each.name: each for each in fields(Options)}
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "trace", "local_accuracy", "tensorboard")
+OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "trace", "local_accuracy", "tensorboard")
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "latex")
 
 

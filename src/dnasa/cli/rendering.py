@@ -28,6 +28,7 @@ COLUMNS = {
     "test_r2": "test R2",
     "grad_norm": "gradient norm",
     "consensus": "consensus",
+    "clock_seconds": "clock (s)",
     "seconds": "seconds",
 }
 
@@ -74,7 +75,8 @@ def history_table(rows: "pd.DataFrame", title: str) -> Table:
     history = rows.groupby("step").mean(numeric_only=True).reset_index()
     kept = history.index[history.step.isin(kept_steps(rows))]
     picks = sorted({round(i * (len(history) - 1) / 5) for i in range(6)} | {*kept})
-    columns = [name for name in COLUMNS if name in history and not (name == "test_loss" and "test_rmse" in history)]
+    instead = {"test_loss": "test_rmse", "seconds": "clock_seconds"}  # columns that make room for others
+    columns = [name for name in COLUMNS if name in history and instead.get(name) not in history]
     return frame_table(history.iloc[picks][columns].rename(columns=COLUMNS), title)
 
 

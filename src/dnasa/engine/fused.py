@@ -86,6 +86,7 @@ class Fused(Immediate):
             self.backend.step(g, *values)
         else:
             self._fallback(g, t)
+        self.sent.compute(self.network, 1)
         self.sent.add(self.network, self.row_bytes, t)
 
     def _fallback(self, g: Array, t: int) -> None:

@@ -62,6 +62,7 @@ def solve(
     resume: bool = False,
     progress: Progress = None,
     trace: str | Path | None = None,
+    clock: Mapping[str, Any] | str | Path | None = None,
 ) -> Result:
     """Minimize the weighted average of the nodes' losses.
 
@@ -97,6 +98,8 @@ def solve(
         progress: True for a bar, "json" for a line per evaluation and run, False for nothing. By default a bar on a terminal,
             elsewhere a line each minute on standard error.
         trace: A file for a timeline of the first steps (Chrome, Perfetto).
+        clock: Predicts the seconds on these links, as `clock_seconds` in the history: a TOML file, or a dictionary such as
+            `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
     """
     options = RunOptions(
         evaluate=evaluate,
@@ -116,6 +119,7 @@ def solve(
         resume=resume,
         progress=progress,
         trace=trace,
+        clock=clock,
     )
     problem = completed(problem)
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)

@@ -31,3 +31,4 @@ class RunOptions(NamedTuple):
     resume: bool
     progress: Progress
     trace: str | Path | None
+    clock: Mapping[str, Any] | str | Path | None

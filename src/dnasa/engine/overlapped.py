@@ -57,7 +57,7 @@ class Overlapped:
         self, state: State, memory: Memory, early: Messages, after: Memory, messages: Messages, t: int
     ) -> tuple[State, Memory, Messages, Memory]:
         mixed, rest = self._exchange(messages, memory[len(early) :], t)
-        self.sent.add(self.network, self.early_bytes + row_bytes(self.network, messages), t)
+        self.sent.add_hidden(self.network, self.early_bytes, row_bytes(self.network, messages), t)
         following = receiving(self.rule.receive, state, (*early, *mixed))
         check_next(following, state)
         return self._ahead(following, (*after, *rest), t + 1)

@@ -48,6 +48,7 @@ def make_plan(
     start: Array | None,
     options: RunOptions,
 ) -> Plan:
+    from dnasa.networks.clock import with_clock
     from dnasa.topology import Topology, check_weights, make
 
     if isinstance(topology, str):
@@ -66,6 +67,8 @@ def make_plan(
     seeds = distinct("seed", [whole("A seed", s, low=0) for s in as_list(seed)])
     _check_nodes(problem, topology)
     network = _network(topology, options)
+    if options.clock is not None:
+        network = with_clock(network, options.clock)
     points = _points(problem, topology, seeds, start)
     first = _local_rows(points, network)
     runs = _runs(rule, eta, schedule)
@@ -302,6 +305,7 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "dtype": str(plan.start.dtype).removeprefix("torch."),
         "rounds": network.rounds,
         "the channel": network.channel.settings if network.channel else None,
+        "the clock": network.clock.fingerprint if network.clock else None,
         "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
         "the own metrics": list(options.metrics),
         "the patience": options.patience,

@@ -85,6 +85,7 @@ class Sequential(Immediate):
     def step(self, gradients: Gradients, t: int) -> None:
         """Take the step. State and memory change only if all of it succeeds; messages count as soon as they are sent."""
         memory = dict(self.memory)
+        self.sent.compute(self.network, len(gradients))
 
         def mix(messages: Messages, number: int) -> Messages:
             check_messages(messages, self.state.x)

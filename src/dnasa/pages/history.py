@@ -10,7 +10,7 @@ from dnasa.files import LARGEST, open_regular
 from dnasa.plots import Looks, label
 from dnasa.runs.result import parse_rows
 
-AXES = ("step", "epochs", "seconds", "messages", "bytes")  # what a curve can be drawn against
+AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # what a curve can be drawn against
 DIGITS = 7  # of the numbers in a page
 WHOLE = 2**53  # whole numbers below it are exact in a browser
 LARGEST_NUMBER = 1e300  # sums of a few smaller numbers do not overflow

@@ -133,6 +133,7 @@ NOTES: dict[str, Any] = {
     "members": [_count],
     "sent": [(_count, _number)],
     "history": (_count, _count),
+    "clock": lambda value: value is None or fits(value, [[_number]]),  # of runs with a clock
 }
 
 

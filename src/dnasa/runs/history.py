@@ -172,6 +172,8 @@ class Recorder:
                 diverged = self.divergence.steps[v, s] >= 0
                 values = {name: np.nan if diverged else float(value[v, s]) for name, value in row.items()}
                 counts = self._samples(t) | {"messages": sent[v].messages, "bytes": round(sent[v].bytes)}
+                if self.network.clock is not None:
+                    counts["clock_seconds"] = float(np.max(sent[v].times))
                 label = {"run": v * len(self.seeds) + s, **variant.label(), "seed": seed, "step": t}
                 rows.append(label | {"nodes": self.network.nodes} | values | counts | {"seconds": seconds})
         return rows

@@ -130,6 +130,8 @@ class Session:
         if self.writer is not None:
             notes = recorder.notes() | {"settings": self.settings, "members": list(self.network.node_ids)}
             notes["sent"] = [[s.sent.messages, s.sent.bytes] for s in snapshots]
+            if self.network.clock is not None:
+                notes["clock"] = [s.sent.times.tolist() for s in snapshots]
             self.writer.save(t, arrays, notes)
 
     def log(self, line: str) -> None:
@@ -199,7 +201,16 @@ def _restored(found: Checkpoint, number: int, fresh: Snapshot, network: Network)
     own = [name.removeprefix(f"{number}.") for name in found.arrays if name.startswith(f"{number}.memory.")]
     memory = _memory({name: rows(name, None) for name in own})
     messages, sent_bytes = found.notes["sent"][number]
-    return Snapshot(state, memory, Sent(int(messages), float(sent_bytes)))
+    times = 0.0 if network.clock is None else _times(found, number, network)
+    return Snapshot(state, memory, Sent(int(messages), float(sent_bytes), times))
+
+
+def _times(found: Checkpoint, number: int, network: Network) -> np.ndarray:
+    """The nodes' times by the clock."""
+    times = found.notes.get("clock", [])[number : number + 1]
+    if [len(each) for each in times] != [network.nodes]:
+        raise InputError(f"The checkpoint of step {found.step} does not fit this run: it has no times of the nodes.")
+    return np.array(times[0], dtype=np.float64)
 
 
 def _rows(found: Checkpoint, number: int, x: Array, network: Network, name: str, width: int | None) -> Array:

@@ -1,0 +1,182 @@
+"""The seconds that a simulated run would take on given links.
+
+Each node has a time of its own. It computes its gradients, exchanges messages, and continues once it has sent and received
+all of them, so a slow node delays its neighbours first and others later. The messages of a node share its bandwidth.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnasa.arrays import crc32
+from dnasa.core import InputError, Network, first_line
+from dnasa.files import read_bytes
+from dnasa.topology import Topology
+
+Times = Any  # of the nodes in seconds, (n,); 0.0 at the start
+Exchanged = Callable[[Times, float], Times]  # (times, bytes of each message) -> times after the exchange
+OF_NODES = {"compute": "seconds per gradient", "bandwidth": "Mbit/s"}
+OF_LINKS = {"bandwidth": "Mbit/s", "latency": "ms"}
+BYTE = 8e-6 * 1514 / 1448  # Mbit, with the headers of TCP in Ethernet frames
+
+
+def with_clock(network: Network, given: Mapping[str, Any] | str | Path) -> Network:
+    """The network with a clock for these links."""
+    if not network.simulated:
+        raise InputError(
+            "A clock predicts the seconds of a simulated run, and real processes measure them: leave it out."
+        )
+    return replace(network, clock=Clock(read_links(given, network.nodes), network))
+
+
+class Clock:
+    """When each node is done with a step."""
+
+    def __init__(self, links: "Links", network: Network):
+        self.links = links
+        graphs = network.topology.each
+        self.exchanges = [links.all_reduce()] if network.all_reduce else [links.exchange(graph) for graph in graphs]
+
+    @property
+    def fingerprint(self) -> str:
+        """The same text for the same links."""
+        compute, bandwidth, *others = self.links
+        return f"{crc32(json.dumps([compute.tolist(), bandwidth.tolist(), others]).encode()):08x}"
+
+    def computed(self, times: Times, gradients: int) -> Times:
+        """The times after this number of gradients at each node."""
+        return times + gradients * self.links.compute
+
+    def exchanged(self, times: Times, size: float, exchanges: range) -> Times:
+        """The times after these exchanges, with `size` bytes in each message."""
+        for k in exchanges:
+            times = self.exchanges[k % len(self.exchanges)](times, size)
+        return times
+
+    def hidden(self, times: Times, rest: float, early: float, exchanges: range) -> Times:
+        """The times after a gradient during which two exchanges are made: what is left of a step, and early messages."""
+        computed = self.computed(times, 1)
+        arrived = self.exchanged(np.broadcast_to(times, computed.shape), rest, exchanges)
+        return np.maximum(computed, self.exchanged(arrived, early, exchanges))
+
+
+# ---------------------------------------------------------------- links
+
+
+class Link(NamedTuple):
+    """Between two nodes, in both directions."""
+
+    nodes: tuple[int, int]
+    bandwidth: float  # Mbit/s
+    latency: float  # seconds
+
+
+class Links(NamedTuple):
+    compute: np.ndarray  # seconds per gradient of each node
+    bandwidth: np.ndarray  # Mbit/s that each node sends
+    latency: float  # seconds
+    exceptions: tuple[Link, ...]
+
+    def exchange(self, graph: Topology) -> Exchanged:
+        """An exchange between neighbours. A message leaves once its receiver has announced that it is ready, as with gloo."""
+        entries = graph.sparse.tocoo()
+        apart = entries.row != entries.col
+        receivers, senders = entries.row[apart], entries.col[apart]
+        latency, limit = self._between(senders, receivers)
+        sending = np.bincount(senders, minlength=graph.nodes) * BYTE / self.bandwidth
+        transfer = np.maximum(sending[senders], BYTE / limit)
+
+        def exchanged(times: Times, size: float) -> Times:
+            after = times + size * sending
+            leaving = np.maximum(times[senders], times[receivers] + latency)
+            np.maximum.at(after, receivers, leaving + size * transfer + latency)
+            return after
+
+        return exchanged
+
+    def all_reduce(self) -> Exchanged:
+        """An all-reduce around a ring: 2(n - 1) times, each node sends 1/n to the next, at the pace of the slowest."""
+        nodes = len(self.compute)
+        latency, limit = self._between(np.arange(nodes), np.arange(1, nodes + 1) % nodes)
+        part = BYTE / np.minimum(self.bandwidth, limit) / nodes
+        return lambda times, size: np.full(nodes, times.max() + 2 * (nodes - 1) * (latency + size * part).max())
+
+    def _between(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The latency and the bandwidth of these links."""
+        latency, bandwidth = np.full(len(senders), self.latency), np.full(len(senders), np.inf)
+        for link in self.exceptions:
+            i, j = link.nodes
+            here = ((senders == i) & (receivers == j)) | ((senders == j) & (receivers == i))
+            latency[here], bandwidth[here] = link.latency, link.bandwidth
+        return latency, bandwidth
+
+
+# ---------------------------------------------------------------- read
+
+
+def read_links(given: Mapping[str, Any] | str | Path, nodes: int) -> Links:
+    """The links in a TOML file, or in a dictionary with the same keys."""
+    if isinstance(given, Mapping):
+        return _links(given, nodes)
+    path = Path(given)
+    try:
+        return _links(tomllib.loads(read_bytes(path, follow=True).decode()), nodes)
+    except OSError as error:
+        raise InputError(f"Cannot read the links in {path}: {error.strerror}. Give a .toml file.") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
+
+
+def _links(given: Mapping[str, Any], nodes: int) -> Links:
+    _check_keys(given, (*OF_NODES, "latency", "link"), "")
+    for key in (*OF_NODES, "latency"):
+        if key not in given:
+            raise InputError(f"{key} is missing: links need {', '.join(OF_NODES)} and latency.")
+    compute, bandwidth = (_of_nodes(key, given[key], nodes) for key in OF_NODES)
+    latency = _number("latency", given["latency"]) / 1000
+    exceptions = given.get("link", [])
+    if not isinstance(exceptions, list) or not all(isinstance(link, Mapping) for link in exceptions):
+        raise InputError("link must be a list of tables: write [[link]] for each.")
+    return Links(compute, bandwidth, latency, tuple(_link(link, nodes, latency) for link in exceptions))
+
+
+def _link(given: Mapping[str, Any], nodes: int, latency: float) -> Link:
+    _check_keys(given, ("nodes", *OF_LINKS), "link.")
+    ends: Any = given.get("nodes")
+    known = isinstance(ends, list) and all(type(i) is int and 0 <= i < nodes for i in ends)
+    if not known or len(ends) != 2 or ends[0] == ends[1]:
+        raise InputError(f"link.nodes must be two nodes from 0 to {nodes - 1}, such as [0, 1], not {ends!r:.40}.")
+    bandwidth = _number("bandwidth", given["bandwidth"], "link.") if "bandwidth" in given else math.inf
+    own = _number("latency", given["latency"], "link.") / 1000 if "latency" in given else latency
+    return Link((ends[0], ends[1]), bandwidth, own)
+
+
+def _check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in given:
+        if key not in known:
+            raise InputError(f"unknown key '{where}{key!s:.40}'. The keys here: {', '.join(known)}.")
+
+
+def _of_nodes(key: str, value: Any, nodes: int) -> np.ndarray:
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    values = value if isinstance(value, list) else [value] * nodes
+    if len(values) != nodes:
+        raise InputError(f"{key} has {len(values)} numbers for {nodes} nodes: give one for each, or one for all.")
+    return np.array([_number(key, each) for each in values])
+
+
+def _number(key: str, value: Any, where: str = "") -> float:
+    low = "above 0" if key == "bandwidth" else "of 0 or more"
+    good = type(value) in (int, float) and 0 <= value < math.inf and (value > 0 or key != "bandwidth")
+    if not good:
+        unit = (OF_NODES | OF_LINKS)[key]
+        raise InputError(f"{where}{key} must be a number {low}, in {unit}, not {value!r:.40}.")
+    return float(value)
