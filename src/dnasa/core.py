@@ -312,10 +312,14 @@ class Multiply(Protocol):
     Attributes:
         W: The sparse matrix of this step.
         rows: The rows of the nodes held by this process.
+        neighbours: `neighbours(payloads)` sends them too, and gives them unmixed: pairs of weights, one for each node here, and
+            the payloads of one neighbour of each. Nodes with fewer neighbours than others meet themselves instead.
     """
 
     W: Any
     rows: range
+
+    def neighbours(self, payloads: Messages) -> "list[tuple[Array, Messages]]": ...
 
     def __call__(
         self, payloads: Messages, decode: "Sequence[Callable[[Array], Array]] | None" = None, weights: Any = None
@@ -336,6 +340,7 @@ class Channel(NamedTuple):
         settings: What a resumed run must agree on.
         size: `size(message)` is the number of bytes of a node's row of this message on the wire; None: those of its numbers.
         fixed_graph: Whether the memory is valid for one W only: the channel is then refused on a graph that changes.
+        symmetric: Whether W must be symmetric: the channel is then refused on a directed graph.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
@@ -343,6 +348,7 @@ class Channel(NamedTuple):
     settings: Any = None
     size: Callable[[Array], float] | None = None
     fixed_graph: bool = False
+    symmetric: bool = False
 
     def __repr__(self) -> str:
         return f"Channel {self.settings}"
