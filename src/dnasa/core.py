@@ -317,6 +317,15 @@ class Multiply(Protocol):
     W: Any
     rows: range
 
+    def neighbours(self, payloads: Messages) -> "list[tuple[Array, Messages]]":
+        """Send the payloads without mixing them. Returns weights and payloads, each time of one neighbour of every node here.
+
+        Nodes with fewer neighbours than others get themselves instead.
+
+        Args:
+            payloads: What this process's nodes send.
+        """
+
     def __call__(
         self, payloads: Messages, decode: "Sequence[Callable[[Array], Array]] | None" = None, weights: Any = None
     ) -> Messages: ...
@@ -336,6 +345,7 @@ class Channel(NamedTuple):
         settings: What a resumed run must agree on.
         size: `size(message)` is the number of bytes of a node's row of this message on the wire; None: those of its numbers.
         fixed_graph: Whether the memory is valid for one W only: the channel is then refused on a graph that changes.
+        symmetric: Whether W must be symmetric: the channel is then refused on a directed graph.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
@@ -343,6 +353,7 @@ class Channel(NamedTuple):
     settings: Any = None
     size: Callable[[Array], float] | None = None
     fixed_graph: bool = False
+    symmetric: bool = False
 
     def __repr__(self) -> str:
         return f"Channel {self.settings}"

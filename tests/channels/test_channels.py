@@ -41,11 +41,16 @@ CHANNELS = {
     "float16": channels.cast("float16"),
     "bfloat16": channels.cast("bfloat16"),
     "compressed": CHOCO,
-    **{name: channels.compression(name) for name in ("randk:0.2", "8bit", "4bit", "sign")},
+    **{name: channels.compression(name) for name in ("randk:0.2", "8bit", "4bit", "sign", "moniqua8", "moniqua4")},
     "late": channels.faulty(stale=2),
     "lost": channels.faulty(drop=0.3),
 }
-KINDS = [["float16", "bfloat16"], ["compressed", "randk:0.2", "8bit", "4bit", "sign"], ["late", "lost"]]
+KINDS = [
+    ["float16", "bfloat16"],
+    ["compressed", "randk:0.2", "8bit", "4bit", "sign"],
+    ["moniqua8", "moniqua4"],
+    ["late", "lost"],
+]
 AMPLIFY = ("d2", "edm", "extra")  # differences between iterates, and so what was lost or late
 SCALE_FREE = ("dadam", "gt_adam", "gt_nsgdm", "demuon")  # their steps do not scale with the loss
 LEARNERS = [name for name in rules.RULES if name not in AMPLIFY]
@@ -138,6 +143,7 @@ def change(folder: Path, name: str, array: Array | None) -> None:
         (CHOCO, "0.memory.0.0.1", np.zeros((1, 1, 4, 3))),
         (CHOCO, "0.memory.0.0.1", np.zeros((1, 1, 4, 1))),
         (CHOCO, "0.memory.0.0.2", np.zeros((1, 1, 4, 5))),
+        (channels.moniqua(4), "0.memory.0.0.0", np.zeros((1, 1, 4, 2))),
         (channels.faulty(stale=2), "0.memory.0.0.1", np.zeros((1, 1, 4, 3))),
         (channels.faulty(stale=2), "0.memory.0.0.9", np.zeros((1, 1, 4, 5))),
     ],

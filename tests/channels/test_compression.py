@@ -21,6 +21,7 @@ from dnasa.problems import Custom
 
 NUMBERS = {"topk": (0.1,), "randk": (0.1,)}  # of codecs that need one
 NAMES = [":".join(map(str, (name, *NUMBERS.get(name, ())))) for name in compressed.CODECS]
+EVERY = [*NAMES, *compressed.MODULAR]
 CODECS = {
     name: getattr(channels, function)(*arguments, *NUMBERS.get(name, ()))
     for name, (function, *arguments) in compressed.CODECS.items()
@@ -180,13 +181,13 @@ def test_the_gamma_of_top_k_is_half_of_what_normal_numbers_keep(share: float) ->
 # ---------------------------------------------------------------- runs
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_compressed_nodes_agree_on_the_minimiser(name: str) -> None:
     done = solve(compress=name, steps=400, evaluate=[400])
     np.testing.assert_allclose(done.x, TARGETS.mean(0) + 0 * TARGETS, atol=0.02)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_mean_of_a_message_is_preserved(name: str) -> None:
     channel, y = compression(name), rows(300, np.float64)[0]
     memory, multiply = (channel.init(y),), simulated.connect(topology.ring(3), channel=channel).at
@@ -212,7 +213,7 @@ def test_each_payload_is_decoded_once() -> None:
     assert len(decoded) == 2
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_processes_give_the_simulators_iterates(name: str) -> None:
     results = run_threads(GRAPH, lambda net: solve(network=net), channel=compression(name))
     np.testing.assert_allclose(results[0].x, solve(compress=name).x, rtol=0, atol=1e-10)
@@ -225,11 +226,12 @@ def test_a_codec_and_its_name_are_the_same() -> None:
     np.testing.assert_array_equal(solve(compress=sign()).x, solve(network=dnasa.connect(GRAPH, compress="sign")).x)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_the_history_counts_the_bytes_of_the_format(name: str) -> None:
-    codec: Codec = CODECS[name.partition(":")[0]]
+    size = compression(name).size
+    assert size is not None
     done = solve(compress=name, steps=10, evaluate=[10])
-    per_row = codec.row_bytes(np.zeros(300))
+    per_row = size(np.zeros(300))
     assert done.final().bytes.tolist() == [10 * GRAPH.messages * 2 * per_row]  # x and the tracker
 
 
@@ -239,7 +241,7 @@ def test_real_processes_send_the_bytes_in_the_history(engine: str) -> None:
     """The job counts the bytes given to MPI's or torch.distributed's send calls."""
     done = launch_script(engine, 4, JOB, "compressed", engine)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert [line for line in done.stdout.splitlines() if line in NAMES] == NAMES
+    assert [line for line in done.stdout.splitlines() if line in EVERY] == EVERY
 
 
 # ---------------------------------------------------------------- codecs of the user's own, by name
@@ -274,7 +276,7 @@ def test_a_registered_codec_is_used_by_name_with_its_number_and_gamma() -> None:
 
 
 def test_the_names_of_the_built_in_codecs_cannot_be_taken() -> None:
-    for name in compressed.CODECS:
+    for name in (*compressed.CODECS, *compressed.MODULAR):
         with pytest.raises(InputError, match=f"'{name}' is a built-in codec: choose another name"):
             channels.register(name, sign)
 
@@ -288,7 +290,11 @@ def test_the_names_of_the_built_in_codecs_cannot_be_taken() -> None:
         (lambda: halves(), "mine:3", "mine takes no number: leave ':3' out"),
         (lambda rank: halves(rank), "mine", "mine needs its rank, such as mine:4"),
         (halves, "mine:x", "The digits of mine must be a number, not 'x'"),
-        (halves, "yours", f"Unknown compression 'yours'. Choose from: {', '.join(compressed.CODECS)}, mine"),
+        (
+            halves,
+            "yours",
+            f"Unknown compression 'yours'. Choose from: {', '.join((*compressed.CODECS, *compressed.MODULAR))}, mine",
+        ),
     ],
 )
 def test_a_codec_that_cannot_be_made_by_name_is_refused(make: Any, text: str, words: str) -> None:
@@ -360,7 +366,8 @@ def test_a_codec_and_its_channel_are_printed_as_one_line() -> None:
         ("topk:nan", "The share of numbers sent must be above 0"),
         ("topk:x", "The share of topk must be a number, not 'x'"),
         ("randk", "randk needs the share of numbers to send, such as randk:0.01"),
-        ("zip", f"Unknown compression 'zip'. Choose from: {', '.join(compressed.CODECS)}"),
+        ("zip", f"Unknown compression 'zip'. Choose from: {', '.join((*compressed.CODECS, *compressed.MODULAR))}"),
+        ("moniqua8,gamma=1", "moniqua8 takes no settings: leave ',gamma=1' out"),
         ("8bit:3", "8bit takes no number: leave ':3' out"),
         ("sign,gamma=2", "gamma must be a number above 0 and at most 1, not 2"),
         ("sign,gamma=x", "gamma must be a number, not 'x'"),

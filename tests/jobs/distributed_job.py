@@ -210,7 +210,7 @@ def compressed(engine: str) -> None:
         return start(self, receives, sends)
 
     transport.start = counting_start
-    for name in tests.NAMES:
+    for name in tests.EVERY:
         sent.clear()
         net = connect(tests.GRAPH, engine, compress=name)
         done = tests.solve(network=net, steps=10, evaluate=[10])

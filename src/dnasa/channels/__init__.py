@@ -12,6 +12,7 @@ from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from dnasa.channels.codecs import quantised, random_k, sign, top_k
+    from dnasa.channels.modular import moniqua
 
 __all__ = [
     "Codec",
@@ -20,6 +21,7 @@ __all__ = [
     "compression",
     "exchange",
     "faulty",
+    "moniqua",
     "quantised",
     "random_k",
     "register",
@@ -29,10 +31,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Codecs need torch, which is imported on first use."""
+    """Compression needs torch, which is imported on first use."""
     if name in __all__:
         with needed_by("Compression"):
-            return getattr(import_module("dnasa.channels.codecs"), name)
+            return getattr(import_module(f"dnasa.channels.{'modular' if name == 'moniqua' else 'codecs'}"), name)
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
 
 

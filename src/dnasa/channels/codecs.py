@@ -188,7 +188,7 @@ def _blockwise(
         parts = blocks(a)
         scales = scale(parts, blocks(torch.ones_like(a[..., :1, :]))).to(torch.bfloat16)
         numbers = codes(parts, nonzero(scales.to(a.dtype))).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
-        return torch.cat([_bytes(scales[..., 0]), _packed(numbers, bits)], -1)
+        return torch.cat([_bytes(scales[..., 0]), packed(numbers, bits)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
         if has_kernel(payload, dtype):
@@ -197,7 +197,7 @@ def _blockwise(
             return out
         split = 2 * -(-width // block)
         scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
-        numbers = values(_unpacked(payload[..., split:], bits)[..., :width].to(dtype))
+        numbers = values(unpacked(payload[..., split:], bits)[..., :width].to(dtype))
         return (blocks(numbers) * scales).flatten(-2)[..., :width]
 
     return _codec(encode, decode, lambda m, itemsize: row_bytes(m), name, gamma)
@@ -210,7 +210,7 @@ def _run(kernel: Callable[..., None], numbers: Tensor, payload: Tensor, bits: in
     kernel(*arrays, numbers.numel() // width, width, bits, is_double)
 
 
-def _packed(codes: Tensor, bits: int) -> Tensor:
+def packed(codes: Tensor, bits: int) -> Tensor:
     """Several codes in a byte, the first in the lowest bits; the last byte is filled with zeros."""
     each = 8 // bits
     if each == 1:
@@ -220,10 +220,10 @@ def _packed(codes: Tensor, bits: int) -> Tensor:
     return places.sum(-1, dtype=torch.uint8)
 
 
-def _unpacked(packed: Tensor, bits: int) -> Tensor:
+def unpacked(payload: Tensor, bits: int) -> Tensor:
     if bits == 8:
-        return packed
-    return ((packed[..., None] >> _shifts(bits, packed.device)) & (2**bits - 1)).flatten(-2)
+        return payload
+    return ((payload[..., None] >> _shifts(bits, payload.device)) & (2**bits - 1)).flatten(-2)
 
 
 def _shifts(bits: int, device: torch.device) -> Tensor:

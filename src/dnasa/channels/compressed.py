@@ -22,6 +22,8 @@ CODECS: dict[str, tuple[Any, ...]] = {
     "sign": ("sign",),
 }
 """Built-in codecs by name: a function of `codecs.py`, which needs torch and is imported on first use, and its arguments."""
+MODULAR = {"moniqua8": 8, "moniqua4": 4}
+"""Compressions that are channels of their own, by name, with their bits."""
 REGISTERED: dict[str, Callable[..., Codec]] = {}
 """The user's codecs, by name."""
 
@@ -35,19 +37,22 @@ def register(name: str, make: Callable[..., Codec]) -> None:
         name: Letters, digits, - and _.
         make: A function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
     """
-    check_new_name("codec", name, CODECS)
+    check_new_name("codec", name, (*CODECS, *MODULAR))
     if not callable(make):
         raise InputError(f"The maker of codec '{name}' must be a function that returns a Codec.")
     REGISTERED[name] = make
 
 
 def compression(how: str | Codec) -> Channel:
-    """Messages compressed by a codec, with CHOCO's memory where the codec needs it.
+    """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or as differences modulo a power of two.
 
     Args:
-        how: A `Codec`, or the name of a built-in or registered one, such as topk:0.01. `sign,gamma=0.2` sets CHOCO's gamma.
+        how: A `Codec`, the name of a built-in or registered one, such as topk:0.01, moniqua8 or moniqua4. `sign,gamma=0.2` sets
+            CHOCO's gamma.
     """
     name, _, setting = how.partition(",") if isinstance(how, str) else (how, "", "")
+    if isinstance(name, str) and name.strip() in MODULAR:
+        return _modular(name.strip(), setting)
     codec = _by_name(name) if isinstance(name, str) else name
     if setting:
         key, _, gamma = setting.partition("=")
@@ -55,6 +60,14 @@ def compression(how: str | Codec) -> Channel:
             raise InputError(f"Compression takes a name and gamma, such as topk:0.01,gamma=0.3; not '{how}'.")
         return choco(codec, _number("gamma", gamma))
     return without_memory(codec) if isinstance(codec, Codec) and codec.gamma is None else choco(codec)
+
+
+def _modular(name: str, setting: str) -> Channel:
+    if setting:
+        raise InputError(f"{name} takes no settings: leave ',{setting}' out.")
+    with needed_by("Compression"):
+        from dnasa.channels.modular import moniqua
+    return moniqua(MODULAR[name])
 
 
 def _by_name(text: str) -> Codec:
@@ -75,7 +88,7 @@ def _by_name(text: str) -> Codec:
 def _maker(name: str) -> Callable[..., Codec]:
     if name in REGISTERED:
         return REGISTERED[name]
-    function, *arguments = choose("compression", name, CODECS | REGISTERED)
+    function, *arguments = choose("compression", name, CODECS | dict.fromkeys(MODULAR) | REGISTERED)
     with needed_by("Compression"):
         return partial(getattr(import_module("dnasa.channels.codecs"), function), *arguments)
 

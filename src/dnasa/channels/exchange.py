@@ -1,5 +1,7 @@
 """One exchange of a step: the messages, mixed by W, as the network's channel carries them."""
 
+from collections.abc import Callable
+
 from dnasa.core import InputError, Memory, Messages, Network
 
 
@@ -30,11 +32,13 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
     return messages, (*used, *others)
 
 
-def check_memory(memory: Memory, messages: Messages, counts: range) -> None:
+def check_memory(
+    memory: Memory, messages: Messages, counts: range, width: Callable[[int], int] = lambda width: width
+) -> None:
     """Check the arrays held for each message: a rule may send other messages than before, a checkpoint may hold anything."""
     for number, (message, arrays) in enumerate(zip(messages, memory, strict=True)):
         shapes = {tuple(a.shape) for a in arrays}
-        if len(arrays) not in counts or shapes - {tuple(message.shape)}:
+        if len(arrays) not in counts or shapes - {(*message.shape[:-1], width(message.shape[-1]))}:
             raise InputError(
                 f"Message {number} has shape {tuple(message.shape)}, the channel remembers {len(arrays)} arrays of shape "
                 f"{', '.join(map(str, sorted(shapes)))} for it: a rule must send messages of the same widths in every step."

@@ -8,7 +8,7 @@ while messages travel, and there are no barriers.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from dnasa.arrays import concatenate, contiguous
 from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
 from dnasa.networks.buffers import Buffers, Routes
-from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce
+from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
 from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsShrink, Transport
 from dnasa.topology import Topology, without
 
@@ -179,16 +179,33 @@ class Multiplier:
         if self.average is not None and decode is None and weights is None:
             return self._averaged(payloads, self.average)
         own, adders = self.products if weights is None else self._products(weights)
-        buffers = self._filled(payloads)
-        self.traffic.messages += len(buffers.sends)
-        self.traffic.bytes += buffers.bytes
-        pending = self.transport.start(buffers.receives, buffers.sends)
+        buffers, pending = self._started(payloads)
         out = [own((part,))[0] for part in decoded(buffers.own, decode)]
         self.transport.finish(pending)
         for add, stacks in zip(adders, buffers.received(), strict=True):
             for total, part in zip(out, decoded(stacks, decode), strict=True):
                 add(total, part)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
+
+    def neighbours(self, payloads: Messages) -> list[tuple[Array, Messages]]:
+        buffers, pending = self._started(payloads)
+        self.transport.finish(pending)
+        stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *buffers.received(), strict=True)]
+        messages = [message for stack in stacks for message in stack]
+        return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
+
+    @cached_property
+    def turns(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The turns of the nodes here, whose neighbours are numbered as they lie here: own nodes first, then those received."""
+        columns = np.concatenate([self.rows, *(columns for _, columns in self.routes.incoming)])
+        return turns(self.W[self.rows.start : self.rows.stop][:, columns])
+
+    def _started(self, payloads: Messages) -> tuple[Buffers, Any]:
+        """The buffers of an exchange, and the messages on their way."""
+        buffers = self._filled(payloads)
+        self.traffic.messages += len(buffers.sends)
+        self.traffic.bytes += buffers.bytes
+        return buffers, self.transport.start(buffers.receives, buffers.sends)
 
     def _averaged(self, payloads: Messages, average: Callable[[Array], Array]) -> Messages:
         """The average of all nodes for each node here. In a ring all-reduce, each process sends its sum in parts, twice."""

@@ -3,6 +3,8 @@
 import operator
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,10 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
             f"This channel remembers what came over one graph, and {topology.name} changes: use one that stays the same, such "
             "as ring, or another channel."
         )
+    if topology.directed and channel is not None and channel.symmetric:
+        raise InputError(
+            f"This channel needs both directions of every link, and {topology.name} is directed: use another channel."
+        )
     if rounds == EXACT and topology.period == 1 and channel is not None:
         raise InputError(
             f"Messages that are compressed or in 16 bits are not averaged exactly on {topology.name}: use the graph 'exact' "
@@ -64,11 +70,30 @@ class Multiplier:
         self.W, self.rows = topology.sparse, range(topology.nodes)
         self.product = product(topology.weights)
 
+    @cached_property
+    def turns(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return turns(self.W)
+
     def __call__(
         self, payloads: Messages, decode: Sequence[Callable[[Array], Array]] | None = None, weights: Any = None
     ) -> Messages:
         arrays = payloads if decode is None else tuple(d(p) for d, p in zip(decode, payloads, strict=True))
         return self.product(arrays) if weights is None else product(dense_if_small(weights))(arrays)
+
+    def neighbours(self, payloads: Messages) -> list[tuple[Array, Messages]]:
+        return [(weights, tuple(p[..., nodes, :] for p in payloads)) for nodes, weights in self.turns]
+
+
+def turns(W: sp.csr_array) -> list[tuple[np.ndarray, np.ndarray]]:
+    """A neighbour of each row and its weight, then the next neighbours; a row that has no more gets itself."""
+    ends = list(pairwise(W.indptr))
+    rows = [
+        [(j, w) for j, w in zip(W.indices[a:b], W.data[a:b], strict=True) if j != i] for i, (a, b) in enumerate(ends)
+    ]
+    most = max(map(len, rows))
+    full = [links + [(i, 0.0)] * (most - len(links)) for i, links in enumerate(rows)]
+    each = (zip(*turn, strict=True) for turn in zip(*full, strict=True))
+    return [(np.array(nodes), np.array(weights)) for nodes, weights in each]
 
 
 def dense_if_small(part: Any) -> Any:

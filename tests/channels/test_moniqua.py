@@ -1,0 +1,186 @@
+"""Differences in a few bits: against a literal twin, and that the mean stays where it is, whatever is sent."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from thread_network import run_threads
+
+import dnasa
+from dnasa import channels, topology
+from dnasa.channels import exchange, moniqua
+from dnasa.core import Array, InputError, Memory, Network
+from dnasa.networks import simulated
+from dnasa.problems import Custom
+from dnasa.randomness import Streams
+from dnasa.runs.history import Evaluation
+from dnasa.topology import Topology
+
+GRAPHS = {"exact": topology.exact(8), "odd": topology.exact(5), "ring": topology.ring(6), "star": topology.star(5)}
+every_graph = pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+both = pytest.mark.parametrize("bits", [4, 8])
+
+
+def connected(graph: Topology, bits: int) -> Network:
+    return simulated.connect(graph, rounds=1, channel=moniqua(bits))
+
+
+def twin(y: Array, largest: Array, W: Array, bits: int, t: int) -> tuple[Array, Array]:
+    """One number after the other, in whole numbers without a limit on their size."""
+    offset, more = Streams("moniqua").at(0, 0, t).random(2)
+    n, blocks, levels = len(y), largest.shape[-1], 2**bits
+    parts = [[y[i, 32 * b : 32 * b + 32] for b in range(blocks)] for i in range(n)]
+    after, out = 0.8 * largest, y.copy()
+
+    def exponent(i: int, b: int) -> int:
+        wanted = max(largest[i, b] / 2 ** (bits // 2), 8 * np.finfo(y.dtype).eps * np.abs(parts[i][b]).max())
+        return int(np.floor(np.log2(wanted))) + 1
+
+    def code(value: float, power: int) -> int:
+        return int(np.floor(value / ((1 + more) * 2.0**power) + offset)) % levels
+
+    for i in range(n):
+        for j in range(n):
+            for b in range(blocks) if i != j and W[i, j] else ():
+                mine, theirs = exponent(i, b), exponent(j, b)
+                finer = min(mine, theirs)
+                spacing = (1 + more) * 2.0**finer
+                seen = [0]
+                for k, (own, other) in enumerate(zip(parts[i][b], parts[j][b], strict=True)):
+                    d = (code(other, theirs) * 2 ** (theirs - finer) - code(own, mine) * 2 ** (mine - finer)) % levels
+                    d = 0 if d == levels // 2 else d - levels if d > levels // 2 else d
+                    out[i, 32 * b + k] += W[i, j] * d * spacing
+                    seen.append(abs(d))
+                most = max(seen) * (2 if max(seen) >= 3 * levels // 8 else 1)
+                after[i, b] = max(after[i, b], most * spacing, 2.0 ** (theirs + bits // 2 - 2))
+    return out, after
+
+
+@both
+@every_graph
+def test_an_exchange_is_that_of_the_twin(graph: Topology, bits: int) -> None:
+    rng = np.random.default_rng(0)
+    network = connected(graph, bits)
+    y = 3 + rng.standard_normal((graph.nodes, 70)) * np.repeat([1, 1e-3, 10], [32, 32, 6])
+    (largest,) = moniqua(bits).init(y)
+    expected, memory = y, ((largest,),)
+    for t in range(12):
+        ahead = 0.1 * rng.standard_normal(y.shape)
+        expected, largest = twin(expected + ahead, largest, graph.at(t).weights, bits, t)
+        (y,), memory = exchange(network, memory, (y + ahead,), t)
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(memory[0][0], largest, rtol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 999), size=st.floats(-30, 30), spread=st.floats(0, 20), bits=st.sampled_from([4, 8]))
+@every_graph
+def test_the_mean_is_preserved_whatever_the_values(
+    graph: Topology, seed: int, size: float, spread: float, bits: int
+) -> None:
+    """Also where the nodes' numbers, or what they remember, differ by many powers of two, so that differences are misread."""
+    rng = np.random.default_rng(seed)
+    shape = (graph.nodes, 45)
+    y = 10**size * np.exp(spread * rng.standard_normal(shape)) * rng.standard_normal(shape)
+    memory: Memory = ((10**size * np.exp(spread * rng.standard_normal((graph.nodes, 2))),),)
+    network, mean, most = connected(graph, bits), y.mean(0), np.abs(y).max() + np.max(memory[0][0])
+    for t in range(4):
+        (y,), memory = exchange(network, memory, (y,), t)
+        np.testing.assert_allclose(y.mean(0), mean, rtol=0, atol=1e-13 * most * 2**bits)
+
+
+@both
+def test_a_difference_within_the_limit_is_off_by_less_than_a_spacing(bits: int) -> None:
+    rng = np.random.default_rng(0)
+    network = connected(topology.exact(2), bits)
+    for t in range(20):
+        y = 100 + rng.uniform(-1, 1, (2, 320))
+        (mixed,), _ = exchange(network, ((np.full((2, 10), 2.0),),), (y,), t)
+        spacing = 2 * 2 * 2.0 / 2 ** (bits // 2)  # at most twice for the power of two, and twice for the factor
+        assert np.abs(mixed - y.mean(0)).max() <= spacing / 2
+
+
+@both
+def test_rounding_is_unbiased(bits: int) -> None:
+    y = np.array([[0.0, 0.05, 1.0], [0.013, 0.0, 0.2]])
+    network, memory = connected(topology.exact(2), bits), ((np.ones((2, 1)),),)
+    mixed = np.mean([exchange(network, memory, (y,), t)[0][0] for t in range(4000)], 0)
+    np.testing.assert_allclose(mixed, y.mean(0) + 0 * y, atol=0.01)
+
+
+@both
+@every_graph
+def test_misread_differences_are_found_and_the_nodes_agree(graph: Topology, bits: int) -> None:
+    """The nodes remember that they were close: differences are millions of spacings."""
+    y = np.random.default_rng(0).standard_normal((graph.nodes, 64))
+    mean, network, memory = y.mean(0), connected(graph, bits), ((np.full((graph.nodes, 2), 1e-6),),)
+    for t in range(300):
+        (y,), memory = exchange(network, memory, (y,), t)
+    np.testing.assert_allclose(y, mean + 0 * y, rtol=0, atol=1e-3)
+
+
+@both
+def test_numpy_and_torch_give_the_same_bits(bits: int) -> None:
+    y = np.random.default_rng(0).standard_normal((2, 8, 100)).astype(np.float32)
+    network, memory, other = connected(GRAPHS["exact"], bits), (), ()
+    mixed, tensor = y, torch.from_numpy(y)
+    for t in range(5):
+        (mixed,), memory = exchange(network, memory, (mixed,), t)
+        (tensor,), other = exchange(network, other, (tensor,), t)
+    np.testing.assert_array_equal(mixed, tensor.numpy())
+
+
+# ---------------------------------------------------------------- runs
+
+
+def quadratic() -> Custom:
+    targets = np.random.default_rng(1).standard_normal((8, 90))
+    noise = 0.1
+    return Custom(
+        lambda x, node, rng: x - targets[node] + noise * rng.standard_normal(90),
+        start=np.zeros(90),
+        fingerprint="quadratic",
+    )
+
+
+def solve(network: Network | None = None, **options: Any) -> dnasa.Result:
+    given: Any = {"compress": "moniqua4"} if network is None else {"network": network}
+    chosen: Any = {"steps": 40, "evaluate": [40], "progress": False} | given | options
+    return dnasa.solve(quadratic(), GRAPHS["exact"], "adanasa", **chosen)
+
+
+@pytest.mark.parametrize("processes", [3, 8])
+@both
+def test_processes_give_the_simulators_iterates_on_a_changing_graph(bits: int, processes: int) -> None:
+    results = run_threads(GRAPHS["exact"], lambda net: solve(net), processes=processes, channel=moniqua(bits), rounds=2)
+    np.testing.assert_allclose(results[0].x, solve(compress=f"moniqua{bits}").x, rtol=0, atol=1e-10)
+
+
+class Stop(Exception): ...
+
+
+def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
+    def stop(evaluation: Evaluation) -> None:
+        if evaluation.step > 20:
+            raise Stop
+
+    steps: Any = {"evaluate": [25, 40], "checkpoint_every": 10}
+    whole = solve(**steps, folder=tmp_path / "whole")
+    with pytest.raises(Stop):
+        solve(**steps, folder=tmp_path / "a", callback=stop)
+    np.testing.assert_array_equal(solve(**steps, folder=tmp_path / "a", resume=True).x, whole.x)
+
+
+def test_the_default_graph_with_moniqua_is_the_changing_one() -> None:
+    assert topology.default(8, channel=channels.compression("moniqua8")).name == "exact"
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(InputError, match="needs both directions of every link, and directed_ring is directed"):
+        connected(topology.directed_ring(4), 8)
+    with pytest.raises(InputError, match="8 or 4 bits of a number, not 3"):
+        moniqua(3)
