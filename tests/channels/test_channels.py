@@ -45,12 +45,8 @@ CHANNELS = {
     "late": channels.faulty(stale=2),
     "lost": channels.faulty(drop=0.3),
 }
-KINDS = [
-    ["float16", "bfloat16"],
-    ["compressed", "randk:0.2", "8bit", "4bit", "sign"],
-    ["moniqua8", "moniqua4"],
-    ["late", "lost"],
-]
+COMPRESSED = ["compressed", "randk:0.2", "8bit", "4bit", "sign", "moniqua8", "moniqua4"]
+KINDS = [["float16", "bfloat16"], COMPRESSED, ["late", "lost"]]
 AMPLIFY = ("d2", "edm", "extra")  # differences between iterates, and so what was lost or late
 SCALE_FREE = ("dadam", "gt_adam", "gt_nsgdm", "demuon")  # their steps do not scale with the loss
 LEARNERS = [name for name in rules.RULES if name not in AMPLIFY]
