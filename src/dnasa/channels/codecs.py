@@ -177,16 +177,13 @@ def _blockwise(
         known = bits > 1 and dtype in (torch.float32, torch.float64)
         return compiled is not None and known and a.device.type == "cpu" and a.numel() > 0
 
-    def blocks(a: Tensor) -> Tensor:
-        return pad(a, (0, -a.shape[-1] % block)).unflatten(-1, (-1, block))
-
     def encode(a: Tensor, t: int) -> Tensor:
         if has_kernel(a, a.dtype):
             payload = a.new_empty((*a.shape[:-1], row_bytes(a.shape[-1])), dtype=torch.uint8)
             _run(compiled.encode, a, payload, bits)
             return payload
-        parts = blocks(a)
-        scales = scale(parts, blocks(torch.ones_like(a[..., :1, :]))).to(torch.bfloat16)
+        parts = in_blocks(a, block)
+        scales = scale(parts, in_blocks(torch.ones_like(a[..., :1, :]), block)).to(torch.bfloat16)
         numbers = codes(parts, nonzero(scales.to(a.dtype))).to(torch.uint8).flatten(-2)[..., : a.shape[-1]]
         return torch.cat([_bytes(scales[..., 0]), packed(numbers, bits)], -1)
 
@@ -198,7 +195,7 @@ def _blockwise(
         split = 2 * -(-width // block)
         scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
         numbers = values(unpacked(payload[..., split:], bits)[..., :width].to(dtype))
-        return (blocks(numbers) * scales).flatten(-2)[..., :width]
+        return (in_blocks(numbers, block) * scales).flatten(-2)[..., :width]
 
     return _codec(encode, decode, lambda m, itemsize: row_bytes(m), name, gamma)
 
@@ -208,6 +205,11 @@ def _run(kernel: Callable[..., None], numbers: Tensor, payload: Tensor, bits: in
     width, is_double = numbers.shape[-1], numbers.dtype == torch.float64
     arrays = (a.detach().contiguous().numpy() for a in (numbers, payload))
     kernel(*arrays, numbers.numel() // width, width, bits, is_double)
+
+
+def in_blocks(a: Tensor, block: int) -> Tensor:
+    """Rows in blocks of this many numbers; the last one is filled with zeros."""
+    return pad(a, (0, -a.shape[-1] % block)).unflatten(-1, (-1, block))
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:

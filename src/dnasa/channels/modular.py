@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from dnasa.arrays import like
-from dnasa.channels.codecs import packed, unpacked
+from dnasa.channels.codecs import in_blocks, packed, unpacked
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
 from dnasa.randomness import Streams
@@ -50,7 +49,7 @@ class Grid(NamedTuple):
         """The codes in blocks, and the exponents."""
         count = block_count(width)
         codes = unpacked(payload[..., count:], self.bits)[..., :width]
-        return in_blocks(codes).to(torch.int32), payload[..., :count].to(torch.int32) + SMALLEST
+        return in_blocks(codes, BLOCK).to(torch.int32), payload[..., :count].to(torch.int32) + SMALLEST
 
     def difference(self, theirs: Tensor, own: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Their numbers less one's own, in units of the finer of two spacings; its exponents, and their exponents.
@@ -83,14 +82,14 @@ def moniqua(bits: int) -> Channel:
     doubtful = 3 * 2**bits // 8  # spacings; wrong differences are often as large
 
     def encode(grid: Grid, message: Array, largest: Array) -> Array:
-        blocks = in_blocks(tensor(message))
+        blocks = in_blocks(tensor(message), BLOCK)
         least = blocks.abs().amax(-1) * (ROUNDINGS * torch.finfo(blocks.dtype).eps)
         wanted = torch.maximum(tensor(largest) / 2 ** (bits // 2), least).clamp(2.0**SMALLEST, 2.0**LARGEST)
         return same_library(grid.payload(blocks, torch.frexp(wanted).exponent, message.shape[-1]), message)
 
     def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[Link]) -> tuple[Array, Array]:
         """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
-        mixed, seen, width = in_blocks(tensor(message)), DECAY * tensor(largest), message.shape[-1]
+        mixed, seen, width = in_blocks(tensor(message), BLOCK), DECAY * tensor(largest), message.shape[-1]
         for weights, theirs in links:
             units, finer, exponents = grid.difference(tensor(theirs), tensor(own), width)
             spacing = grid.spacing(finer, mixed.dtype)
@@ -113,7 +112,7 @@ def moniqua(bits: int) -> Channel:
         return tuple(mixed for mixed, _ in pairs), tuple((seen,) for _, seen in pairs)
 
     def init(message: Array) -> tuple[Array, ...]:
-        return (same_library(2 * in_blocks(tensor(message)).abs().amax(-1), message),)
+        return (same_library(2 * in_blocks(tensor(message), BLOCK).abs().amax(-1), message),)
 
     def row_bytes(message: Array) -> int:
         width = message.shape[-1]
@@ -124,10 +123,6 @@ def moniqua(bits: int) -> Channel:
 
 def block_count(width: int) -> int:
     return -(-width // BLOCK)
-
-
-def in_blocks(a: Tensor) -> Tensor:
-    return pad(a, (0, -a.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
 
 
 def tensor(a: Array) -> Tensor:

@@ -48,7 +48,6 @@ def make_plan(
     start: Array | None,
     options: RunOptions,
 ) -> Plan:
-    from dnasa.networks.clock import with_clock
     from dnasa.topology import Topology, check_weights, make
 
     if isinstance(topology, str):
@@ -68,6 +67,8 @@ def make_plan(
     _check_nodes(problem, topology)
     network = _network(topology, options)
     if options.clock is not None:
+        from dnasa.networks.clock import with_clock
+
         network = with_clock(network, options.clock)
     points = _points(problem, topology, seeds, start)
     first = _local_rows(points, network)
