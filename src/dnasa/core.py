@@ -396,6 +396,7 @@ class Network:
         gather: Everyone's rows.
         traffic: Counts what was sent.
         rounds: Exchanges per step.
+        every: Steps from one that exchanges to the next; in the others, nodes keep their messages.
         channel: How messages travel; None: as they are.
         topology: The graph.
         at: The product of the k-th exchange that channels use.
@@ -416,6 +417,7 @@ class Network:
     gather: Callable[[Array], Array] = lambda x: x
     traffic: Any = None
     rounds: int = 1
+    every: int = 1
     channel: Channel | None = None
     topology: Any = None
     at: Callable[[int], Multiply] | None = None
@@ -432,6 +434,8 @@ class Network:
             parts.append(f"{len(self.local_nodes)} of them here")
         if self.rounds > 1:
             parts.append(f"{self.rounds} rounds")
+        if self.every > 1:
+            parts.append(f"exchanges every {self.every} steps")
         if self.channel:
             parts.append(str(self.channel))
         return f"Network {', '.join(parts)}"
@@ -447,15 +451,18 @@ class Network:
         Args:
             t: The step, from 0.
         """
-        return range(t * self.rounds, (t + 1) * self.rounds)
+        number, left = divmod(t, self.every)
+        return range(0) if left < self.every - 1 else range(number * self.rounds, (number + 1) * self.rounds)
 
     @cached_property
     def step_messages(self) -> list[int]:
         """Messages that all nodes together send when each sends one in every exchange of step t, by t modulo the length."""
         graph = self.topology
-        if graph is None or self.all_reduce:
-            return [0 if graph is None else 2 * (self.nodes - 1) * self.rounds]
-        return [sum(graph.at(k).messages for k in self.exchanges(t)) for t in range(graph.period)]
+        if graph is None:
+            return [0]
+        if self.all_reduce:
+            return [2 * (self.nodes - 1) * len(self.exchanges(t)) for t in range(self.every)]
+        return [sum(graph.at(k).messages for k in self.exchanges(t)) for t in range(self.every * graph.period)]
 
     @property
     def simulated(self) -> bool:

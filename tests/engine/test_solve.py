@@ -141,6 +141,19 @@ def test_several_rounds_are_the_polynomial_of_w() -> None:
     np.testing.assert_allclose(a.x, b.x, atol=1e-12)
 
 
+def test_only_every_third_step_exchanges() -> None:
+    """D-SGD on a graph that changes: the next of its matrices in every third step, the identity in the others."""
+    graph, targets = topology.exact(8), np.random.default_rng(0).standard_normal((8, 3))
+    pull = Custom(lambda x, node, rng: x - targets[node], start=np.ones(3), nodes=8)
+    found = dnasa.solve(pull, graph, "dsgd:constant", eta=0.1, steps=8, rounds=1, every=3, evaluate=1)
+    x = np.ones((8, 3))
+    for t in range(8):
+        x = x - 0.1 * (x - targets)
+        x = graph.at(t // 3).weights @ x if t in (2, 5) else x
+    np.testing.assert_allclose(found.x, x)
+    assert found.history.messages.tolist() == [0, 0, 0, 8, 8, 8, 16, 16, 16]
+
+
 def test_a_result_survives_saving(tmp_path: Path) -> None:
     result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), ["dsgd", "dnasa"], eta=[0.01], steps=30)
     again = dnasa.Result.load(result.save(tmp_path / "run"))
@@ -248,6 +261,8 @@ def broken(gradient: Callable[..., Any]) -> Custom:
         (lambda p, g: dnasa.solve(p, g, steps=5, evaluate=[9]), "between 0 and 5"),
         (lambda p, g: dnasa.solve(p, g, steps=5, start=np.zeros(4)), r"start has shape \(4,\)"),
         (lambda p, g: dnasa.solve(p, g, steps=5, rounds=0), "must be a positive whole number, not 0"),
+        (lambda p, g: dnasa.solve(p, g, steps=5, every=0), "every must be a positive whole number, not 0"),
+        (lambda p, g: dnasa.solve(p, g, "extra", eta=0.1, steps=5, every=2), "needs an exchange in every step"),
         (lambda p, g: dnasa.solve(quadratic(nodes=3), g, steps=5), "data for 3 nodes, the topology has 8"),
         (lambda p, g: dnasa.solve(p, g, "d2", eta=0.1, steps=5), r"above -1/3.*lazy"),
         (lambda p, g: dnasa.solve(broken(lambda x, i, r: x[:2]), g, steps=5), r"node 0 has shape \(2,\)"),

@@ -18,14 +18,14 @@ from dnasa.problems import Custom, LeastSquares
 from dnasa.rules.registry import example
 from dnasa.topology import Topology
 
-GRAPHS: dict[str, tuple[Callable[[], Topology], int | str]] = {  # and the rounds
-    "ring": (lambda: topology.ring(8, weights="lazy"), 1),
-    "random": (lambda: topology.random(8, p=0.5, seed=3), 1),
-    "star": (lambda: topology.star(8), "exact"),
-    "sparse": (lambda: topology.Topology("sparse", topology.path(8).sparse), 3),
-    "one_peer": (lambda: topology.one_peer(8), 1),
-    "exact": (lambda: topology.exact(11), 2),
-    "complete": (lambda: topology.complete(8), 1),
+GRAPHS: dict[str, tuple[Callable[[], Topology], int | str, int]] = {  # rounds, and steps between them
+    "ring": (lambda: topology.ring(8, weights="lazy"), 1, 1),
+    "random": (lambda: topology.random(8, p=0.5, seed=3), 1, 3),
+    "star": (lambda: topology.star(8), "exact", 1),
+    "sparse": (lambda: topology.Topology("sparse", topology.path(8).sparse), 3, 1),
+    "one_peer": (lambda: topology.one_peer(8), 1, 1),
+    "exact": (lambda: topology.exact(11), 2, 1),
+    "complete": (lambda: topology.complete(8), 1, 1),
 }
 
 
@@ -45,9 +45,9 @@ def samples(problem: LeastSquares) -> dict[str, float]:
     return drawn
 
 
-def suits(rule: str, graph: Topology, rounds: int) -> bool:
+def suits(rule: str, graph: Topology, rounds: int, every: int) -> bool:
     try:
-        topology.check_weights(example(rule), graph, rounds)
+        topology.check_weights(example(rule), graph, rounds, every=every)
     except InputError:
         return False
     return True
@@ -55,11 +55,11 @@ def suits(rule: str, graph: Topology, rounds: int) -> bool:
 
 def same(engine: str) -> None:
     """All rules on all graphs, least squares in float64, against the simulator."""
-    for name, (make, rounds) in GRAPHS.items():
+    for name, (make, rounds, every) in GRAPHS.items():
         graph = make()
-        names = [rule for rule in rules.RULES if suits(rule, graph, topology.count_rounds(graph, rounds))]
+        names = [rule for rule in rules.RULES if suits(rule, graph, topology.count_rounds(graph, rounds), every)]
         options: Any = {"steps": 150 if name == "ring" else 80, "eta": [1e-3], "evaluate": 80}
-        network, problem = connect(graph, engine, rounds), LeastSquares(dim=12)
+        network, problem = connect(graph, engine, rounds, every=every), LeastSquares(dim=12)
         drawn = samples(problem)
         real = solve(problem, graph, names, network=network, **options)
         whole = {
@@ -68,7 +68,7 @@ def same(engine: str) -> None:
         if network.rank == 0:
             alone = LeastSquares(dim=12)
             expected = samples(alone)
-            simulated = solve(alone, graph, names, rounds=rounds, **options)
+            simulated = solve(alone, graph, names, rounds=rounds, every=every, **options)
             np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)
             assert whole == expected
             columns = ["train_loss", "test_loss", "grad_norm", "consensus"]

@@ -114,6 +114,7 @@ def make_network(graph: "Topology", rounds: str, given: Options, channel: "Chann
         given.device,
         channel=channel,
         survive=given.survive,
+        every=given.every,
     )
     running.engine = engine
     return network

@@ -164,6 +164,7 @@ class Options:
         "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "
         "and with simulated faults 1.",
     )
+    every: int = option(1, "Exchange at every such step only.")
     loss_scale: str = option("1", "Factor on the training loss; 1/n gives the paper's stepsize axis.")
     dtype: str | None = option(None, "float32 or float64. Default: float32 for data, else float64.")
     device: str = option("cpu", "cpu or cuda.")

@@ -57,12 +57,16 @@ def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
         graph,
         f"{options['steps']:,} steps",
         f"{seeds} seed{'s' if seeds > 1 else ''}",
-        f"{rounds} exchange{'s' if rounds > 1 else ''} per step",
+        exchanges_text(rounds, options.get("every", 1)),
     ]
     if divided and seeds > 1 and options.get("partition_seed") is not None:
         parts.append("one partition for all")
     parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
     return f"{where}: {', '.join(parts)}"
+
+
+def exchanges_text(rounds: int, every: int) -> str:
+    return f"{rounds} exchange{'s' if rounds > 1 else ''} {f'every {every} steps' if every > 1 else 'per step'}"
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -25,7 +25,8 @@ CACHE_BYTES = 16 << 10  # of a tile, so that it fits in the L1 cache next to the
 
 def supports(rule: Rule, network: Network, state: State) -> bool:
     """Whether all nodes are here, W is fixed with one exchange, the rule has a form, and a backend can process the arrays."""
-    plain, form = network.fixed_weights is not None and network.channel is None and network.rounds == 1, form_of(rule)
+    every_step = network.rounds == network.every == 1
+    plain, form = network.fixed_weights is not None and network.channel is None and every_step, form_of(rule)
     if not plain or form is None:
         return False
     x, *_ = form.unpack(state)

@@ -53,6 +53,7 @@ def solve(
     node_weights: Sequence[float] | Literal["rows"] | None = None,
     weight_decay: float = 0.0,
     rounds: int | str | None = None,
+    every: int = 1,
     message_dtype: str | None = None,
     compress: "str | Codec | None" = None,
     network: Network | None = None,
@@ -88,6 +89,7 @@ def solve(
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
         weight_decay: Decoupled weight decay, as in AdamW: in each step x shrinks by the stepsize times this number.
         rounds: Exchanges per step, or "exact", as for `connect`.
+        every: Exchange at every such step only, as for `connect`.
         message_dtype: "bfloat16" or "float16" messages.
         compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
         network: Replaces the simulated network. Every process calls `solve` with the same arguments and gets all iterates.
@@ -110,6 +112,7 @@ def solve(
         node_weights=node_weights,
         weight_decay=weight_decay,
         rounds=rounds,
+        every=every,
         message_dtype=message_dtype,
         compress=compress,
         network=network,

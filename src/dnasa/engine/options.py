@@ -22,6 +22,7 @@ class RunOptions(NamedTuple):
     node_weights: Sequence[float] | Literal["rows"] | None
     weight_decay: float
     rounds: int | str | None
+    every: int
     message_dtype: str | None
     compress: "str | Codec | None"
     network: Network | None

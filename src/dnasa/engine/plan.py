@@ -78,7 +78,7 @@ def make_plan(
     if options.weight_decay:
         groups = [_decayed(group, options.weight_decay) for group in groups]
     for group in groups:
-        check_weights(group.rule, topology, network.rounds, _named(group))
+        check_weights(group.rule, topology, network.rounds, _named(group), network.every)
     _check_storage(options, network)
     _check_watching(options)
     _check_patience(problem, options.patience)
@@ -166,13 +166,15 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 
 
 def _network(topology: "Topology", options: RunOptions) -> Network:
-    from dnasa.networks import choose_channel
+    from dnasa.networks import choose_channel, with_pauses
     from dnasa.networks.simulated import connect
 
     network = options.network
     if network is None:
-        return connect(topology, options.rounds, choose_channel(options.message_dtype, None, options.compress))
-    if options.rounds is not None or options.message_dtype is not None or options.compress is not None:
+        channel = choose_channel(options.message_dtype, None, options.compress)
+        return with_pauses(connect(topology, options.rounds, channel), options.every)
+    given = (options.rounds, options.message_dtype, options.compress)
+    if options.every != 1 or any(option is not None for option in given):
         raise InputError("The network has its rounds, message dtype and compression already: give them to connect.")
     if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
         None,
@@ -305,6 +307,7 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "the number of parameters": int(start.shape[-1]),
         "dtype": str(plan.start.dtype).removeprefix("torch."),
         "rounds": network.rounds,
+        "the steps between exchanges": network.every,
         "the channel": network.channel.settings if network.channel else None,
         "the clock": network.clock.fingerprint if network.clock else None,
         "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dnasa.core import Channel, InputError, Network, choose
+from dnasa.core import Channel, InputError, Network, choose, whole
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def connect(
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
     join: str | None = None,
+    every: int = 1,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
@@ -96,6 +98,8 @@ def connect(
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         join: The address "HOST:PORT" of `dnasa rendezvous`, for processes without a launcher. The run begins when the graph has
             a process for each node; a process that comes later takes the place of a lost one.
+        every: Exchange at every such step only. In the others a node moves by itself, along what it last learned of the
+            average gradient.
 
     Example:
         ```python
@@ -123,7 +127,7 @@ def connect(
     if engine == "simulated":
         from dnasa.networks import simulated
 
-        return simulated.connect(_graph(topology, lambda: 1, channel), rounds, channel)
+        return with_pauses(simulated.connect(_graph(topology, lambda: 1, channel), rounds, channel), every)
     if engine == "mpi":
         if survive:
             prepare_to_survive(timeout)
@@ -133,7 +137,25 @@ def connect(
     else:
         network = _over_torch(topology, rounds, timeout, device, channel, survive, site, join)
     _exit_together(engine)
-    return network
+    return with_pauses(network, every)
+
+
+def with_pauses(network: Network, every: int) -> Network:
+    """The network with exchanges at every such step only, also after processes were lost or joined."""
+    every = whole("every", every)
+    if every == 1:
+        return network
+
+    def paused(make: Callable[[], Network] | None) -> Callable[[], Network] | None:
+        return make and (lambda: with_pauses(make(), every))
+
+    members = network.membership
+    return replace(
+        network,
+        every=every,
+        duplicate=paused(network.duplicate),
+        membership=replace(members, survivors=paused(members.survivors), join=paused(members.join)),
+    )
 
 
 def _over_torch(

@@ -54,7 +54,7 @@ class MixedBuffers:
         return self.tensors if self.model is None else list(self.model.buffers())
 
     def send(self, network: Network, submit: Callable[..., Future[Any]], dtype: torch.dtype, t: int) -> None:
-        tensors = self.tensors if network.nodes > 1 else []
+        tensors = self.tensors if network.nodes > 1 and network.exchanges(t) else []
         if tensors:
             self.receive()
             if self.exchanges == LEAST and self.given is None:

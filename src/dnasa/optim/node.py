@@ -48,7 +48,7 @@ class Node:
         self.recipe = with_decay(made, lambda t: self.parameters.decay)
         self.rule, self.t = self.recipe.rule, 0
         if network.topology is not None:
-            check_weights(self.rule, network.topology, network.rounds)
+            check_weights(self.rule, network.topology, network.rounds, every=network.every)
         self.overlap = network.nodes > 1 and self.rule.hides if overlap is None else overlap
         self.fuse = self._fuses()
         self.own_values: Tensor | None = None  # of the parameters, while they hold the mean of all nodes

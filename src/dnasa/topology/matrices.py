@@ -171,7 +171,7 @@ def _period(matrix: sp.csr_array) -> int:
     return int(np.gcd.reduce(distance[edges.row] + 1 - distance[edges.col]))
 
 
-def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This rule") -> None:
+def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This rule", every: int = 1) -> None:
     """Refuse a topology that does not have what the rule needs of W.
 
     The eigenvalues of large graphs are known to three digits only.
@@ -181,6 +181,7 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
         topology: The graph it would run on.
         rounds: Exchanges per step.
         name: What the error message calls the rule.
+        every: Steps from one that exchanges to the next.
 
     Raises:
         InputError: If the graph is directed or changes, or W has too small an eigenvalue for the rule.
@@ -196,6 +197,10 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
         raise InputError(
             f"{name} needs a graph that stays the same, and {topology.name} changes. Use ring or another fixed graph, or leave "
             "the rule out."
+        )
+    if needs.fixed_graph and every > 1:
+        raise InputError(
+            f"{name} needs an exchange in every step: leave out every={every} (--every {every}), or use another rule."
         )
     if needs.smallest_eigenvalue <= -1:
         return
