@@ -91,14 +91,16 @@ def ours(title: str, **options: Any) -> Method:
     return Method(title, partial(decentralized, **options), options=options)
 
 
+BITS = "moniqua:8,4,8/8"  # of x, y and m
 ALONE = "alone"  # only timed: what the gradients take
 METHODS = {
     "adanasa": ours("AdaNASA"),
     "adanasa-1": ours("AdaNASA, one round", rounds=1),
+    "adanasa-bits": ours("AdaNASA, 8, 4 and 1 bits", rounds=1, compress=BITS),
+    "adanasa-5": ours("AdaNASA, every 5 steps", rounds="exact", every=5),
+    "adanasa-5-bits": ours("AdaNASA, every 5 steps, 8 and 4 bits", rounds="exact", every=5, compress="moniqua:8,4"),
     "adanasa-ring": ours("AdaNASA, ring", topology="ring"),
-    "adanasa-bf16": ours("AdaNASA, bfloat16", message_dtype="bfloat16"),
     "adanasa-8bit": ours("AdaNASA, 8 bits, ring", topology="ring", compress="8bit"),
-    "adanasa-4bit": ours("AdaNASA, 4 bits, ring", topology="ring", compress="4bit"),
     "dnasa": ours("D-NASA, hidden", rule="dnasa"),
     "ddp": Method("DDP, AdamW", ddp, tuned=True),
     **{f"diloco-{h}": Method(f"DiLoCo, H = {h}", partial(local, DiLoCo, over_all, h), h, True) for h in (10, 25, 50)},

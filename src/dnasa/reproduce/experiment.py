@@ -51,7 +51,8 @@ class RunSpec:
     labels: Mapping[str, Any] = field(default_factory=dict)  # columns that tell these runs from others of the part
     graph: Topology = RING
     partition: str = "iid"
-    rounds: int = 1  # exchanges per step
+    rounds: int | str = 1  # exchanges per step
+    every: int = 1  # steps from one that exchanges to the next
     evaluate: int | Sequence[int] | None = None  # by default at the last step
     batch: int | None = None  # by default the task's
     validation: bool = False  # whether a tenth of the training rows is held out
@@ -261,7 +262,7 @@ class Runner:
         if runs.faults:
             options["network"] = simulated.connect(runs.graph, runs.rounds, faulty(**runs.faults))
         else:
-            options["rounds"] = runs.rounds
+            options |= {"rounds": runs.rounds, "every": runs.every}
         if runs.start_from is not None and not runs.last_layer:
             options["start"] = self._result(runs.start_from).mean
         wanted: Any = [

@@ -1,8 +1,8 @@
 """Beyond the paper: which graph to choose. AdaNASA's result against the bytes a node sends, and tuned methods for comparison.
 
-Parts are TASK/NODES/PARTITION for AdaNASA on every graph, and TASK/tuned/PARTITION for the tuned methods, whose stepsizes are
-chosen on validation rows. On the same graph AdaNASA sends three arrays per message, tuned methods one: they also get as many
-rounds as AdaNASA's bytes allow.
+Parts are TASK/NODES/PARTITION for AdaNASA on every graph, TASK/few/PARTITION for AdaNASA with fewer bits or exchanges, and
+TASK/tuned/PARTITION for the tuned methods, whose stepsizes are chosen on validation rows. On the same graph AdaNASA sends
+three arrays per message, tuned methods one: they also get as many rounds as AdaNASA's bytes allow.
 """
 
 from collections.abc import Iterator
@@ -32,10 +32,18 @@ GRAPHS = {  # the graph and the rounds
     "ring, 4 rounds": ("ring", 4),
 }
 QUICK_GRAPHS = ("exact, 1 round", "complete", "exact, 2 rounds", "ring")
-SIZES, SEEDS, TUNED = (8, 16, 32), 3, "tuned"
+SIZES, SEEDS, TUNED, FEW = (8, 16, 32), 3, "tuned", "few"
 EQUAL = "exact, 2 rounds"  # has the bytes of a ring
 SAME_BYTES = "exact, 6 rounds"  # of one array; AdaNASA sends three
-PLACES = GRAPHS | {SAME_BYTES: ("exact", 6)}
+COMPRESSED = "1 round, moniqua:8,4,8/8"
+RARE = {f"exact average every {every} steps": every for every in (2, 5)}
+FEWER: Any = {
+    EQUAL: {},
+    COMPRESSED: {"compress": "moniqua:8,4,8/8"},
+    **{label: {"every": h} for label, h in RARE.items()},
+}
+PLACES: dict[str, tuple[str, Any]] = GRAPHS | {SAME_BYTES: ("exact", 6), COMPRESSED: ("exact", 1)}
+PLACES |= dict.fromkeys(RARE, ("exact", "exact"))
 RATES: Any = {"dmsgd": (0.03, 0.1, 0.3, 1), "dadam": (1e-3, 3e-3, 1e-2, 3e-2)}
 TABLE_RATES: Any = {"dmsgd": (0.03, 0.1, 0.3, 1), "dadam": (3e-3, 1e-2, 3e-2, 0.1, 0.3)}
 TASKS = {
@@ -59,13 +67,14 @@ def parts(quick: bool) -> list[Part]:
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], sizes: tuple[int, ...], seeds: range) -> Iterator[Part]:
     def runs(rule: str, label: str, nodes: int, partition: str) -> RunSpec:
         graph, rounds = PLACES[label]
-        place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition}
+        place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition} | FEWER.get(label, {})
         return RunSpec(task.steps, [rule], task.etas, seeds, {"graph": label}, validation=True, **place)
 
     for partition in partitions(task):
         every: dict[int | str, list[RunSpec]] = {
             nodes: [runs("adanasa", graph, nodes, partition) for graph in graphs] for nodes in sizes
         }
+        every[FEW] = [runs("adanasa", label, NODES, partition) for label in FEWER]
         every[TUNED] = [runs(rule, graph, NODES, partition) for rule in RATES for graph in (EQUAL, SAME_BYTES)]
         for kind, some in every.items():
             end = f"{kind}/{partition.partition('(')[0]}"
@@ -89,13 +98,18 @@ def report(found: Found) -> Report:
         out.tables[f"graphs-{name}-{kind}"] = summary(rows, tasks[name].measure)
     for name, task in tasks.items():
         same = table.task == name
-        ours, tuned = table[same & (table.nodes != TUNED)], table[same & (table.nodes == TUNED)]
+        ours, tuned = table[same & on_graphs(table)], table[same & (table.nodes == TUNED)]
         out.findings += findings(ours, task.measure) + against_tuned(ours, tuned, task.measure)
         if {*partitions(task)} <= {*ours.partition[ours.nodes == NODES]} & {*tuned.partition}:
             draw_tuned(out, name, task, ours, tuned)
-    if (table.nodes != TUNED).any():
-        draw(out, table[table.nodes != TUNED], tasks)
+    if on_graphs(table).any():
+        draw(out, table[on_graphs(table)], tasks)
     return out
+
+
+def on_graphs(table: pd.DataFrame) -> pd.Series:
+    """Which rows are AdaNASA's on some graph."""
+    return ~table.nodes.isin([TUNED, FEW])
 
 
 def every_result(found: Found) -> pd.DataFrame:
@@ -103,12 +117,16 @@ def every_result(found: Found) -> pd.DataFrame:
     rows = []
     for name, part in found.parts.items():
         task, kind, _ = name.split("/")
-        place = {"task": task, "nodes": kind if kind == TUNED else int(kind), "partition": part.runs[0].partition}
+        place = {
+            "task": task,
+            "nodes": kind if kind in (TUNED, FEW) else int(kind),
+            "partition": part.runs[0].partition,
+        }
         for graph, same in found.rows[name].groupby("graph", sort=False):
             best = chosen(averages(same, part.task.measure), part.task.measure)
             rows.append(best.assign(**place, graph=graph, bytes=same.groupby("rule").bytes.max()).reset_index())
     table = pd.concat(rows, ignore_index=True)
-    ring = table[(table.rule == "adanasa") & (table.graph == "ring")].groupby("task").bytes.mean()
+    ring = table[(table.rule == "adanasa") & table.graph.isin(["ring", EQUAL])].groupby("task").bytes.max()
     share = table.bytes / table.task.map(ring)
     return table.assign(bytes=share, equal=(table.rule != "adanasa") & np.isclose(share, 1))
 
