@@ -23,6 +23,7 @@ from dnasa.problems.supervised import cross_entropy
 from dnasa.rules import schedules
 from dnasa.rules.adanasa import scaled
 from dnasa.tasks import models, tasks
+from dnasa.topology import Topology
 
 NODES = 8
 DADAM = (1e-3, 2e-3, 4e-3, 8e-3, 2e-2, 5e-2, 0.1)
@@ -145,7 +146,7 @@ def make_problem(task: str, how: str, device: str) -> Sharded:
     return tasks.classification(task, NODES, how, device=device, train_metrics=False)
 
 
-def accuracy(task: str, how: str, steps: int, device: str, only: str | None) -> None:
+def accuracy(task: str, how: str, graph: Topology, steps: int, device: str, only: str | None) -> None:
     problem = make_problem(task, how, device)
     eta = schedules.linear(0.4 * NODES**0.5, steps)
     runs: dict[str, tuple[Any, dict[str, Any]]] = {"adanasa": ("adanasa", {}), "dnasa": ("dnasa", {})}
@@ -156,10 +157,10 @@ def accuracy(task: str, how: str, steps: int, device: str, only: str | None) -> 
     for name, (rule, options) in runs.items():
         if only and name not in only.split(","):
             continue
-        result = solve(problem, topology.ring(NODES), rule, steps=steps, evaluate=steps, progress=False, **options)
+        result = solve(problem, graph, rule, steps=steps, evaluate=steps, progress=False, **options)
         last = result.final().iloc[0]
         value = f"test loss {last.test_loss:.3f}" if task == "gpt" else f"accuracy {100 * last.test_accuracy:.2f} %"
-        print(f"{task} {how} {steps} steps, {name}: {value}, consensus {last.consensus:.2g}", flush=True)
+        print(f"{task} {how} {graph.name} {steps} steps, {name}: {value}, consensus {last.consensus:.2g}", flush=True)
 
 
 # ---------------------------------------------------------------- stability
@@ -205,11 +206,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?")
     parser.add_argument("--partition", default="iid")
+    parser.add_argument("--topology", default="ring")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", help="names of forms, separated by commas")
     given = parser.parse_args()
     if given.task:
-        accuracy(given.task, given.partition, given.steps, given.device, given.only)
+        graph = topology.make(given.topology, NODES)
+        accuracy(given.task, given.partition, graph, given.steps, given.device, given.only)
     else:
         stability()
