@@ -340,18 +340,19 @@ class Channel(NamedTuple):
     Attributes:
         init: `init(message)` makes the memory for a message, a tuple of arrays with a row for each node. It is made again when
             nodes leave or join.
-        exchange: `exchange(memory, messages, multiply, t)` gives the mixed messages and the memory after, an entry for each
-            message.
+        exchange: `exchange(memory, messages, multiply, t, first)` gives the mixed messages and the memory after, an entry for
+            each message. `first` is the number of the first of them within step t: a step may take several calls.
         settings: What a resumed run must agree on.
-        size: `size(message)` is the number of bytes of a node's row of this message on the wire; None: those of its numbers.
+        size: `size(message, number, t)` is the number of bytes of a node's row of this message, the `number`-th of step t, on
+            the wire; None: those of its numbers.
         fixed_graph: Whether the memory is valid for one W only: the channel is then refused on a graph that changes.
         symmetric: Whether W must be symmetric: the channel is then refused on a directed graph.
     """
 
     init: Callable[[Array], tuple[Array, ...]]
-    exchange: Callable[[Memory, Messages, Multiply, int], tuple[Messages, Memory]]
+    exchange: Callable[[Memory, Messages, Multiply, int, int], tuple[Messages, Memory]]
     settings: Any = None
-    size: Callable[[Array], float] | None = None
+    size: Callable[[Array, int, int], float] | None = None
     fixed_graph: bool = False
     symmetric: bool = False
 
@@ -497,7 +498,7 @@ class Sent:
             self.times = network.clock.computed(self.times, gradients)
 
     def add(self, network: Network, row: float, t: int) -> None:
-        """Count an exchange of step t in which every message holds `row` bytes."""
+        """Count an exchange of step t in which every message holds `row` bytes; with 0 bytes none is sent."""
         self._count(network, row, t)
         if network.clock is not None:
             self.times = network.clock.exchanged(self.times, row, network.exchanges(t))
@@ -510,7 +511,7 @@ class Sent:
 
     def _count(self, network: Network, row: float, t: int) -> None:
         repeating = network.step_messages
-        count = repeating[t % len(repeating)]
+        count = repeating[t % len(repeating)] if row else 0
         self.messages += count
         self.bytes += count * row
 

@@ -41,11 +41,13 @@ CHANNELS = {
     "float16": channels.cast("float16"),
     "bfloat16": channels.cast("bfloat16"),
     "compressed": CHOCO,
-    **{name: channels.compression(name) for name in ("randk:0.2", "8bit", "4bit", "sign", "moniqua8", "moniqua4")},
+    **{
+        name: channels.compression(name) for name in ("randk:0.2", "8bit", "4bit", "sign", "moniqua:8", "moniqua:4,8/3")
+    },
     "late": channels.faulty(stale=2),
     "lost": channels.faulty(drop=0.3),
 }
-COMPRESSED = ["compressed", "randk:0.2", "8bit", "4bit", "sign", "moniqua8", "moniqua4"]
+COMPRESSED = ["compressed", "randk:0.2", "8bit", "4bit", "sign", "moniqua:8", "moniqua:4,8/3"]
 KINDS = [["float16", "bfloat16"], COMPRESSED, ["late", "lost"]]
 AMPLIFY = ("d2", "edm", "extra")  # differences between iterates, and so what was lost or late
 SCALE_FREE = ("dadam", "gt_adam", "gt_nsgdm", "demuon")  # their steps do not scale with the loss

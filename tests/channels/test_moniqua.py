@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from expressive_rules import two_exchanges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from thread_network import run_threads
 
 import dnasa
-from dnasa import channels, topology
-from dnasa.channels import exchange, moniqua
-from dnasa.core import Array, InputError, Memory, Network
+from dnasa import topology
+from dnasa.channels import compression, exchange, moniqua
+from dnasa.channels.modular import Entry
+from dnasa.core import Array, InputError, Memory, Messages, Network
 from dnasa.networks import simulated
 from dnasa.problems import Custom
 from dnasa.randomness import Streams
@@ -22,11 +24,12 @@ from dnasa.topology import Topology
 
 GRAPHS = {"exact": topology.exact(8), "odd": topology.exact(5), "ring": topology.ring(6), "star": topology.star(5)}
 every_graph = pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+PLAN = "8,4,8/3"
 both = pytest.mark.parametrize("bits", [4, 8])
 
 
-def connected(graph: Topology, bits: int) -> Network:
-    return simulated.connect(graph, rounds=1, channel=moniqua(bits))
+def connected(graph: Topology, plan: int | str) -> Network:
+    return simulated.connect(graph, rounds=1, channel=moniqua(plan))
 
 
 def twin(y: Array, largest: Array, W: Array, bits: int, t: int) -> tuple[Array, Array]:
@@ -77,20 +80,50 @@ def test_an_exchange_is_that_of_the_twin(graph: Topology, bits: int) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 999), size=st.floats(-30, 30), spread=st.floats(0, 20), bits=st.sampled_from([4, 8]))
+@given(seed=st.integers(0, 999), size=st.floats(-30, 30), spread=st.floats(0, 20), plan=st.sampled_from(["8,4/2", "4"]))
 @every_graph
 def test_the_mean_is_preserved_whatever_the_values(
-    graph: Topology, seed: int, size: float, spread: float, bits: int
+    graph: Topology, seed: int, size: float, spread: float, plan: str
 ) -> None:
     """Also where the nodes' numbers, or what they remember, differ by many powers of two, so that differences are misread."""
     rng = np.random.default_rng(seed)
-    shape = (graph.nodes, 45)
+    shape = (2, graph.nodes, 45)
     y = 10**size * np.exp(spread * rng.standard_normal(shape)) * rng.standard_normal(shape)
-    memory: Memory = ((10**size * np.exp(spread * rng.standard_normal((graph.nodes, 2))),),)
-    network, mean, most = connected(graph, bits), y.mean(0), np.abs(y).max() + np.max(memory[0][0])
+    seen = 10**size * np.exp(spread * rng.standard_normal((2, graph.nodes, 2)))
+    network, mean, most = connected(graph, plan), y.mean(1), np.abs(y).max() + seen.max()
+    messages: Messages = tuple(y)
+    memory: Memory = tuple((each,) for each in seen)
     for t in range(4):
-        (y,), memory = exchange(network, memory, (y,), t)
-        np.testing.assert_allclose(y.mean(0), mean, rtol=0, atol=1e-13 * most * 2**bits)
+        messages, memory = exchange(network, memory, messages, t)
+        np.testing.assert_allclose(np.mean(messages, 1), mean, rtol=0, atol=1e-13 * most * 2**8)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_plan_gives_each_message_its_bits_and_its_steps(first: int) -> None:
+    rng = np.random.default_rng(0)
+    plan, alone = moniqua("8,4,8/3"), [(8, 1), (4, 1), (8, 3), (8, 3)][first:]
+    network = simulated.connect(GRAPHS["exact"], rounds=1, channel=plan)
+    messages: Messages = tuple(rng.standard_normal((len(alone), 8, 40)))
+    memory: Memory = ()
+    for t in range(12):
+        expected = []
+        for number, (message, (bits, every)) in enumerate(zip(messages, alone, strict=True)):
+            sent = every == 1 or t in (2, 5, 7, 10)
+            kept = memory[number : number + 1]
+            expected.append(exchange(connected(GRAPHS["exact"], bits), kept, (message,), t)[0][0] if sent else message)
+            assert plan.size is not None
+            assert plan.size(message, first + number, t) == sent * (2 + 40 * bits // 8)
+        messages, memory = exchange(network, memory, messages, t, first)
+        np.testing.assert_array_equal(messages, expected)
+
+
+@pytest.mark.parametrize("every", [2, 3, 6, 8])
+def test_every_kth_step_falls_on_every_graph_of_a_period_equally_often(every: int) -> None:
+    steps = np.array([t for t in range(6000) if Entry(8, every).is_sent(t)])
+    assert set(np.diff(steps)) == {every - 1, every}
+    for period in range(2, 13):
+        shares = np.bincount(steps % period) / len(steps)
+        np.testing.assert_allclose(shares, 1 / period, atol=0.01)
 
 
 @both
@@ -148,15 +181,25 @@ def quadratic() -> Custom:
 
 
 def solve(network: Network | None = None, **options: Any) -> dnasa.Result:
-    given: Any = {"compress": "moniqua4"} if network is None else {"network": network}
+    given: Any = {"compress": f"moniqua:{PLAN}"} if network is None else {"network": network}
     chosen: Any = {"steps": 40, "evaluate": [40], "progress": False} | given | options
     return dnasa.solve(quadratic(), GRAPHS["exact"], "adanasa", **chosen)
 
 
-@both
-def test_processes_give_the_simulators_iterates_on_a_changing_graph(bits: int) -> None:
-    results = run_threads(GRAPHS["exact"], lambda net: solve(net), processes=3, channel=moniqua(bits), rounds=2)
-    np.testing.assert_allclose(results[0].x, solve(compress=f"moniqua{bits}").x, rtol=0, atol=1e-10)
+def test_processes_give_the_simulators_iterates_on_a_changing_graph() -> None:
+    results = run_threads(GRAPHS["exact"], lambda net: solve(net), processes=3, channel=moniqua(PLAN), rounds=2)
+    simulation = solve()
+    np.testing.assert_allclose(results[0].x, simulation.x, rtol=0, atol=1e-10)
+    numbers, spacings = (40 + 20) * 90 + 15 * 90, (40 + 40 + 15) * 3  # the third message: 15 times in 40 steps
+    for run in (results[0], simulation):
+        assert run.final().bytes.tolist() == [2 * GRAPHS["exact"].at(0).messages * (numbers + spacings)]
+
+
+def test_steps_that_send_nothing_count_no_messages_and_the_second_exchange_has_the_second_entry() -> None:
+    network = simulated.connect(topology.ring(6), channel=moniqua("4/3,8/3"))
+    done = dnasa.solve(quadratic(), topology.ring(6), two_exchanges(), network=network, steps=9, progress=False)
+    assert done.final().messages.tolist() == [3 * 2 * 12]
+    assert done.final().bytes.tolist() == [3 * 12 * (3 + 45 + 3 + 90)]
 
 
 class Stop(Exception): ...
@@ -175,11 +218,22 @@ def test_a_resumed_run_is_the_undisturbed_one(tmp_path: Path) -> None:
 
 
 def test_the_default_graph_with_moniqua_is_the_changing_one() -> None:
-    assert topology.default(8, channel=channels.compression("moniqua8")).name == "exact"
+    assert topology.default(8, channel=compression("moniqua")).name == "exact"
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match="needs both directions of every link, and directed_ring is directed"):
         connected(topology.directed_ring(4), 8)
-    with pytest.raises(InputError, match="8 or 4 bits of a number, not 3"):
-        moniqua(3)
+
+
+@pytest.mark.parametrize(
+    "plan", [3, 0, "", "16", "8,", ",4", "8;4", "8/0", "8/x", "8/", "8/2/2", "8/-1", "8/1.5", "8 4", "x"]
+)
+def test_a_malformed_plan_is_refused(plan: int | str) -> None:
+    with pytest.raises(InputError, match=f"takes 8 or 4 bits .* such as moniqua:8,4,8/8; not '{plan}'"):
+        moniqua(plan)
+
+
+def test_a_plan_has_one_spelling() -> None:
+    assert moniqua().settings == compression("moniqua").settings == compression("moniqua:8/1").settings == "moniqua:8"
+    assert compression("moniqua: 8, 4 ,8/8").settings == moniqua("8,4,8/8").settings == "moniqua:8,4,8/8"

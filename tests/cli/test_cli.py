@@ -17,7 +17,7 @@ from test_resume import run
 from typer.testing import CliRunner
 
 from dnasa import cli
-from dnasa.channels.compressed import CODECS
+from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 from dnasa.reproduce import FIGURES
 from dnasa.rules.registry import BUILT_IN
@@ -202,7 +202,7 @@ def test_every_option_has_help() -> None:
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("train", {*GRAPHS, *CODECS, *BUILT_IN}), ("topology", {*GRAPHS}), ("reproduce", {*FIGURES})],
+    [("train", {*GRAPHS, *COMPRESSIONS, *BUILT_IN}), ("topology", {*GRAPHS}), ("reproduce", {*FIGURES})],
 )
 def test_the_help_of_a_command_has_all_names_of_the_registries(command: str, names: set[str]) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=10_000).stdout

@@ -457,7 +457,7 @@ def test_what_a_rule_shows_may_be_replaced_without_losing_the_fast_path() -> Non
 def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
     rule, network = RULES["dnasa"](8), ring(8)
     single, double = rule.init(torch.zeros(8, 3)), rule.init(np.zeros((8, 3)))
-    channel = Channel(init=lambda message: (), exchange=lambda memory, messages, multiply, t: (messages, memory))
+    channel = Channel(init=lambda message: (), exchange=lambda memory, messages, multiply, t, first: (messages, memory))
     assert supports(rule, network, single)
     assert supports(rule, network, double) == (compiled is not None)
     assert not supports(rules.dsgd(lambda t: 0.1), network, single)

@@ -192,7 +192,7 @@ CASES = {
     "restart": Case(counted_restarts),
     "push-sum, tracking": Case(lambda: rules.push_sum(two_exchanges()), topology.directed_exponential),
     "compression": Case(sgd, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),
-    "moniqua": Case(sgd, channel=channels.moniqua(8)),
+    "moniqua": Case(early_momentum, channel=channels.moniqua("8,4/2")),
     "compression, early": Case(early_momentum, channel=channels.choco(channels.top_k(0.4), gamma=0.3)),
     "late messages, early": Case(early_momentum, channel=channels.faulty(drop=0.2, stale=2)),
     "node weights": Case(sgd, options={"node_weights": [1.0, 2.0, 3.0, 4.0]}),

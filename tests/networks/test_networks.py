@@ -125,7 +125,7 @@ def test_numbers_of_16_bits_are_summed_in_32() -> None:
         mine = x[network.rank][None]
         sent, before = Sent(), network.traffic.bytes
         (mixed,) = network.multiply((mine,), 0)
-        sent.add(network, row_bytes(network, (mine,)), 0)
+        sent.add(network, row_bytes(network, (mine,), 0), 0)
         return mixed, sent.bytes, network.traffic.bytes - before
 
     for mixed, all_bytes, own in run_threads(topology.complete(4), work):

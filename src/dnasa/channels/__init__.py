@@ -1,14 +1,12 @@
 """How messages travel: as they are, in 16 bits, compressed with memory, lost or late. Every rule can use every channel."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dnasa.channels.cast import cast
 from dnasa.channels.codec import Codec
-from dnasa.channels.compressed import choco, compression, register
+from dnasa.channels.compressed import COMPRESSIONS, choco, compression, register
 from dnasa.channels.exchange import exchange
 from dnasa.channels.faulty import faulty
-from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
     from dnasa.channels.codecs import quantised, random_k, sign, top_k
@@ -32,9 +30,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Compression needs torch, which is imported on first use."""
-    if name in __all__:
-        with needed_by("Compression"):
-            return getattr(import_module(f"dnasa.channels.{'modular' if name == 'moniqua' else 'codecs'}"), name)
+    for built_in in COMPRESSIONS.values():
+        if built_in.function == name:
+            return built_in.load()
     raise AttributeError(f"module 'dnasa.channels' has no attribute '{name}'")
 
 

@@ -22,8 +22,8 @@ def cast(dtype: str) -> Channel:
         from dnasa.channels.codecs import rounded
     codec = rounded(dtype)
 
-    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
         sent, mixed = transmit(codec, messages, multiply, t)
         return tuple(w + (m - q) for w, m, q in zip(mixed, messages, sent, strict=True)), memory
 
-    return Channel(lambda message: (), exchange, settings=dtype, size=codec.row_bytes)
+    return Channel(lambda message: (), exchange, settings=dtype, size=codec.size)

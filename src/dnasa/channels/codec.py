@@ -23,6 +23,16 @@ class Codec(NamedTuple):
     name: str
     gamma: float | None = 0.3
 
+    def size(self, message: Array, number: int, t: int) -> float:
+        """The bytes of a row, the same for all messages and steps: the `size` of a channel.
+
+        Args:
+            message: The message.
+            number: Its number within the step.
+            t: The step, from 0.
+        """
+        return self.row_bytes(message)
+
     def __repr__(self) -> str:
         return f"Codec {self.name}, {'no memory' if self.gamma is None else f'gamma = {self.gamma:.3g}'}"
 

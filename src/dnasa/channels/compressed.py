@@ -1,10 +1,11 @@
 """Compressed messages, for any rule: with memory (CHOCO, Koloskova et al., 2019), or at positions that all nodes share."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,16 +15,33 @@ from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply, UserCode, check_new_name, choose
 from dnasa.extras import needed_by
 
-CODECS: dict[str, tuple[Any, ...]] = {
-    "topk": ("top_k",),
-    "randk": ("random_k",),
-    "8bit": ("quantised", 8),
-    "4bit": ("quantised", 4),
-    "sign": ("sign",),
+
+class Builtin(NamedTuple):
+    """A compression with a name: a function that needs torch, and so is imported on first use, and its arguments."""
+
+    function: str
+    arguments: tuple[Any, ...] = ()
+    module: str = "codecs"
+    takes_text: bool = False  # after `NAME:`, instead of a number
+
+    def load(self) -> Callable[..., Any]:
+        with needed_by("Compression"):
+            return getattr(import_module(f"dnasa.channels.{self.module}"), self.function)
+
+    @property
+    def make(self) -> Callable[..., Any]:
+        return partial(self.load(), *self.arguments)
+
+
+COMPRESSIONS = {
+    "moniqua": Builtin("moniqua", module="modular", takes_text=True),
+    "topk": Builtin("top_k"),
+    "randk": Builtin("random_k"),
+    "8bit": Builtin("quantised", (8,)),
+    "4bit": Builtin("quantised", (4,)),
+    "sign": Builtin("sign"),
 }
-"""Built-in codecs by name: a function of `codecs.py`, which needs torch and is imported on first use, and its arguments."""
-MODULAR = {"moniqua8": 8, "moniqua4": 4}
-"""Compressions that are channels of their own, by name, with their bits."""
+"""Built-in codecs, and channels of their own, by name."""
 REGISTERED: dict[str, Callable[..., Codec]] = {}
 """The user's codecs, by name."""
 
@@ -37,60 +55,52 @@ def register(name: str, make: Callable[..., Codec]) -> None:
         name: Letters, digits, - and _.
         make: A function that returns a `Codec`. If it takes a number, `NAME:4` calls it with 4.
     """
-    check_new_name("codec", name, (*CODECS, *MODULAR))
+    check_new_name("codec", name, COMPRESSIONS)
     if not callable(make):
         raise InputError(f"The maker of codec '{name}' must be a function that returns a Codec.")
     REGISTERED[name] = make
 
 
 def compression(how: str | Codec) -> Channel:
-    """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or as differences modulo a power of two.
+    """Messages compressed by a codec, with CHOCO's memory where the codec needs it, or by a channel of its own.
 
     Args:
-        how: A `Codec`, the name of a built-in or registered one, such as topk:0.01, moniqua8 or moniqua4. `sign,gamma=0.2` sets
+        how: A `Codec`, or the name of a built-in or registered one, such as topk:0.01 or moniqua:8. `sign,gamma=0.2` sets
             CHOCO's gamma.
     """
-    name, _, setting = how.partition(",") if isinstance(how, str) else (how, "", "")
-    if isinstance(name, str) and name.strip() in MODULAR:
-        return _modular(name.strip(), setting)
-    codec = _by_name(name) if isinstance(name, str) else name
-    if setting:
-        key, _, gamma = setting.partition("=")
-        if key.strip() != "gamma":
-            raise InputError(f"Compression takes a name and gamma, such as topk:0.01,gamma=0.3; not '{how}'.")
-        return choco(codec, _number("gamma", gamma))
+    if not isinstance(how, str):
+        return _carried(how)
+    parts = re.fullmatch(r"([^:,]*)(?::(.*?))?(?:,\s*gamma\s*=(.*))?", how.strip())
+    if parts is None:
+        raise InputError(f"Compression takes a name and gamma, such as topk:0.01,gamma=0.3; not '{how}'.")
+    name, argument, gamma = parts.groups()
+    made = _by_name(name.strip(), argument)
+    if isinstance(made, Codec):
+        return _carried(made) if gamma is None else choco(made, _number("gamma", gamma))
+    if gamma is not None:
+        raise InputError(f"{name} has no gamma: leave ',gamma={gamma}' out.")
+    return made
+
+
+def _carried(codec: Codec) -> Channel:
     return without_memory(codec) if isinstance(codec, Codec) and codec.gamma is None else choco(codec)
 
 
-def _modular(name: str, setting: str) -> Channel:
-    if setting:
-        raise InputError(f"{name} takes no settings: leave ',{setting}' out.")
-    with needed_by("Compression"):
-        from dnasa.channels.modular import moniqua
-    return moniqua(MODULAR[name])
-
-
-def _by_name(text: str) -> Codec:
-    name, _, number = text.strip().partition(":")
-    make = _maker(name)
+def _by_name(name: str, argument: str | None) -> Codec | Channel:
+    known = choose("compression", name, COMPRESSIONS | REGISTERED)
+    make = known.make if name in COMPRESSIONS else known
     parameters = list(signature(make).parameters.values())
-    if number and not parameters:
-        raise InputError(f"{name} takes no number: leave ':{number}' out.")
-    if not number and any(parameter.default is parameter.empty for parameter in parameters):
+    if argument is not None and not parameters:
+        raise InputError(f"{name} takes no number: leave ':{argument}' out.")
+    if argument is None and any(parameter.default is parameter.empty for parameter in parameters):
         what = "the share of numbers to send" if parameters[0].name == "share" else f"its {parameters[0].name}"
-        raise InputError(f"{name} needs {what}, such as {name}:{0.01 if name in CODECS else 4}.")
-    codec = make(_number(f"The {parameters[0].name} of {name}", number)) if number else make()
+        raise InputError(f"{name} needs {what}, such as {name}:{0.01 if name in COMPRESSIONS else 4}.")
+    if name in COMPRESSIONS and known.takes_text:
+        return make() if argument is None else make(argument)
+    codec = make() if argument is None else make(_number(f"The {parameters[0].name} of {name}", argument))
     if not isinstance(codec, Codec):
         raise InputError(f"The maker of codec '{name}' must return a Codec, not {type(codec).__name__}.")
-    return codec if name in CODECS else codec._replace(name=text.strip())
-
-
-def _maker(name: str) -> Callable[..., Codec]:
-    if name in REGISTERED:
-        return REGISTERED[name]
-    function, *arguments = choose("compression", name, CODECS | dict.fromkeys(MODULAR) | REGISTERED)
-    with needed_by("Compression"):
-        return partial(getattr(import_module("dnasa.channels.codecs"), function), *arguments)
+    return codec if name in COMPRESSIONS else codec._replace(name=name if argument is None else f"{name}:{argument}")
 
 
 def _number(name: str, text: str) -> float:
@@ -103,7 +113,7 @@ def _number(name: str, text: str) -> float:
 def without_memory(codec: Codec) -> Channel:
     """The numbers that a codec selects, the same ones at all nodes, are mixed; the others stay as they are."""
 
-    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
         sent = tuple(codec.encode(y, t) for y in messages)
         mixed = multiply(sent)
         changes = (codec.decode(w - q, y, t) for y, q, w in zip(messages, sent, mixed, strict=True))
@@ -113,7 +123,7 @@ def without_memory(codec: Codec) -> Channel:
         _check(codec, message)
         return ()
 
-    return Channel(init, exchange, settings=[codec.name, None], size=codec.row_bytes)
+    return Channel(init, exchange, settings=[codec.name, None], size=codec.size)
 
 
 def _check(codec: Codec, message: Array) -> None:
@@ -165,7 +175,7 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
     if not 0 < gamma <= 1:
         raise InputError(f"CHOCO's gamma must be a number above 0 and at most 1, not {gamma}.")
 
-    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
         check_memory(memory, messages, counts=range(2, 3))
         changes = [y - xhat for y, (xhat, _) in zip(messages, memory, strict=True)]
         sent = zip(memory, *transmit(codec, changes, multiply, t), strict=True)
@@ -187,6 +197,6 @@ def choco(codec: Codec, gamma: float | None = None) -> Channel:
         init,
         exchange,
         settings=[codec.name, gamma],
-        size=codec.row_bytes,
+        size=codec.size,
         fixed_graph=True,  # W xhat is a sum over all steps
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dnasa.core import InputError, Memory, Messages, Network
 
 
-def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tuple[Messages, Memory]:
+def exchange(network: Network, memory: Memory, messages: Messages, t: int, first: int = 0) -> tuple[Messages, Memory]:
     """Exchange the messages of a step. Returns them mixed by W, and the channel's memory after.
 
     Args:
@@ -13,6 +13,7 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
         memory: What the channel remembers, an entry for each message seen so far; () at the start.
         messages: What this process's nodes send.
         t: The step, from 0.
+        first: The number of the first of these messages within the step.
     """
     if not messages:
         return messages, memory
@@ -28,7 +29,7 @@ def exchange(network: Network, memory: Memory, messages: Messages, t: int) -> tu
     count = len(messages)
     used, others = (*memory[:count], *map(network.channel.init, messages[len(memory) :])), memory[count:]
     for k in successive:
-        messages, used = network.channel.exchange(used, messages, network.at(k), t)
+        messages, used = network.channel.exchange(used, messages, network.at(k), t, first)
     return messages, (*used, *others)
 
 
@@ -45,9 +46,9 @@ def check_memory(
             )
 
 
-def row_bytes(network: Network, messages: Messages) -> float:
-    """Bytes of one node's row of these messages on the wire."""
+def row_bytes(network: Network, messages: Messages, t: int, first: int = 0) -> float:
+    """Bytes of one node's row of these messages of step t on the wire."""
     if network.channel is not None and network.channel.size is not None:
-        return sum(map(network.channel.size, messages))
+        return sum([network.channel.size(m, number, t) for number, m in enumerate(messages, first)])
     least = 4 if network.all_reduce else 1  # numbers of 16 bits are added in 32
     return sum([m.shape[-1] * max(m.dtype.itemsize, least) for m in messages])

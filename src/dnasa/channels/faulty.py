@@ -43,11 +43,11 @@ def faulty(
     # Early messages and the others share the losses of a step; the product with a graph's W is the same object in all steps.
     weights_at: Any = lru_cache(maxsize=2)(lambda t, multiply: lossy(multiply.W, t, drop, away, seed))
 
-    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
         lossless = not (drop or away)
         weights, symmetric = weights_at(0 if lossless else t, multiply)
         product: Any = multiply if lossless else partial(multiply, weights=weights)
-        arrived = inner.exchange(memory, messages, product, t)[0] if inner else product(messages)
+        arrived = inner.exchange(memory, messages, product, t, first)[0] if inner else product(messages)
         if not stale:
             return arrived, memory
         check_memory(memory, messages, counts=range(stale + 1))

@@ -4,6 +4,7 @@ As in Moniqua (Lu and De Sa, 2020), a node sends the last bits of its rounded nu
 these bits give the difference between two of them. Here the spacing follows the differences seen so far, block by block.
 """
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from dnasa.randomness import Streams
 BLOCK = 32  # numbers with one spacing
 DECAY = 0.8  # of the largest difference seen, per exchange
 SMALLEST, LARGEST = -100, 100  # exponents of a spacing; they are sent as bytes
+GOLDEN = (3 - 5**0.5) / 2
 ROUNDINGS = 8  # of the largest number, which a spacing has at least
 
 Link = tuple[Array, Array]  # weights and payloads of one neighbour of each node
@@ -67,58 +69,89 @@ class Grid(NamedTuple):
         return codes << places.clamp(max=self.bits)[..., None]
 
 
-def moniqua(bits: int) -> Channel:
+class Entry(NamedTuple):
+    """How a message is sent: its bits, and how often."""
+
+    bits: int
+    every: int
+
+    def is_sent(self, t: int) -> bool:
+        """At every k-th step, after k or k - 1 others: an irrational rate does not resonate with graphs that have a period."""
+        rate = 1 / (self.every - GOLDEN)
+        return int((t + 1) * rate) > int(t * rate)
+
+
+def read_plan(plan: int | str) -> list[Entry]:
+    """The entries of a plan such as 8,4,8/8."""
+    found = [re.fullmatch(r"([48])(?:/([1-9][0-9]{0,5}))?", part.strip()) for part in str(plan).split(",")]
+    if not all(found):
+        raise InputError(
+            "moniqua takes 8 or 4 bits for each message, with /k for one that is sent at every k-th step only, such as "
+            f"moniqua:8,4,8/8; not '{plan}'."
+        )
+    return [Entry(int(entry[1]), int(entry[2] or 1)) for entry in found if entry]
+
+
+def moniqua(plan: int | str = 8) -> Channel:
     """out_i = y_i + sum_j w_ij d_ij, where d_ij = -d_ji is the difference y_j - y_i rounded to a grid: the mean is preserved.
 
-    A node sends `bits` bits of each number and a byte for each 32, from which its neighbours know differences below 2^bits / 2
+    A node sends 8 or 4 bits of each number and a byte for each 32, from which its neighbours know differences below 2^bits / 2
     spacings. The largest difference seen, which fades, has about 2^(bits / 2) spacings. One near the limit counts twice: it
     may have been larger. Both nodes misread a difference beyond the limit in the same way, until the spacing has grown.
 
     Args:
-        bits: Bits of a number, 8 or 4.
+        plan: Bits of a number, 8 or 4, or a list with an entry for each message: "8,4,8/8" sends the first message of a step
+            in 8 bits, the second in 4, and the others in 8 at every 8th step only; in other steps they stay as they are.
     """
-    if bits not in (4, 8):
-        raise InputError(f"Moniqua sends 8 or 4 bits of a number, not {bits}.")
-    doubtful = 3 * 2**bits // 8  # spacings; wrong differences are often as large
+    entries = read_plan(plan)
 
-    def encode(grid: Grid, message: Array, largest: Array) -> Array:
-        blocks = in_blocks(tensor(message), BLOCK)
-        least = blocks.abs().amax(-1) * (ROUNDINGS * torch.finfo(blocks.dtype).eps)
-        wanted = torch.maximum(tensor(largest) / 2 ** (bits // 2), least).clamp(2.0**SMALLEST, 2.0**LARGEST)
-        return same_library(grid.payload(blocks, torch.frexp(wanted).exponent, message.shape[-1]), message)
+    def entry(number: int) -> Entry:
+        return entries[min(number, len(entries) - 1)]
 
-    def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[Link]) -> tuple[Array, Array]:
-        """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
-        mixed, seen, width = in_blocks(tensor(message), BLOCK), DECAY * tensor(largest), message.shape[-1]
-        for weights, theirs in links:
-            units, finer, exponents = grid.difference(tensor(theirs), tensor(own), width)
-            spacing = grid.spacing(finer, mixed.dtype)
-            mixed = mixed + like(weights[:, None, None], mixed) * (units * spacing)
-            most = units.abs().amax(-1)
-            near = torch.exp2(exponents.to(mixed.dtype) + (bits // 2 - 2))
-            seen = torch.maximum(seen, torch.maximum(near, most * (1 + (most >= doubtful)) * spacing[..., 0]))
-        return same_library(mixed.flatten(-2)[..., :width], message), same_library(seen, message)
-
-    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int) -> tuple[Messages, Memory]:
+    def exchange(memory: Memory, messages: Messages, multiply: Multiply, t: int, first: int) -> tuple[Messages, Memory]:
         check_memory(memory, messages, counts=range(1, 2), width=block_count)
         offset, more = Streams("moniqua").at(0, 0, t).random(2).tolist()
-        grid = Grid(bits, offset, 1 + more)
-        payloads = tuple(encode(grid, y, largest) for y, (largest,) in zip(messages, memory, strict=True))
-        links = multiply.neighbours(payloads)
-        pairs = [
-            mix(grid, y, largest, payloads[k], [(weights, arrived[k]) for weights, arrived in links])
-            for k, (y, (largest,)) in enumerate(zip(messages, memory, strict=True))
-        ]
-        return tuple(mixed for mixed, _ in pairs), tuple((seen,) for _, seen in pairs)
+        sent = [k for k in range(len(messages)) if entry(first + k).is_sent(t)]
+        grids = [Grid(entry(first + k).bits, offset, 1 + more) for k in sent]
+        payloads = tuple(encode(grid, messages[k], memory[k][0]) for grid, k in zip(grids, sent, strict=True))
+        links = multiply.neighbours(payloads) if payloads else []
+        mixed, after = list(messages), list(memory)
+        for number, (grid, k) in enumerate(zip(grids, sent, strict=True)):
+            arrived = [(weights, theirs[number]) for weights, theirs in links]
+            mixed[k], seen = mix(grid, messages[k], memory[k][0], payloads[number], arrived)
+            after[k] = (seen,)
+        return tuple(mixed), tuple(after)
 
     def init(message: Array) -> tuple[Array, ...]:
         return (same_library(2 * in_blocks(tensor(message), BLOCK).abs().amax(-1), message),)
 
-    def row_bytes(message: Array) -> int:
-        width = message.shape[-1]
-        return block_count(width) + -(-width * bits // 8)
+    def size(message: Array, number: int, t: int) -> int:
+        width, how = message.shape[-1], entry(number)
+        return block_count(width) + -(-width * how.bits // 8) if how.is_sent(t) else 0
 
-    return Channel(init, exchange, settings=f"moniqua{bits}", size=row_bytes, symmetric=True)
+    text = ",".join(f"{bits}/{every}" if every > 1 else f"{bits}" for bits, every in entries)
+    return Channel(init, exchange, settings=f"moniqua:{text}", size=size, symmetric=True)
+
+
+def encode(grid: Grid, message: Array, largest: Array) -> Array:
+    blocks = in_blocks(tensor(message), BLOCK)
+    least = blocks.abs().amax(-1) * (ROUNDINGS * torch.finfo(blocks.dtype).eps)
+    wanted = torch.maximum(tensor(largest) / 2 ** (grid.bits // 2), least).clamp(2.0**SMALLEST, 2.0**LARGEST)
+    return same_library(grid.payload(blocks, torch.frexp(wanted).exponent, message.shape[-1]), message)
+
+
+def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[Link]) -> tuple[Array, Array]:
+    """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
+    mixed, seen, width = in_blocks(tensor(message), BLOCK), DECAY * tensor(largest), message.shape[-1]
+    doubtful = 3 * 2**grid.bits // 8  # spacings; wrong differences are often as large
+    for weights, theirs in links:
+        units, finer, exponents = grid.difference(tensor(theirs), tensor(own), width)
+        spacing = grid.spacing(finer, mixed.dtype)
+        mixed = mixed + like(weights[:, None, None], mixed) * (units * spacing)
+        most = units.abs().amax(-1)
+        near = torch.exp2(exponents.to(mixed.dtype) + (grid.bits // 2 - 2))
+        seen = torch.maximum(seen, torch.maximum(near, most * (1 + (most >= doubtful)) * spacing[..., 0]))
+    return same_library(mixed.flatten(-2)[..., :width], message), same_library(seen, message)
 
 
 def block_count(width: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from dnasa.channels.compressed import CODECS, MODULAR
+from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.rules.registry import COMPARED, DEFAULT_RULE, ETA, PARAMETER_FREE, RULES
 
 NO_ETA = " and ".join(name for name in reversed(RULES) if not RULES[name].needs_eta)
@@ -177,8 +177,9 @@ class Options:
     )
     compress: str | None = option(
         None,
-        f"Compress messages: {', '.join((*MODULAR, *CODECS))}, or one of a plugin. moniqua and randk suit changing graphs. "
-        "topk:0.01 sends a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
+        f"Compress messages: {', '.join(COMPRESSIONS)}, or one of a plugin. moniqua and randk suit changing graphs. "
+        "moniqua:8,4,8/8 sends the first message in 8 bits, the second in 4, the others in 8 at every 8th step only; topk:0.01 "
+        "a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
     )
     overlap: bool = option(False, "Exchange while the next gradient is computed, for rules that can (dnasa, dasagt).")
     clock: Path | None = option(

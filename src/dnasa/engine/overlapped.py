@@ -49,22 +49,23 @@ class Overlapped:
                 f"This rule has no early message at step {t}, which hidden exchanges need: leave overlap out."
             )
         check_messages(early, state.x)
-        mixed, after = self._exchange(early, memory[: len(early)], t)
-        self.early_bytes = row_bytes(self.network, early)
+        mixed, after = self._exchange(early, memory[: len(early)], t, first=0)
+        self.early_bytes = row_bytes(self.network, early, t)
         return state, memory, mixed, after
 
     def _rest(
         self, state: State, memory: Memory, early: Messages, after: Memory, messages: Messages, t: int
     ) -> tuple[State, Memory, Messages, Memory]:
-        mixed, rest = self._exchange(messages, memory[len(early) :], t)
-        self.sent.add_hidden(self.network, self.early_bytes, row_bytes(self.network, messages), t)
+        first = len(early)
+        mixed, rest = self._exchange(messages, memory[first:], t, first)
+        self.sent.add_hidden(self.network, self.early_bytes, row_bytes(self.network, messages, t, first), t)
         following = receiving(self.rule.receive, state, (*early, *mixed))
         check_next(following, state)
         return self._ahead(following, (*after, *rest), t + 1)
 
-    def _exchange(self, messages: Messages, memory: Memory, t: int) -> tuple[Messages, Memory]:
+    def _exchange(self, messages: Messages, memory: Memory, t: int, first: int) -> tuple[Messages, Memory]:
         began = now()
-        mixed = exchange(self.network, memory, messages, t)
+        mixed = exchange(self.network, memory, messages, t, first)
         self.timeline.add("exchange", began, t, thread=1)
         return mixed
 

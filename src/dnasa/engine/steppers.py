@@ -84,16 +84,17 @@ class Sequential(Immediate):
 
     def step(self, gradients: Gradients, t: int) -> None:
         """Take the step. State and memory change only if all of it succeeds; messages count as soon as they are sent."""
-        memory = dict(self.memory)
+        memory, first = dict(self.memory), 0
         self.sent.compute(self.network, len(gradients))
 
         def mix(messages: Messages, number: int) -> Messages:
+            nonlocal first
             check_messages(messages, self.state.x)
             began = now()
-            mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t)
+            mixed, memory[number] = exchange(self.network, memory.get(number, ()), messages, t, first)
             self.timeline.exchanged(began, t)
-            if messages:
-                self.sent.add(self.network, row_bytes(self.network, messages), t)
+            self.sent.add(self.network, row_bytes(self.network, messages, t, first), t)
+            first += len(messages)
             return mixed
 
         state = next_state(self.rule, self.state, tuple(map(copied, gradients)), t, mix)

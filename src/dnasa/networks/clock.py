@@ -54,8 +54,8 @@ class Clock:
         return times + gradients * self.links.compute
 
     def exchanged(self, times: Times, size: float, exchanges: range) -> Times:
-        """The times after these exchanges, with `size` bytes in each message."""
-        for k in exchanges:
+        """The times after these exchanges, with `size` bytes in each message; with 0 bytes none is made."""
+        for k in exchanges if size else ():
             times = self.exchanges[k % len(self.exchanges)](times, size)
         return times
 
