@@ -12,7 +12,7 @@ help: ## list the targets
 
 setup: .venv/ready-to-develop ## install everything, at the versions of constraints.txt
 
-.venv/ready-to-run: pyproject.toml setup.py constraints.txt src/dnasa/engine/kernels.c src/dnasa/engine/kernels.h
+.venv/ready-to-run: pyproject.toml setup.py constraints.txt $(wildcard src/dnasa/engine/*.[ch])
 	$(PYTHON) -m venv .venv
 	rm -f src/dnasa/*.so
 	$(PIP) -e ".[torch,data,plot]"

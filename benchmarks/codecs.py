@@ -1,10 +1,10 @@
-"""Packing and unpacking 10 million float32 numbers against a copy of them, and exchanges of them in 4 and 8 bits.
+"""Packing, unpacking and mixing 10 million float32 numbers against a copy of them, and exchanges of them in 4 and 8 bits.
 
     OMP_NUM_THREADS=1 python -m benchmarks.codecs
     OMP_NUM_THREADS=1 mpirun -n 2 python -m benchmarks.codecs mpi
 
-The goal for a codec is twice the copy. An exchange is that of
-two nodes, with CHOCO's memory: both in one process, or one in each of two.
+The goal for a codec is twice the copy. An exchange is that of two nodes, with the channel's memory: both in one process, or
+one in each of two.
 """
 
 import sys
@@ -18,7 +18,7 @@ import torch
 
 from dnasa import topology
 from dnasa.arrays import compiled
-from dnasa.channels import codecs, compression, exchange, quantised
+from dnasa.channels import codecs, compression, exchange, modular, quantised
 from dnasa.core import Network
 from dnasa.networks import mpi, simulated
 
@@ -47,13 +47,29 @@ def packing(dim: int = DIM, rounds: int = 60) -> dict[str, float]:
         arguments = payload.numpy(), 1, dim, bits, False
         works[f"{bits}bit, pack"] = partial(compiled.encode, numbers.numpy(), *arguments)
         works[f"{bits}bit, unpack"] = partial(compiled.decode, out.numpy(), *arguments)
+        works |= modular_works(numbers, out, bits)
     return least(works, rounds)
+
+
+def modular_works(numbers: torch.Tensor, out: torch.Tensor, bits: int) -> dict[str, Callable[[], object]]:
+    """Moniqua's payload, and the mix with that of one neighbour."""
+    grid, dim = modular.Grid(bits, 0.3, 1.4), numbers.shape[-1]
+    seen = torch.full((1, modular.block_count(dim)), 0.1)
+    own, theirs = (modular.encode(grid, a, seen) for a in (numbers, numbers + 0.01 * torch.randn(1, dim)))
+    x, largest, payload, neighbours = (a.numpy() for a in (numbers, seen, own, theirs))
+    weights, mixed, after = np.full(1, 0.5, np.float32), out.numpy(), largest.copy()
+    return {
+        f"moniqua:{bits}, pack": partial(compiled.encode_residues, x, largest, payload, 1, dim, *grid, False),
+        f"moniqua:{bits}, mix": lambda: compiled.mix_residues(
+            x, payload, neighbours, weights, mixed, after, 1, 1, dim, *grid, False
+        ),
+    }
 
 
 def exchanges(connect: Callable[..., Network], dim: int = DIM, rounds: int = 5) -> dict[str, float]:
     """Seconds of a copy of a process's rows and of an exchange, plain and compressed."""
     works: dict[str, Callable[[], object]] = {}
-    for name in (None, "8bit", "4bit"):
+    for name in (None, "8bit", "4bit", "moniqua:8", "moniqua:4"):
         network = connect(GRAPH, channel=None if name is None else compression(name))
         y = np.random.default_rng(0).standard_normal((len(network.local_nodes), dim), np.float32)
         if name is None:

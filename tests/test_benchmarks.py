@@ -32,7 +32,7 @@ CODECS = "print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.conn
 SMALL = {  # what runs, and what it prints
     "custom": ("print(*(custom.compare(name, 5, 1) for name in custom.CASES), 'ms')", "ms"),
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),
-    "codecs": (CODECS, "4bit without the extension"),
+    "codecs": (CODECS, "moniqua:4 without the extension"),
     "optimizer_gpu": (OPTIMIZER, "copy step kernel plain send zero_grad"),
     "parameters": ("parameters.WIDTH = 3\nparameters.main('cpu')", "memory of their own costs"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),

@@ -31,4 +31,32 @@ def least_squares(
 ) -> None: ...
 def encode(numbers: Any, payloads: Any, rows: int, width: int, bits: int, is_double: bool, /) -> None: ...
 def decode(numbers: Any, payloads: Any, rows: int, width: int, bits: int, is_double: bool, /) -> None: ...
+def encode_residues(
+    numbers: Any,
+    seen: Any,
+    payloads: Any,
+    rows: int,
+    width: int,
+    bits: int,
+    offset: float,
+    factor: float,
+    is_double: bool,
+    /,
+) -> None: ...
+def mix_residues(
+    numbers: Any,
+    own: Any,
+    theirs: Any,
+    weights: Any,
+    out: Any,
+    seen: Any,
+    runs: int,
+    nodes: int,
+    width: int,
+    bits: int,
+    offset: float,
+    factor: float,
+    is_double: bool,
+    /,
+) -> None: ...
 def threads(numbers: int, /) -> int: ...

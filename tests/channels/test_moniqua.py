@@ -13,7 +13,8 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa import topology
-from dnasa.channels import compression, exchange, moniqua
+from dnasa.arrays import compiled
+from dnasa.channels import codecs, compression, exchange, modular, moniqua
 from dnasa.channels.modular import Entry
 from dnasa.core import Array, InputError, Memory, Messages, Network
 from dnasa.networks import simulated
@@ -165,6 +166,35 @@ def test_numpy_and_torch_give_the_same_bits(bits: int) -> None:
         (mixed,), memory = exchange(network, memory, (mixed,), t)
         (tensor,), other = exchange(network, other, (tensor,), t)
     np.testing.assert_array_equal(mixed, tensor.numpy())
+
+
+@pytest.mark.skipif(compiled is None, reason="needs a C compiler when it is installed")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 31, 32, 33, 70, 20_001])
+@both
+def test_compiled_kernels_give_the_same_bits(
+    bits: int, width: int, dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    shape, sizes, spreads = (5, 3, width), np.array([1, 1e-30, 1e30, 1, 1]), np.array([0, 1, 5, 30, 0])
+    with np.errstate(over="ignore"):
+        spread = np.exp(spreads[:, None, None] * rng.standard_normal(shape))
+        y = (sizes[:, None, None] * spread * rng.standard_normal(shape)).astype(dtype)
+    y[4].flat[:: width // 5 + 1] = [3e38, 0, np.nan, np.inf, -np.inf]  # as often as it fits
+    largest = (sizes[:, None, None] * rng.exponential(1, (5, 3, -(-width // 32)))).astype(dtype)
+    largest[4, 0, 0] = np.nan
+    grid = modular.Grid(bits, 0.3, 1.7)
+    any_bytes = rng.integers(0, 202, (5, 3, modular.row_bytes(width, bits)), np.uint8)
+
+    def exchanged() -> list[Array]:
+        payload = modular.encode(grid, y, largest)
+        links = [(np.array([0.3, 0.5, 0.1]), theirs) for theirs in (payload[:, [1, 2, 0]], any_bytes)]
+        return [payload, *modular.mix(grid, y, largest, payload, links)]
+
+    quick = exchanged()
+    monkeypatch.setattr(codecs, "compiled", None)
+    for ours, plain in zip(quick, exchanged(), strict=True):
+        np.testing.assert_array_equal(ours, plain, strict=True)
 
 
 # ---------------------------------------------------------------- runs

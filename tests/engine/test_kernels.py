@@ -401,3 +401,50 @@ def test_quantizing_refuses_a_read_only_array_that_it_would_write(kernel: str, n
     array.flags.writeable = False
     with pytest.raises(ValueError, match=name):
         quantize(kernel, **{name: array})
+
+
+def residues(kernel: str, **changes: Any) -> None:
+    """Two runs of three rows of 33 numbers: 2 exponents and 17 bytes in each."""
+    numbers, seen, payload = np.ones((6, 33), np.float32), np.ones((6, 2), np.float32), np.zeros((6, 19), np.uint8)
+    arrays: dict[str, Any] = {"numbers": numbers, "seen": seen, "payloads": payload, "rows": 6}
+    if kernel == "mix_residues":
+        weights = np.ones(3, np.float32)
+        arrays = {"numbers": numbers, "own": payload, "theirs": payload, "weights": weights, "out": 0 * numbers}
+        arrays |= {"seen": seen, "runs": 2, "nodes": 3}
+    arguments = arrays | {"width": 33, "bits": 4, "offset": 0.5, "factor": 1.5, "is_double": False}
+    assert changes.keys() <= arguments.keys()
+    getattr(compiled, kernel)(*(arguments | changes).values())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes", "words"),
+    [
+        *(
+            case
+            for kernel in ("encode_residues", "mix_residues")
+            for case in (
+                (kernel, {"numbers": np.ones(197, np.float32)}, "numbers has 197"),
+                (kernel, {"is_double": True}, "numbers is not an array of float64"),
+                (kernel, {"seen": np.ones(11, np.float32)}, "seen has 11"),
+                (kernel, {"bits": 8}, "has 114"),
+                (kernel, {"bits": 3}, "4 or 8 bits"),
+                (kernel, {"width": -33}, "not positive"),
+                (kernel, {"width": HUGE}, "too large"),
+            )
+        ),
+        ("encode_residues", {"payloads": np.zeros(113, np.uint8)}, "payloads has 113"),
+        ("encode_residues", {"payloads": bytes(114)}, "payloads is not a contiguous writable"),
+        ("encode_residues", {"rows": -6, "width": -33}, "not positive"),
+        ("mix_residues", {"own": np.zeros(113, np.uint8)}, "own has 113"),
+        ("mix_residues", {"theirs": np.zeros(115, np.uint8)}, "theirs has 115"),
+        ("mix_residues", {"theirs": np.zeros(114, np.int8)}, "theirs is not an array of uint8"),
+        ("mix_residues", {"weights": np.ones(2, np.float32)}, "weights has 2"),
+        ("mix_residues", {"out": np.ones(197, np.float32)}, "out has 197"),
+        ("mix_residues", {"runs": -2, "nodes": -3}, "not positive"),
+        ("mix_residues", {"nodes": HUGE}, "too large"),
+    ],
+)
+def test_residues_refuse_arrays_that_do_not_fit(kernel: str, changes: dict[str, Any], words: str) -> None:
+    residues(kernel)
+    with pytest.raises(ValueError, match=words):
+        residues(kernel, **changes)

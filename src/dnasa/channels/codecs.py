@@ -173,12 +173,8 @@ def _blockwise(
     def row_bytes(width: int) -> int:
         return 2 * -(-width // block) + -(-width * bits // 8)
 
-    def has_kernel(a: Tensor, dtype: torch.dtype) -> bool:
-        known = bits > 1 and dtype in (torch.float32, torch.float64)
-        return compiled is not None and known and a.device.type == "cpu" and a.numel() > 0
-
     def encode(a: Tensor, t: int) -> Tensor:
-        if has_kernel(a, a.dtype):
+        if bits > 1 and has_kernel(a, a.dtype):
             payload = a.new_empty((*a.shape[:-1], row_bytes(a.shape[-1])), dtype=torch.uint8)
             _run(compiled.encode, a, payload, bits)
             return payload
@@ -188,7 +184,7 @@ def _blockwise(
         return torch.cat([_bytes(scales[..., 0]), packed(numbers, bits)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
-        if has_kernel(payload, dtype):
+        if bits > 1 and has_kernel(payload, dtype):
             out = payload.new_empty((*payload.shape[:-1], width), dtype=dtype)
             _run(compiled.decode, out, payload, bits)
             return out
@@ -203,8 +199,18 @@ def _blockwise(
 def _run(kernel: Callable[..., None], numbers: Tensor, payload: Tensor, bits: int) -> None:
     """Call a kernel, which fills the tensor that is not given yet and is contiguous."""
     width, is_double = numbers.shape[-1], numbers.dtype == torch.float64
-    arrays = (a.detach().contiguous().numpy() for a in (numbers, payload))
-    kernel(*arrays, numbers.numel() // width, width, bits, is_double)
+    kernel(array(numbers), array(payload), numbers.numel() // width, width, bits, is_double)
+
+
+def has_kernel(a: Tensor, dtype: torch.dtype) -> bool:
+    """Whether there are kernels for payloads in this tensor's memory and numbers of this type."""
+    known = dtype in (torch.float32, torch.float64)
+    return compiled is not None and known and a.device.type == "cpu" and a.numel() > 0
+
+
+def array(a: Tensor) -> np.ndarray:
+    """A tensor as kernels take it, in its own memory if that is contiguous."""
+    return a.detach().contiguous().numpy()
 
 
 def in_blocks(a: Tensor, block: int) -> Tensor:

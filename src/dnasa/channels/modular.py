@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dnasa.arrays import like
-from dnasa.channels.codecs import in_blocks, packed, unpacked
+from dnasa.arrays import compiled, like
+from dnasa.channels.codecs import array, has_kernel, in_blocks, packed, unpacked
 from dnasa.channels.exchange import check_memory
 from dnasa.core import Array, Channel, InputError, Memory, Messages, Multiply
 from dnasa.randomness import Streams
@@ -126,36 +126,72 @@ def moniqua(plan: int | str = 8) -> Channel:
         return (same_library(2 * in_blocks(tensor(message), BLOCK).abs().amax(-1), message),)
 
     def size(message: Array, number: int, t: int) -> int:
-        width, how = message.shape[-1], entry(number)
-        return block_count(width) + -(-width * how.bits // 8) if how.is_sent(t) else 0
+        how = entry(number)
+        return row_bytes(message.shape[-1], how.bits) if how.is_sent(t) else 0
 
     text = ",".join(f"{bits}/{every}" if every > 1 else f"{bits}" for bits, every in entries)
     return Channel(init, exchange, settings=f"moniqua:{text}", size=size, symmetric=True)
 
 
 def encode(grid: Grid, message: Array, largest: Array) -> Array:
-    blocks = in_blocks(tensor(message), BLOCK)
+    numbers, width = tensor(message), message.shape[-1]
+    seen = tensor(largest).to(numbers.dtype)
+    if has_kernel(numbers, numbers.dtype):
+        payload = numbers.new_empty((*numbers.shape[:-1], row_bytes(width, grid.bits)), dtype=torch.uint8)
+        rows = numbers.numel() // width
+        compiled.encode_residues(
+            array(numbers), array(seen), array(payload), rows, width, *grid, numbers.dtype == torch.float64
+        )
+        return same_library(payload, message)
+    blocks = in_blocks(numbers, BLOCK)
     least = blocks.abs().amax(-1) * (ROUNDINGS * torch.finfo(blocks.dtype).eps)
-    wanted = torch.maximum(tensor(largest) / 2 ** (grid.bits // 2), least).clamp(2.0**SMALLEST, 2.0**LARGEST)
-    return same_library(grid.payload(blocks, torch.frexp(wanted).exponent, message.shape[-1]), message)
+    wanted = torch.maximum(seen / 2 ** (grid.bits // 2), least).clamp(2.0**SMALLEST, 2.0**LARGEST)
+    return same_library(grid.payload(blocks, torch.frexp(wanted).exponent, width), message)
 
 
 def mix(grid: Grid, message: Array, largest: Array, own: Array, links: Iterable[Link]) -> tuple[Array, Array]:
     """The message after the exchange, and the largest differences seen, which stay near those of the neighbours."""
-    mixed, seen, width = in_blocks(tensor(message), BLOCK), DECAY * tensor(largest), message.shape[-1]
+    numbers = tensor(message)
+    seen = DECAY * tensor(largest).to(numbers.dtype)
+    how = _mix_compiled if has_kernel(numbers, numbers.dtype) else _mix
+    mixed, seen = how(grid, numbers, seen.contiguous(), tensor(own), links)
+    return same_library(mixed, message), same_library(seen, message)
+
+
+def _mix_compiled(
+    grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable[Link]
+) -> tuple[Tensor, Tensor]:
+    *_, nodes, width = numbers.shape
+    runs, is_double = numbers.shape[:-2].numel(), numbers.dtype == torch.float64
+    out = torch.empty_like(numbers, memory_format=torch.contiguous_format)
+    for weights, theirs in links:
+        x, own_payload, payload, factors = map(array, (numbers, own, tensor(theirs), like(weights, numbers)))
+        compiled.mix_residues(
+            x, own_payload, payload, factors, out.numpy(), seen.numpy(), runs, nodes, width, *grid, is_double
+        )
+        numbers = out
+    return numbers, seen
+
+
+def _mix(grid: Grid, numbers: Tensor, seen: Tensor, own: Tensor, links: Iterable[Link]) -> tuple[Tensor, Tensor]:
+    mixed, width = in_blocks(numbers, BLOCK), numbers.shape[-1]
     doubtful = 3 * 2**grid.bits // 8  # spacings; wrong differences are often as large
     for weights, theirs in links:
-        units, finer, exponents = grid.difference(tensor(theirs), tensor(own), width)
+        units, finer, exponents = grid.difference(tensor(theirs), own, width)
         spacing = grid.spacing(finer, mixed.dtype)
         mixed = mixed + like(weights[:, None, None], mixed) * (units * spacing)
         most = units.abs().amax(-1)
         near = torch.exp2(exponents.to(mixed.dtype) + (grid.bits // 2 - 2))
         seen = torch.maximum(seen, torch.maximum(near, most * (1 + (most >= doubtful)) * spacing[..., 0]))
-    return same_library(mixed.flatten(-2)[..., :width], message), same_library(seen, message)
+    return mixed.flatten(-2)[..., :width], seen
 
 
 def block_count(width: int) -> int:
     return -(-width // BLOCK)
+
+
+def row_bytes(width: int, bits: int) -> int:
+    return block_count(width) + -(-width * bits // 8)
 
 
 def tensor(a: Array) -> Tensor:

@@ -1,10 +1,11 @@
-/* The extension module dnasa.compiled: kernels for fused.py, randomness.py, channels/codecs.py and
-   problems/least_squares.py.
+/* The extension module dnasa.compiled: kernels for fused.py, randomness.py, channels/codecs.py,
+   channels/modular.py and problems/least_squares.py.
 
    Arrays are passed as buffers. One that is not contiguous, of another type or of another length than the sizes say raises
    ValueError. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <float.h>
 #include <math.h>
 #include <numpy/random/bitgen.h>
 #include <numpy/random/distributions.h>
@@ -67,11 +68,17 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define WORD uint32_t
 #define SQRT sqrtf
 #define RINT rintf
+#define FLOOR floorf
+#define DIGITS 23
+#define EPSILON FLT_EPSILON
+#define WHOLE int32_t
 #ifdef __aarch64__
 #define LARGEST largest_neon
 #define QUICK_ENCODE encode_neon
 #define QUICK_DECODE decode_neon
+#define QUOTIENT quotient_neon
 #else
+#define QUOTIENT(x, y, inverse) ((x) / (y))
 #define LARGEST largest_float
 #define QUICK_ENCODE(...) 0
 #define QUICK_DECODE(...) 0
@@ -79,24 +86,36 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define NAME(what) what##_float
 #include "kernels.h"
 #include "quantize.h"
+#include "residues.h"
 #undef REAL
 #undef WORD
 #undef SQRT
 #undef RINT
+#undef FLOOR
+#undef DIGITS
+#undef EPSILON
+#undef WHOLE
 #undef LARGEST
 #undef QUICK_ENCODE
 #undef QUICK_DECODE
+#undef QUOTIENT
 #undef NAME
 #define REAL double
 #define WORD uint64_t
 #define SQRT sqrt
 #define RINT rint
+#define FLOOR floor
+#define DIGITS 52
+#define EPSILON DBL_EPSILON
+#define WHOLE int64_t
+#define QUOTIENT(x, y, inverse) ((x) / (y))
 #define LARGEST largest_double
 #define QUICK_ENCODE(...) 0
 #define QUICK_DECODE(...) 0
 #define NAME(what) what##_double
 #include "kernels.h"
 #include "quantize.h"
+#include "residues.h"
 #undef WORD
 
 /* ---------------------------------------------------------------- checked arguments */
@@ -339,6 +358,77 @@ static PyObject *encode(PyObject *self, PyObject *args) { return quantize(args, 
 
 static PyObject *decode(PyObject *self, PyObject *args) { return quantize(args, 1); }
 
+/* ---------------------------------------------------------------- residues */
+
+static int check_grid(const Grid *grid) {
+    if (grid->bits == 4 || grid->bits == 8) return 1;
+    PyErr_SetString(PyExc_ValueError, "numbers have codes of 4 or 8 bits");
+    return 0;
+}
+
+static Py_ssize_t payload_size(Py_ssize_t rows, Py_ssize_t width, int bits) {
+    return product(rows, width) < 0 ? -1 : rows * (spaced_blocks(width) + packed_bytes(width, bits));
+}
+
+static PyObject *encode_residues(PyObject *self, PyObject *args) {
+    PyObject *numbers, *seen, *payloads;
+    Py_buffer views[3] = {{0}};
+    Py_ssize_t rows, width;
+    Grid grid;
+    int is_double;
+    if (!PyArg_ParseTuple(args, "OOOnniddp", &numbers, &seen, &payloads, &rows, &width, &grid.bits, &grid.offset, &grid.factor,
+                          &is_double) ||
+        !check_grid(&grid))
+        return NULL;
+    const Type *type = real(is_double);
+    int good = get_sized(numbers, views, "numbers", type, 0, product(rows, width)) &&
+               get_sized(seen, views + 1, "seen", type, 0, product(rows, spaced_blocks(width))) &&
+               get_sized(payloads, views + 2, "payloads", &BYTE, PyBUF_WRITABLE, payload_size(rows, width, grid.bits));
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_double) encode_residues_double(views[0].buf, views[1].buf, views[2].buf, rows, width, &grid);
+        else encode_residues_float(views[0].buf, views[1].buf, views[2].buf, rows, width, &grid);
+        Py_END_ALLOW_THREADS
+    }
+    release_all(views, 3);
+    if (!good) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *mix_residues(PyObject *self, PyObject *args) {
+    enum { NUMBERS, OWN, THEIRS, FACTORS, OUT, SEEN, COUNT };
+    PyObject *o[COUNT];
+    Py_buffer views[COUNT] = {{0}};
+    Py_ssize_t runs, nodes, width;
+    Grid grid;
+    int is_double;
+    if (!PyArg_ParseTuple(args, "OOOOOOnnniddp", o + NUMBERS, o + OWN, o + THEIRS, o + FACTORS, o + OUT, o + SEEN, &runs,
+                          &nodes, &width, &grid.bits, &grid.offset, &grid.factor, &is_double) ||
+        !check_grid(&grid))
+        return NULL;
+    const Type *type = real(is_double);
+    Py_ssize_t rows = product(runs, nodes), count = product(rows, width), size = payload_size(rows, width, grid.bits);
+    int good = get_sized(o[NUMBERS], views + NUMBERS, "numbers", type, 0, count) &&
+               get_sized(o[OWN], views + OWN, "own", &BYTE, 0, size) &&
+               get_sized(o[THEIRS], views + THEIRS, "theirs", &BYTE, 0, size) &&
+               get_sized(o[FACTORS], views + FACTORS, "weights", type, 0, nodes) &&
+               get_sized(o[OUT], views + OUT, "out", type, PyBUF_WRITABLE, count) &&
+               get_sized(o[SEEN], views + SEEN, "seen", type, PyBUF_WRITABLE, product(rows, spaced_blocks(width)));
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        if (is_double)
+            mix_residues_double(views[NUMBERS].buf, views[OWN].buf, views[THEIRS].buf, views[FACTORS].buf, views[OUT].buf,
+                                views[SEEN].buf, rows, nodes, width, &grid);
+        else
+            mix_residues_float(views[NUMBERS].buf, views[OWN].buf, views[THEIRS].buf, views[FACTORS].buf, views[OUT].buf,
+                               views[SEEN].buf, rows, nodes, width, &grid);
+        Py_END_ALLOW_THREADS
+    }
+    release_all(views, COUNT);
+    if (!good) return NULL;
+    Py_RETURN_NONE;
+}
+
 /* ---------------------------------------------------------------- random numbers */
 
 /* NumPy's SFC64: many streams, each started from the four words that randomness.py derives. */
@@ -460,6 +550,8 @@ static PyMethodDef methods[] = {
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
     {"encode", encode, METH_VARARGS, "Fill payloads with the rows of numbers, quantized."},
     {"decode", decode, METH_VARARGS, "Fill numbers with what the payloads of their rows hold."},
+    {"encode_residues", encode_residues, METH_VARARGS, "Fill payloads with the last bits of the numbers, rounded."},
+    {"mix_residues", mix_residues, METH_VARARGS, "Fill out with the numbers, mixed with one neighbour of each row."},
     {"normals", normals, METH_VARARGS, "Fill (length, streams, ...) with standard normal numbers of each stream."},
     {"integers", integers, METH_VARARGS, "Fill (streams, ...) with whole numbers of each stream."},
     {"threads", threads, METH_O, "The number of threads used for arrays with this many numbers."},

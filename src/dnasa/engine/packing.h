@@ -1,13 +1,24 @@
-/* What quantize.h needs for all number types, and its blocks of float32 on ARM, where the compiler's loops are too slow. */
+/* What quantize.h and residues.h need for all number types, and quantize.h's blocks of float32 on ARM, where the compiler's loops are too slow. */
 
 enum {
     BLOCK = 256,      /* numbers with one scale */
-    PART = 64 * BLOCK /* numbers of a thread's task */
+    PART = 64 * BLOCK, /* numbers of a thread's task */
+    SPACED = 32,      /* numbers with one spacing, */
+    GROUP = 16,       /* blocks of them that are encoded together */
+    SMALLEST = -100,  /* its smallest exponent, and minus its largest */
+    ROUNDINGS = 8     /* of the largest number, which a spacing has at least */
 };
+
+typedef struct {
+    int bits;
+    double offset, factor;
+} Grid; /* of channels/modular.py */
 
 #define TOP(bits) ((1 << ((bits)-1)) - 1) /* codes are whole numbers from -TOP to TOP, plus TOP */
 
 static Py_ssize_t scale_bytes(Py_ssize_t width) { return 2 * ((width + BLOCK - 1) / BLOCK); }
+
+static Py_ssize_t spaced_blocks(Py_ssize_t width) { return (width + SPACED - 1) / SPACED; }
 
 static Py_ssize_t packed_bytes(Py_ssize_t width, int bits) { return (width * bits + 7) / 8; }
 
@@ -43,6 +54,12 @@ INLINE uint8x16_t rounded_neon(const float *x, float scale, float inverse) {
         sums[i] = vaddq_f32(vfmaq_n_f32(q, vfmsq_n_f32(a, q, scale), inverse), middle);
     }
     return vreinterpretq_u8_u16(vuzp1q_u16(vreinterpretq_u16_f32(sums[0]), vreinterpretq_u16_f32(sums[1])));
+}
+
+/* x / y, all but always to the nearest. */
+INLINE float quotient_neon(float x, float y, float inverse) {
+    float q = x * inverse;
+    return fmaf(fmaf(-q, y, x), inverse, q);
 }
 
 /* Pack a block, if its scale has an inverse of full precision; no number is then rounded to more than TOP. */

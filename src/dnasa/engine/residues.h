@@ -1,0 +1,186 @@
+/* Included once for each number type (REAL, with as many bits as a WORD).
+
+   Messages as channels/modular.py encodes and mixes them, bit for bit: the exponents of the spacings of all blocks of a row, one
+   byte each, then the last 4 or 8 bits of each number, rounded to its grid. Encoding reads a row once; mixing reads the row and
+   both payloads once for each neighbour. */
+
+#if defined(__GNUC__) && !defined(__clang__) /* clang fuses no product with a sum of another statement */
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+/* Two to a power from -150 to 160; infinite where a float would be. */
+INLINE REAL NAME(power)(int exponent) {
+    uint64_t word = (uint64_t)(exponent + 1023) << 52;
+    double value;
+    memcpy(&value, &word, sizeof(value));
+    return (REAL)value;
+}
+
+INLINE REAL NAME(largest_residue)(const REAL *x) {
+    WORD most = 0;
+    for (int k = 0; k < SPACED; k++) {
+        WORD word;
+        memcpy(&word, x + k, sizeof(word));
+        word &= (WORD)-1 >> 1;
+        most = word > most ? word : most;
+    }
+    REAL value;
+    memcpy(&value, &most, sizeof(value));
+    return value;
+}
+
+/* Numbers of a block that are too large for a whole number type, or not finite. */
+INLINE uint8_t NAME(huge_residue)(REAL whole, int bits) {
+    double rest = fmod(whole, 1 << bits);
+    return rest == rest ? (int)rest & ((1 << bits) - 1) : 0;
+}
+
+/* The exponent of a block's spacing: of the next power of two above what is wanted, or 0 where that is NaN. */
+INLINE int NAME(spacing_exponent)(REAL most, REAL seen, int bits) {
+    REAL least = most * (ROUNDINGS * EPSILON), wanted = seen / (1 << bits / 2), limit = NAME(power)(-SMALLEST);
+    wanted = least > wanted ? least : wanted;
+    wanted = wanted > limit ? limit : wanted;
+    wanted = wanted < NAME(power)(SMALLEST) ? NAME(power)(SMALLEST) : wanted;
+    WORD word;
+    memcpy(&word, &wanted, sizeof(word));
+    int exponent = (int)(word >> DIGITS) - (1 << (8 * sizeof(WORD) - DIGITS - 2)) + 2;
+    return most == most && seen == seen ? exponent : 0;
+}
+
+INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, int exponent, const Grid *grid, REAL inverse, int bits,
+                                uint8_t *restrict packed) {
+    REAL spacing = (REAL)grid->factor * NAME(power)(exponent), offset = (REAL)grid->offset;
+    REAL upwards = inverse * NAME(power)(-exponent); /* 1 / spacing */
+    uint8_t codes[SPACED];
+    if (most < NAME(power)(110))
+        for (int k = 0; k < SPACED; k++) codes[k] = (uint8_t)(WHOLE)FLOOR(QUOTIENT(x[k], spacing, upwards) + offset);
+    else
+        for (int k = 0; k < SPACED; k++) codes[k] = NAME(huge_residue)(FLOOR(x[k] / spacing + offset), bits);
+    if (bits == 8) memcpy(packed, codes, SPACED);
+    else
+        for (int k = 0; k < SPACED / 2; k++) packed[k] = (codes[2 * k] & 15) | codes[2 * k + 1] << 4;
+}
+
+/* Some blocks: all exponents first, since each takes long, but does not wait for another. */
+INLINE void NAME(encode_blocks)(const REAL *x, const REAL *seen, int count, const Grid *grid, int bits, uint8_t *exponents,
+                                uint8_t *packed) {
+    REAL most[GROUP], inverse = 1 / (REAL)grid->factor;
+    for (int b = 0; b < count; b++) {
+        most[b] = NAME(largest_residue)(x + b * SPACED);
+        exponents[b] = NAME(spacing_exponent)(most[b], seen[b], bits) - SMALLEST;
+    }
+    for (int b = 0; b < count; b++)
+        NAME(encode_spaced)(x + b * SPACED, most[b], exponents[b] + SMALLEST, grid, inverse, bits, packed + b * SPACED * bits / 8);
+}
+
+/* Their numbers less one's own in units of the finer spacing, modulo all levels; half of these counts as 0. */
+INLINE void NAME(mix_spaced)(const REAL *x, const uint8_t *own, const uint8_t *theirs, int own_exponent, int exponent,
+                             REAL weight, const Grid *grid, int bits, REAL *out, REAL *seen) {
+    int finer = exponent < own_exponent ? exponent : own_exponent, half = 1 << (bits - 1);
+    int shift = exponent - finer, own_shift = own_exponent - finer;
+    uint8_t scale = shift < bits ? 1 << shift : 0, own_scale = own_shift < bits ? 1 << own_shift : 0, most = 0;
+    uint8_t apart[SPACED];
+    if (bits == 8)
+        for (int k = 0; k < SPACED; k++) apart[k] = theirs[k] * scale - own[k] * own_scale + half;
+    else
+        for (int k = 0; k < SPACED / 2; k++) {
+            apart[2 * k] = ((theirs[k] & 15) * scale - (own[k] & 15) * own_scale + half) & 15;
+            apart[2 * k + 1] = ((theirs[k] >> 4) * scale - (own[k] >> 4) * own_scale + half) & 15;
+        }
+    for (int k = 0; k < SPACED; k++) apart[k] = apart[k] == 0 ? half : apart[k];
+    for (int k = 0; k < SPACED; k++) {
+        uint8_t size = apart[k] < half ? half - apart[k] : apart[k] - half;
+        most = size > most ? size : most;
+    }
+    REAL spacing = (REAL)grid->factor * NAME(power)(finer), near = NAME(power)(exponent + bits / 2 - 2);
+#ifdef __GNUC__
+#pragma GCC ivdep
+#endif
+    for (int k = 0; k < SPACED; k++) {
+        REAL difference = (REAL)((int)apart[k] - half) * spacing;
+        REAL change = weight * difference;
+        out[k] = x[k] + change;
+    }
+    REAL largest = (REAL)(most << (most >= 3 * half / 4)) * spacing; /* doubtful from there on */
+    largest = largest < near ? near : largest;
+    *seen = *seen < largest ? largest : *seen;
+}
+
+INLINE void NAME(encode_spaced_row)(const REAL *x, const REAL *seen, Py_ssize_t width, const Grid *grid, int bits,
+                                    uint8_t *exponents, uint8_t *packed) {
+    for (; width >= SPACED; ) {
+        int count = width < GROUP * SPACED ? (int)(width / SPACED) : GROUP;
+        NAME(encode_blocks)(x, seen, count, grid, bits, exponents, packed);
+        width -= count * SPACED, x += count * SPACED, packed += count * SPACED * bits / 8, seen += count, exponents += count;
+    }
+    if (width == 0) return;
+    REAL padded[SPACED] = {0};
+    uint8_t bytes[SPACED];
+    memcpy(padded, x, width * sizeof(REAL));
+    NAME(encode_blocks)(padded, seen, 1, grid, bits, exponents, bytes);
+    if (bits == 4 && width % 2) bytes[width / 2] &= 15;
+    memcpy(packed, bytes, packed_bytes(width, bits));
+}
+
+INLINE void NAME(mix_spaced_row)(const REAL *x, const uint8_t *own, const uint8_t *theirs, const uint8_t *own_exponents,
+                                 const uint8_t *exponents, REAL weight, Py_ssize_t width, const Grid *grid, int bits, REAL *out,
+                                 REAL *seen) {
+    Py_ssize_t bytes = SPACED * bits / 8;
+    for (; width >= SPACED; width -= SPACED, x += SPACED, out += SPACED, own += bytes, theirs += bytes)
+        NAME(mix_spaced)(x, own, theirs, *own_exponents++ + SMALLEST, *exponents++ + SMALLEST, weight, grid, bits, out, seen++);
+    if (width == 0) return;
+    REAL padded[SPACED] = {0};
+    uint8_t codes[2][SPACED] = {{0}};
+    memcpy(padded, x, width * sizeof(REAL));
+    memcpy(codes[0], own, packed_bytes(width, bits));
+    memcpy(codes[1], theirs, packed_bytes(width, bits));
+    if (bits == 4 && width % 2) codes[0][width / 2] &= 15, codes[1][width / 2] &= 15;
+    NAME(mix_spaced)(padded, codes[0], codes[1], *own_exponents + SMALLEST, *exponents + SMALLEST, weight, grid, bits, padded, seen);
+    memcpy(out, padded, width * sizeof(REAL));
+}
+
+/* Loops for one number of bits are faster than one that asks for it. */
+CLONES static void NAME(encode_spaced_part)(const REAL *x, const REAL *seen, Py_ssize_t width, const Grid *grid,
+                                            uint8_t *exponents, uint8_t *packed) {
+    if (grid->bits == 4) NAME(encode_spaced_row)(x, seen, width, grid, 4, exponents, packed);
+    else NAME(encode_spaced_row)(x, seen, width, grid, 8, exponents, packed);
+}
+
+CLONES static void NAME(mix_spaced_part)(const REAL *x, const uint8_t *own, const uint8_t *theirs, const uint8_t *own_exponents,
+                                         const uint8_t *exponents, REAL weight, Py_ssize_t width, const Grid *grid, REAL *out,
+                                         REAL *seen) {
+    if (grid->bits == 4) NAME(mix_spaced_row)(x, own, theirs, own_exponents, exponents, weight, width, grid, 4, out, seen);
+    else NAME(mix_spaced_row)(x, own, theirs, own_exponents, exponents, weight, width, grid, 8, out, seen);
+}
+
+/* All rows of an array to their payloads. */
+static void NAME(encode_residues)(const REAL *numbers, const REAL *seen, uint8_t *payloads, Py_ssize_t rows, Py_ssize_t width,
+                                  const Grid *grid) {
+    Py_ssize_t parts = (width + PART - 1) / PART, blocks = spaced_blocks(width), size = blocks + packed_bytes(width, grid->bits);
+#pragma omp parallel for schedule(static) num_threads(threads_for((double)rows *width))
+    for (Py_ssize_t task = 0; task < rows * parts; task++) {
+        Py_ssize_t row = task / parts, first = task % parts * PART, count = width - first < PART ? width - first : PART;
+        uint8_t *payload = payloads + row * size;
+        NAME(encode_spaced_part)(numbers + row * width + first, seen + row * blocks + first / SPACED, count, grid,
+                                 payload + first / SPACED, payload + blocks + packed_bytes(first, grid->bits));
+    }
+}
+
+/* All rows with one neighbour of each; there is a weight for each node, and `out` may be `numbers`. */
+static void NAME(mix_residues)(const REAL *numbers, const uint8_t *own, const uint8_t *theirs, const REAL *weights, REAL *out,
+                               REAL *seen, Py_ssize_t rows, Py_ssize_t nodes, Py_ssize_t width, const Grid *grid) {
+    Py_ssize_t parts = (width + PART - 1) / PART, blocks = spaced_blocks(width), size = blocks + packed_bytes(width, grid->bits);
+#pragma omp parallel for schedule(static) num_threads(threads_for((double)rows *width))
+    for (Py_ssize_t task = 0; task < rows * parts; task++) {
+        Py_ssize_t row = task / parts, first = task % parts * PART, count = width - first < PART ? width - first : PART;
+        Py_ssize_t block = first / SPACED, place = row * size + blocks + packed_bytes(first, grid->bits);
+        NAME(mix_spaced_part)(numbers + row * width + first, own + place, theirs + place, own + row * size + block,
+                              theirs + row * size + block, weights[row % nodes], count, grid, out + row * width + first,
+                              seen + row * blocks + block);
+    }
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
