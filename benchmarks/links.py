@@ -8,9 +8,10 @@ Each node is a process in a network namespace of its own (`benchmarks.machines`)
 sends at most 100 Mbit/s, and what it sends arrives 20 ms later. All nodes share the cores of this machine: the method "alone",
 without messages, shows what the gradients take.
 
-All methods are synchronous, so their iterates do not depend on the link. The loss after each step is therefore measured once,
-without limits, and the seconds per step on each link, from a few steps, by new processes, since TCP remembers how fast a
-connection was. AdamW's learning rate is the best of `--lrs` by the last loss, for each method that has it.
+All methods are synchronous, so their iterates do not depend on the link. The loss after each step is therefore computed once,
+in the simulator (`benchmarks.links_curves`, on a GPU where there is one), and the seconds per step are measured on each link,
+from a few steps, by new processes, since TCP remembers how fast a connection was. AdamW's learning rate is the best of `--lrs`
+by the last loss, for each method that has it.
 
 Writes curves.csv (the loss after each number of steps), links.csv (seconds per step, those that `dnasa train --clock` predicts
 where a gradient takes the seconds of "alone", and the bytes that a node sends per step),
@@ -20,6 +21,7 @@ targets.csv (seconds to `--loss`, by default the loss that DDP ends with) and li
 import argparse
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -28,15 +30,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 import dnasa
-from benchmarks.links_node import ALONE, METHODS
+from benchmarks import links_curves
+from benchmarks.links_node import ALONE, METHODS, OURS
 from benchmarks.machines import NEEDS, Machines, machines, permitted
 from dnasa.problems import Custom
 
@@ -66,7 +71,7 @@ class Link(NamedTuple):
 
 @contextmanager
 def nodes_of(made: Machines) -> Iterator[Ask]:
-    """A process on each machine; `ask(kind, ...)` gives all of them a job and returns the result."""
+    """A process on each machine; `ask(...)` gives all of them a job and returns the result."""
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     common = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -90,16 +95,16 @@ def nodes_of(made: Machines) -> Iterator[Ask]:
         for rank in range(len(made.names))
     ]
 
-    def ask(kind: str, **options: Any) -> dict[str, Any]:
+    def ask(**options: Any) -> dict[str, Any]:
         for process in processes:
             assert process.stdin is not None
             with suppress(BrokenPipeError):  # a process that has failed; the others will notice
-                process.stdin.write(json.dumps({"kind": kind, **options}) + "\n")
+                process.stdin.write(json.dumps(options) + "\n")
                 process.stdin.flush()
         assert processes[0].stdout is not None
         line = processes[0].stdout.readline()
         if not line:
-            raise SystemExit(f"The nodes have failed, with the job {kind} {options}: their errors are above.")
+            raise SystemExit(f"The nodes have failed, with the job {options}: their errors are above.")
         return json.loads(line)
 
     try:
@@ -114,39 +119,49 @@ def nodes_of(made: Machines) -> Iterator[Ask]:
 # ---------------------------------------------------------------- measurements
 
 
-def tuned_curve(ask: Ask, job: dict[str, Any], options: argparse.Namespace) -> pd.DataFrame:
-    """The loss after each number of steps, with the best learning rate."""
-    lrs = options.lrs if METHODS[job["method"]].tuned else [0.0]
-    curves = []
-    for lr in lrs:
-        points = ask("curve", **job, lr=lr, steps=options.steps, evaluate=options.evaluate)["curve"]
-        curves.append(pd.DataFrame(points, columns=["step", "loss"]).assign(lr=lr))
-    best = min(curves, key=lambda curve: np.nan_to_num(curve.loss.iloc[-1], nan=np.inf))
-    print(
-        f"  {job['method']:14s} loss {best.loss.iloc[-1]:.3f}{f' at {best.lr[0]:g}' if len(lrs) > 1 else ''}",
-        flush=True,
-    )
-    return best
+def tuned_curves(options: argparse.Namespace) -> pd.DataFrame:
+    """The loss after each number of steps, with the best learning rate, of all methods; several at a time."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    shared: Any = {"steps": options.steps, "evaluate": options.evaluate, "device": device}
+    workers = ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"))
+    found: dict[tuple[Any, ...], pd.DataFrame] = {}
+    with workers:
+        for curve in as_completed([workers.submit(links_curves.curve, **job, **shared) for job in jobs(options)]):
+            new = curve.result()
+            first, loss = new.iloc[0], last_loss(new)
+            key = (first.task, first.division, first.nodes, first.method)
+            print(
+                f"{', '.join(map(str, key))}, lr {first.lr:g}: loss {loss:.3f} after {options.steps} steps", flush=True
+            )
+            if key not in found or loss < last_loss(found[key]):
+                found[key] = new
+    return pd.concat(found.values())
+
+
+def jobs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A job for each curve."""
+    methods = [name for name in options.methods if name != ALONE]
+    for task, division, nodes, method in itertools.product(options.tasks, options.divisions, options.nodes, methods):
+        for lr in options.lrs if METHODS[method].tuned else [0.0]:
+            yield {"task": task, "division": division, "nodes": nodes, "method": method, "lr": lr}
+
+
+def last_loss(curve: pd.DataFrame) -> float:
+    return float(np.nan_to_num(curve.loss.iloc[-1], nan=np.inf))
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """Curves and seconds per step, all that is known after each link."""
-    curves: list[pd.DataFrame] = []
+    curves = tuned_curves(options)
     seconds: list[dict[str, Any]] = []
     for count in options.nodes:
         with tempfile.TemporaryDirectory() as folder, machines(count, Path(folder)) as made:
-            with nodes_of(made) as ask:
-                for task, division in itertools.product(options.tasks, options.divisions):
-                    print(f"{task}, {division}, {count} nodes, {options.steps} steps", flush=True)
-                    for method in [name for name in options.methods if name != ALONE]:
-                        job = {"task": task, "division": division, "method": method}
-                        curves.append(tuned_curve(ask, job, options).assign(**job, nodes=count))
             for link in [Link(*map(float, text.split(":"))) for text in options.links]:
                 made.limit(*link)
                 with nodes_of(made) as ask:
                     for task in options.tasks:
                         seconds += timed(ask, task, count, link, options)
-                yield pd.concat(curves), pd.DataFrame(seconds)
+                yield curves, pd.DataFrame(seconds)
 
 
 def timed(ask: Ask, task: str, count: int, link: Link, options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -155,7 +170,7 @@ def timed(ask: Ask, task: str, count: int, link: Link, options: argparse.Namespa
     rows, compute = [], None
     for method in sorted(options.methods, key=lambda name: name != ALONE):
         job = {"task": task, "method": method}
-        found = ask("timing", **job, division="iid", lr=options.lrs[0], seconds=options.seconds)
+        found = ask(**job, lr=options.lrs[0], seconds=options.seconds)
         if method == ALONE:
             compute = found["seconds"]
         found["predicted"] = predicted(method, count, link, compute, found.pop("parameters"))
@@ -170,17 +185,17 @@ def predicted(method: str, nodes: int, link: Link, compute: float | None, parame
     given = METHODS[method].options
     if given is None or compute is None:
         return np.nan
-    options = {"rule": "adanasa", "topology": "exact"} | given
+    options, every = OURS | given, METHODS[method].every
     run = dnasa.solve(
         Custom(lambda x, node, rng: 0 * x, np.zeros(parameters, np.float32), nodes=nodes),
-        steps=3,
-        evaluate=1,
+        steps=3 * every,
+        evaluate=every,
         overlap=options["rule"] == "dnasa",
         progress=False,
         clock={"compute": compute, "bandwidth": link.rate, "latency": link.delay},
         **options,
     )
-    return float(run.history.clock_seconds.diff().iloc[-1])
+    return float(run.history.clock_seconds.diff().iloc[-1]) / every
 
 
 # ---------------------------------------------------------------- results
@@ -264,7 +279,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--methods", type=texts, default=[name for name in METHODS if not name.endswith(("-25", "-50"))]
     )
-    parser.add_argument("--lrs", type=numbers, default=[3e-4, 1e-3, 3e-3], help="AdamW's learning rates")
+    parser.add_argument("--lrs", type=numbers, default=[1e-3, 3e-3, 1e-2], help="AdamW's learning rates")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--evaluate", type=int, default=10, help="steps from one evaluation to the next")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each method is measured on each link")

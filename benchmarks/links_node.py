@@ -1,11 +1,9 @@
-"""A node of `benchmarks.links`: reads jobs, one in each line, does them with the other nodes, and rank 0 prints the results."""
+"""A node of `benchmarks.links`: reads jobs, one in each line, times them with the others; rank 0 prints the results."""
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parameters_to_vector
 
 import dnasa
-from benchmarks.local_steps import DiLoCo, LocalSteps, NoLoCo, over_all, over_pair, set_parameters
+from benchmarks.local_steps import DiLoCo, LocalSteps, NoLoCo, over_all, over_pair
 from dnasa.data import Dataset, local_files, partition
 from dnasa.optim import Decentralized
 from dnasa.problems.models import gpt, resnet
@@ -30,13 +27,9 @@ SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 REPORTS = 10_000  # more bytes than the reports of 0.3 seconds
 
 
-@dataclass
-class Trainer:
-    """A model in training: `module` is called, and inside `averaged` the model holds the mean of all nodes."""
-
-    module: nn.Module
+class Trainer(NamedTuple):
+    module: nn.Module  # is called
     optimizer: Any
-    averaged: Callable[[], AbstractContextManager[None]]
 
 
 # ---------------------------------------------------------------- methods
@@ -48,12 +41,13 @@ class Method(NamedTuple):
     every: int = 1  # steps from one exchange to the next
     tuned: bool = False  # whether it has a learning rate
     options: dict[str, Any] | None = None  # of `decentralized`, for ours
+    local: type[LocalSteps] | None = None
 
 
 def decentralized(model: nn.Module, steps: int, lr: float, rule: str = "adanasa", **options: Any) -> Trainer:
     network = dnasa.connect(timeout=TIMEOUT, **options)
     optimizer = Decentralized(model, network, rule=rule, steps=steps if rule == "adanasa" else None)
-    return Trainer(model, optimizer, optimizer.averaged)
+    return Trainer(model, optimizer)
 
 
 def adamw(model: nn.Module, steps: int, lr: float) -> torch.optim.Optimizer:
@@ -65,32 +59,26 @@ def adamw(model: nn.Module, steps: int, lr: float) -> torch.optim.Optimizer:
 
 
 def alone(model: nn.Module, steps: int, lr: float) -> Trainer:
-    return Trainer(model, adamw(model, steps, lr), partial(mean_of_nodes, model))
+    return Trainer(model, adamw(model, steps, lr))
 
 
 def ddp(model: nn.Module, steps: int, lr: float) -> Trainer:
-    return Trainer(DistributedDataParallel(model), adamw(model, steps, lr), partial(mean_of_nodes, model))
+    return Trainer(DistributedDataParallel(model), adamw(model, steps, lr))
 
 
 def local(kind: type[LocalSteps], average: Any, every: int, model: nn.Module, steps: int, lr: float) -> Trainer:
-    inner = adamw(model, steps, lr)
-    outer = kind(model, inner, every, average)
-    return Trainer(model, outer, partial(mean_of_nodes, model))
+    return Trainer(model, kind(model, adamw(model, steps, lr), every, average))
 
 
-@contextmanager
-def mean_of_nodes(model: nn.Module) -> Iterator[None]:
-    parameters = list(model.parameters())
-    own = parameters_to_vector(parameters).detach()
-    set_parameters(parameters, over_all(own.clone()))
-    yield
-    set_parameters(parameters, own)
+def with_local_steps(kind: type[LocalSteps], average: Any, every: int) -> Method:
+    return Method(f"{kind.__name__}, H = {every}", partial(local, kind, average, every), every, True, local=kind)
 
 
 def ours(title: str, **options: Any) -> Method:
-    return Method(title, partial(decentralized, **options), options=options)
+    return Method(title, partial(decentralized, **options), options.get("every", 1), options=options)
 
 
+OURS = {"rule": "adanasa", "topology": "exact"}  # unless options say otherwise
 BITS = "moniqua:8,4,8/8"  # of x, y and m
 ALONE = "alone"  # only timed: what the gradients take
 METHODS = {
@@ -103,8 +91,8 @@ METHODS = {
     "adanasa-8bit": ours("AdaNASA, 8 bits, ring", topology="ring", compress="8bit"),
     "dnasa": ours("D-NASA, hidden", rule="dnasa"),
     "ddp": Method("DDP, AdamW", ddp, tuned=True),
-    **{f"diloco-{h}": Method(f"DiLoCo, H = {h}", partial(local, DiLoCo, over_all, h), h, True) for h in (10, 25, 50)},
-    **{f"noloco-{h}": Method(f"NoLoCo, H = {h}", partial(local, NoLoCo, over_pair, h), h, True) for h in (10, 25, 50)},
+    **{f"diloco-{h}": with_local_steps(DiLoCo, over_all, h) for h in (10, 25, 50)},
+    **{f"noloco-{h}": with_local_steps(NoLoCo, over_pair, h) for h in (10, 25, 50)},
     ALONE: Method("no messages", alone),
 }
 
@@ -158,12 +146,11 @@ def loss_of(outputs: Tensor, labels: Tensor) -> Tensor:
 class Training:
     """One node's training of a task with a method."""
 
-    def __init__(self, task: str, division: str, method: str, lr: float, steps: int):
+    def __init__(self, task: str, method: str, lr: float, steps: int):
         self.data, self.case = rows(task), cases()[task]
         torch.manual_seed(0)
         self.model = self.case.model(self.data)
-        how = self.case.task.how(division)
-        self.shard = partition(how, self.data.labels, dist.get_world_size())[dist.get_rank()]
+        self.shard = partition("iid", self.data.labels, dist.get_world_size())[dist.get_rank()]
         self.generator = np.random.default_rng((0, dist.get_rank()))
         self.trainer = METHODS[method].make(self.model, steps, lr)
 
@@ -175,27 +162,8 @@ class Training:
             loss_of(self.trainer.module(x), y).backward()
             self.trainer.optimizer.step()
 
-    @torch.no_grad()
-    def loss(self) -> float:
-        """Of the mean of all nodes, on the test rows; computed by rank 0 alone."""
-        with self.trainer.averaged():
-            if dist.get_rank():
-                return 0.0
-            x, y = as_tensors(self.data.test_inputs, self.data.test_labels)
-            return float(loss_of(self.model(x), y))
-
 
 # ---------------------------------------------------------------- jobs
-
-
-def curve(steps: int, evaluate: int, **options: Any) -> dict[str, Any]:
-    """The test loss against the number of steps."""
-    training = Training(steps=steps, **options)
-    points = [(0, training.loss())]
-    for step in range(evaluate, steps + 1, evaluate):
-        training.steps(evaluate)
-        points.append((step, training.loss()))
-    return {"curve": points}
 
 
 def timing(seconds: float, method: str, **options: Any) -> dict[str, float]:
@@ -231,15 +199,11 @@ def slowest(value: float) -> float:
     return out.item()
 
 
-JOBS: dict[str, Callable[..., dict[str, Any]]] = {"curve": curve, "timing": timing}
-
-
 def main() -> None:
     torch.set_num_threads(1)
     dnasa.connect(timeout=TIMEOUT)  # starts the process group
     for line in sys.stdin:
-        job = json.loads(line)
-        result = JOBS[job.pop("kind")](**job)
+        result = timing(**json.loads(line))
         if dist.get_rank() == 0:
             print(json.dumps(result), flush=True)
 

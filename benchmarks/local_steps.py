@@ -49,9 +49,11 @@ class LocalSteps:
 
 
 class DiLoCo(LocalSteps):
+    lr, momentum = 0.7, 0.9
+
     def __init__(self, *words: Any):
         super().__init__(*words)
-        self.outer = torch.optim.SGD([self.phi], lr=0.7, momentum=0.9, nesterov=True)
+        self.outer = torch.optim.SGD([self.phi], lr=self.lr, momentum=self.momentum, nesterov=True)
 
     def outer_step(self, theta: Tensor, k: int) -> None:
         self.phi.grad = self.average(self.phi - theta, k)

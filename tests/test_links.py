@@ -1,13 +1,22 @@
 """What `make links` computes, without its processes."""
 
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmarks import links
+from benchmarks import links, links_curves
+from benchmarks.links_node import METHODS
 from benchmarks.local_steps import DiLoCo, LocalSteps, NoLoCo, partners
 from benchmarks.machines import NEEDS
 from torch import Tensor, nn
+
+import dnasa
+from dnasa.problems import Custom
 
 
 def made(kind: type[LocalSteps], average: object) -> LocalSteps:
@@ -63,10 +72,67 @@ def test_partners_meet_each_other_and_change(nodes: int) -> None:
     assert nodes == 2 or len({tuple(pairing) for pairing in pairings}) > 1
 
 
+class Together:
+    """The mean of what the nodes with these numbers give, each in a thread of its own."""
+
+    def __init__(self, nodes: int, group: Callable[[int, int], Sequence[int]]):
+        self.rows: list[Tensor] = [torch.empty(0)] * nodes
+        self.barrier, self.group = threading.Barrier(nodes, timeout=60), group
+
+    def average(self, node: int, row: Tensor, k: int) -> Tensor:
+        self.rows[node] = row.clone()
+        self.barrier.wait()
+        mean = torch.stack([self.rows[other] for other in self.group(node, k)]).mean(0)
+        self.barrier.wait()
+        return mean
+
+
+@pytest.mark.parametrize("kind", [DiLoCo, NoLoCo])
+def test_local_steps_are_the_same_as_rules_of_the_simulator(kind: type[LocalSteps]) -> None:
+    """AdamW of torch with outer steps, at four nodes with different targets, against the rule on its graph."""
+    nodes, steps, targets = 4, 12, torch.arange(4.0)[:, None] * torch.tensor([1.0, -2.0, 0.5])
+    models = [nn.Linear(3, 1, bias=False) for _ in range(nodes)]
+    for model in models:
+        nn.init.ones_(model.weight)
+    together = Together(nodes, lambda i, k: range(nodes) if kind is DiLoCo else (i, partners(nodes, k)[i]))
+
+    def train(i: int) -> None:
+        inner = torch.optim.AdamW(models[i].parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(inner, steps)
+        optimizer = kind(models[i], inner, 3, partial(together.average, i))
+        for _ in range(steps):
+            models[i].weight.grad = models[i].weight.detach() - targets[i]
+            optimizer.step()
+            schedule.step()
+
+    with ThreadPoolExecutor(nodes) as pool:
+        list(pool.map(train, range(nodes)))
+    name = f"{kind.__name__.lower()}-10"
+    options = links_curves.solve_options(METHODS[name]._replace(every=3), nodes, 0.1, steps)
+    pull = Custom(lambda x, node, rng: x - targets[node].numpy(), start=np.ones(3), nodes=nodes)
+    found = dnasa.solve(pull, steps=steps, progress=False, **options)
+    np.testing.assert_allclose(found.x, torch.cat([model.weight.detach() for model in models]), rtol=1e-4)
+
+
+def test_ddp_is_adamw_with_the_mean_gradient() -> None:
+    targets, x = np.arange(6.0).reshape(2, 3), nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = torch.optim.AdamW([x], lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    for _ in range(10):
+        x.grad = x.detach() - torch.from_numpy(targets.mean(0))
+        optimizer.step()
+        schedule.step()
+    pull = Custom(lambda x, node, rng: x - targets[node], start=np.ones(3), nodes=2)
+    found = dnasa.solve(pull, steps=10, progress=False, **links_curves.solve_options(METHODS["ddp"], 2, 0.1, 10))
+    np.testing.assert_allclose(found.x, [x.detach().numpy()] * 2)
+
+
 def test_the_clock_is_asked_with_the_link_and_the_seconds_of_a_gradient() -> None:
     exchange = 2 * 0.02 + 3 * 4 * 1000 * 8e-6 * 1514 / 1448 / 100  # x, y and m in 32 bits
     found = links.predicted("adanasa", 4, links.Link(100, 20), 0.1, 1000)
     assert found == pytest.approx(0.1 + 2 * exchange, rel=0.01)
+    rare = links.predicted("adanasa-5", 4, links.Link(100, 20), 0.1, 1000)
+    assert rare == pytest.approx(0.1 + 2 * exchange / 5, rel=0.01)
     assert np.isnan(links.predicted("ddp", 4, links.Link(100, 20), 0.1, 1000))
     assert np.isnan(links.predicted("adanasa", 4, links.Link(100, 20), None, 1000))
 
