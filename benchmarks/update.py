@@ -1,6 +1,6 @@
-"""The update and exchange alone, 8 nodes on a ring, against the memory traffic they cannot avoid.
+"""The update and exchange alone, 8 nodes on a ring or another graph, against the memory traffic they cannot avoid.
 
-    python -m benchmarks.update [cpu | cuda] [dnasa | adanasa]
+    python -m benchmarks.update [cpu | cuda] [dnasa | adanasa] [GRAPH]
 
 D-NASA must read x, u, z, the gradient and the last gradient, and write x, u, z and the gradient: nine arrays of
 nodes x parameters. AdaNASA must read x, y, z, m and the gradient, and write x, y, z and m: nine as well. The floor is a copy of
@@ -43,9 +43,9 @@ def times(works: dict[str, Callable[[], object]], device: str, calls: int, round
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
-def measure(dim: int, device: str, calls: int, name: str = "dnasa") -> dict[str, float]:
+def measure(dim: int, device: str, calls: int, name: str = "dnasa", graph: str = "ring") -> dict[str, float]:
     start, g = (torch.randn(1, 1, NODES, dim, device=device) for _ in range(2))
-    rule, network = make_rule(NODES, start, name), connect(topology.ring(NODES))
+    rule, network = make_rule(NODES, start, name), connect(topology.make(graph, NODES))
     sequential = Sequential(rule, network, snapshot(rule, start.clone()), Timeline())
     source, target = (torch.empty(4, NODES, dim, device=device).fill_(1.0) for _ in range(2))
     works: dict[str, Callable[[], object]] = {
@@ -58,12 +58,12 @@ def measure(dim: int, device: str, calls: int, name: str = "dnasa") -> dict[str,
     return times(works, device, calls)
 
 
-def main(device: str = "cpu", rule: str = "dnasa") -> None:
+def main(device: str = "cpu", rule: str = "dnasa", graph: str = "ring") -> None:
     for name, dim in SIZES.items():
-        taken = measure(dim, device, 20 if dim < 1e6 or device == "cuda" else 1, rule)
+        taken = measure(dim, device, 20 if dim < 1e6 or device == "cuda" else 1, rule, graph)
         array = NODES * dim * 4
         copied = ARRAYS["copy"] * array / taken["copy"]
-        print(f"{rule} on {device}, {NODES} nodes x {dim:,} parameters ({name})")
+        print(f"{rule} on {device}, {graph} of {NODES} nodes x {dim:,} parameters ({name})")
         for kind, seconds in taken.items():
             rate = ARRAYS["copy" if kind == "copy" else rule] * array / seconds
             ratios = f"{seconds / taken['copy']:5.2f} times the copy, {100 * rate / copied:3.0f} % of its bandwidth"

@@ -403,7 +403,7 @@ class Network:
         at: The product of the k-th exchange that channels use.
         duplicate: Makes another network of the same processes whose messages stay separate.
         node_ids: The original numbers of the nodes, some of which may be lost.
-        fixed_weights: W, if this process holds all nodes and W never changes.
+        step_weights: What step t multiplies by, at t modulo the length; empty if this process does not hold all nodes.
         membership: What changes when processes come and go.
         all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
         clock: Predicts the seconds of a simulated run; None: nobody asked.
@@ -424,7 +424,7 @@ class Network:
     at: Callable[[int], Multiply] | None = None
     duplicate: "Callable[[], Network] | None" = None
     node_ids: Sequence[int] = None  # type: ignore[assignment]
-    fixed_weights: Any = None
+    step_weights: Sequence[Any] = ()
     membership: Membership = Membership()
     all_reduce: bool = False
     clock: "Clock | None" = None

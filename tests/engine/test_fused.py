@@ -80,7 +80,7 @@ def network_of(graph: Topology) -> Network:
             (dense.astype(m.dtype) if isinstance(m, np.ndarray) else torch.as_tensor(dense).to(m)) @ m for m in messages
         )
 
-    return Network(graph.nodes, multiply, mean=lambda a: a.mean(-2), topology=graph, fixed_weights=graph.weights)
+    return Network(graph.nodes, multiply, mean=lambda a: a.mean(-2), topology=graph, step_weights=[graph.weights])
 
 
 def ring(nodes: int) -> Network:
@@ -94,7 +94,10 @@ def started(rule: Rule, network: Network, x: Array) -> Fused:
 def plain_step(rule: Rule, network: Network, state: State, g: Array, t: int) -> State:
     early = rule.early_messages(state, t)
     messages, state = rule.send(state, (g,), t)
-    return rule.receive(state, network.multiply((*early, *messages), t))
+    messages = (*early, *messages)
+    for k in network.exchanges(t):
+        messages = network.multiply(messages, k)
+    return rule.receive(state, messages)
 
 
 def assert_close(a: Array, b: Array, **tolerance: Any) -> None:
@@ -150,10 +153,53 @@ def test_steps_agree_on_any_graph(graph: Topology, backend: str, arrays: Callabl
     assert_steps_agree(backend, RULES["dnasa"](graph.nodes), network_of(graph), arrays(shape), gradients)
 
 
+SEVERAL = {  # graphs that change, several rounds, or both
+    "exact, 8": lambda: connect(topology.exact(8)),
+    "exact, 5": lambda: connect(topology.exact(5)),
+    "one peer": lambda: connect(topology.one_peer(8)),
+    "rounds": lambda: connect(topology.ring(6), rounds=3),
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "rule", "several"),
+    [
+        pytest.param(*case, marks=MARKS[BACKENDS[case[0]][0]])
+        for case in pairwise([*BACKENDS], [*RULES, "adanasa"], [*SEVERAL])
+        if case[:2] != ("torch", "adanasa")
+    ],
+)
+def test_steps_agree_on_changing_graphs_and_with_several_rounds(
+    several: str, rule: str, backend: str, arrays: Callable[..., Array]
+) -> None:
+    network = SEVERAL[several]()
+    shape = (2, network.nodes, 70)
+    made = adanasa(shape) if rule == "adanasa" else RULES[rule](network.nodes)
+    assert_steps_agree(backend, made, network, arrays(shape), [1 + arrays(shape) for _ in range(20)])
+
+
+@backends
+def test_the_first_steps_after_an_underflow_use_the_graph_of_their_step(
+    backend: str, arrays: Callable[..., Array]
+) -> None:
+    network, gradients = connect(topology.exact(5)), [arrays((5, 4), 1e-30) for _ in range(7)]
+    assert_steps_agree(backend, RULES["dnasa"](5), network, arrays((5, 4)), gradients)
+
+
+@needs_compiler
+def test_a_fast_step_counts_the_messages_and_bytes_of_the_plain_one() -> None:
+    network, rule, x = connect(topology.exact(5)), RULES["dnasa"](5), np.ones((5, 3))
+    fast, plain = (kind(rule, network, Snapshot(rule.init(x), {}, Sent()), Timeline()) for kind in (Fused, Sequential))
+    for t in range(7):
+        fast.step((x,), t)
+        plain.step((x,), t)
+    assert fast.sent == plain.sent
+
+
 @compiled_numpy
 def test_steps_agree_with_a_sparse_matrix_of_many_nodes(backend: str, arrays: Callable[..., Array]) -> None:
     shape, network = (2, 1000, 3), network_of(topology.exponential(1000))
-    assert not isinstance(network.fixed_weights, np.ndarray)
+    assert not isinstance(network.step_weights[0], np.ndarray)
     assert_steps_agree(backend, RULES["dnasa"](1000), network, arrays(shape), [arrays(shape) for _ in range(9)])
 
 
@@ -454,7 +500,9 @@ def test_what_a_rule_shows_may_be_replaced_without_losing_the_fast_path() -> Non
     assert supports(shown, ring(4), shown.init(torch.zeros(4, 3)))
 
 
-def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_supported_for_known_matrices_plain_channels_and_rules_of_the_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rule, network = RULES["dnasa"](8), ring(8)
     single, double = rule.init(torch.zeros(8, 3)), rule.init(np.zeros((8, 3)))
     channel = Channel(init=lambda message: (), exchange=lambda memory, messages, multiply, t, first: (messages, memory))
@@ -463,13 +511,12 @@ def test_it_is_supported_for_fixed_graphs_plain_channels_and_rules_of_the_form(m
     assert not supports(rules.dsgd(lambda t: 0.1), network, single)
     assert not supports(rule._replace(form=None), network, single)
     assert not supports(rule, network, rule.init(torch.zeros(8, 3).half()))
-    assert not supports(rule, replace(network, rounds=2), single)
     assert not supports(rule, replace(network, channel=channel), single)
-    assert not supports(rule, replace(network, fixed_weights=None), single)
+    assert not supports(rule, replace(network, step_weights=()), single)
     monkeypatch.setattr(fused, "compiled", None)
     assert supports(rule, network, single)
     assert not supports(rule, network, double)
-    many = Network(3000, network.multiply, network.mean, fixed_weights=topology.ring(3000).weights)
+    many = Network(3000, network.multiply, network.mean, step_weights=[topology.ring(3000).weights])
     assert not supports(rule, many, rule.init(torch.zeros(3000, 3)))
 
 
@@ -483,7 +530,7 @@ from dnasa.core import Network, Sent, Snapshot
 from dnasa.engine.fused import Fused
 from dnasa.rules import schedules
 
-network = Network(8, None, None, fixed_weights=topology.ring(8).weights)
+network = Network(8, None, None, step_weights=[topology.ring(8).weights])
 
 def total():
     rule = rules.dasagt(schedules.root_decay(0.1, 8), schedules.averaging(8))
@@ -567,7 +614,9 @@ def test_it_is_used_where_it_applies_and_nowhere_else() -> None:
     snapshot = Snapshot(made.init(torch.zeros(1, 1, 4, 5)), {}, Sent())
     plain = make_stepper([made], [1], connect(topology.ring(4)), [snapshot], Timeline())
     assert isinstance(plain, Fused)
-    for network in (connect(topology.ring(4), rounds=2), connect(topology.one_peer(4))):
-        assert isinstance(make_stepper([made], [1], network, [snapshot], Timeline()), Sequential)
+    for network in (connect(topology.exact(4)), connect(topology.ring(4), rounds=2), connect(topology.one_peer(4))):
+        assert isinstance(make_stepper([made], [1], network, [snapshot], Timeline()), Fused)
+    dense = connect(topology.random(30), rounds=2)  # one product would take longer than two
+    assert not supports(made, dense, made.init(torch.zeros(1, 1, 30, 5)))
     elsewhere = made._replace(points=lambda state, t: (state.x + 1,))
     assert isinstance(make_stepper([elsewhere], [1], connect(topology.ring(4)), [snapshot], Timeline()), Sequential)

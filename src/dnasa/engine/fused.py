@@ -6,12 +6,13 @@ step needs |z|, it is computed in the same pass.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol, cast
 
 import numpy as np
 
 from dnasa.arrays import compiled, contiguous, copied, dtype_name, like, norm, norms_safe, on_gpu, overlap, stack
+from dnasa.channels.exchange import exchange
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
 from dnasa.cuda import CudaGraphs, triton_works
 from dnasa.engine.steppers import Immediate, next_state
@@ -24,10 +25,9 @@ CACHE_BYTES = 16 << 10  # of a tile, so that it fits in the L1 cache next to the
 
 
 def supports(rule: Rule, network: Network, state: State) -> bool:
-    """Whether all nodes are here, W is fixed with one exchange, the rule has a form, and a backend can process the arrays."""
-    every_step = network.rounds == network.every == 1
-    plain, form = network.fixed_weights is not None and network.channel is None and every_step, form_of(rule)
-    if not plain or form is None:
+    """Whether all nodes are here with their W, the rule has a form, and a backend can process the arrays."""
+    form = form_of(rule)
+    if not network.step_weights or network.every > 1 or network.channel is not None or form is None:
         return False
     x, *_ = form.unpack(state)
     return _backend(form, network, x) is not None
@@ -38,13 +38,15 @@ class Backend(Protocol):
 
     norms_safe: bool  # whether the next step can divide by |z|, if it has to
 
-    def __init__(self, held: Array, weights: Any, form: Any): ...
+    def __init__(self, held: Array, weights: Sequence[Any], form: Any): ...
     def measure(self) -> None: ...
-    def step(self, g: Array, *values: Any) -> None: ...  # the values that the form gives for this step
+    def step(
+        self, turn: int, g: Array, *values: Any
+    ) -> None: ...  # with weights[turn] and what the form gives for this step
 
 
 def _backend(form: Form, network: Network, x: Array) -> type[Backend] | None:
-    dense = isinstance(network.fixed_weights, np.ndarray)
+    dense = all(isinstance(weights, np.ndarray) for weights in network.step_weights)
     if not on_gpu(x) and compiled is not None and dtype_name(x) in ("float32", "float64"):
         return CompiledBackend
     if isinstance(x, np.ndarray) or x.dtype.itemsize != 4 or not dense:
@@ -67,7 +69,7 @@ class Fused(Immediate):
         self.x = self.held[0]
         self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
         backend = cast(type[Backend], _backend(self.form, network, self.x))
-        self.backend = backend(self.held, network.fixed_weights, self.form)
+        self.backend = backend(self.held, network.step_weights, self.form)
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -84,7 +86,7 @@ class Fused(Immediate):
             if factor is not None:
                 self.x *= factor
             values, self.state = self.form.values(self.state, g, t)
-            self.backend.step(g, *values)
+            self.backend.step(t % len(self.network.step_weights), g, *values)
         else:
             self._fallback(g, t)
         self.sent.compute(self.network, 1)
@@ -92,7 +94,9 @@ class Fused(Immediate):
 
     def _fallback(self, g: Array, t: int) -> None:
         """Step with the rule itself, where |z| is 0 or its square may have underflowed or overflowed."""
-        state = next_state(self.rule, self.state, (g,), t, lambda messages, _: self.network.multiply(messages, t))
+        state = next_state(
+            self.rule, self.state, (g,), t, lambda messages, _: exchange(self.network, (), messages, t)[0]
+        )
         self.held[...] = stack(self.form.unpack(state))
         self.backend.measure()
 
@@ -126,45 +130,30 @@ def as_owned_contiguous(g: Array, x: Array, held: Array) -> Array:
 class CompiledBackend:
     """One pass over memory in C (`kernels.c`), for NumPy arrays and torch tensors on the CPU."""
 
-    def __init__(self, held: Array, weights: Any, form: Form):
+    def __init__(self, held: Array, weights: Sequence[Any], form: Form):
         _, *runs, nodes, dim = held.shape
         count, itemsize = int(np.prod(runs)), held.dtype.itemsize
         dtype = np.dtype(f"float{8 * itemsize}")
         tiles = -(-dim // max(16, CACHE_BYTES // (3 * nodes * itemsize)))
         width = min(dim, -(-dim // tiles // 16) * 16)
         threads = compiled.threads(count * nodes * dim)
-        x, u, z, v = map(as_buffer, held)
-        starts, neighbours, values = pad_csr(weights)
         self.etas, (self.alphas, self.betas) = np.empty((*runs, nodes, 1)), np.empty((2, *runs, 1, 1))
-        self.prepared = compiled.prepare(
-            x,
-            u,
-            z,
-            v,
-            self.etas,
-            self.alphas,
-            self.betas,
-            np.empty((count, nodes)),
-            starts,
-            neighbours,
-            values.astype(dtype),
-            np.empty((threads, 3, nodes, width), dtype),
-            np.empty((count, -(-dim // width), nodes)),
-            count,
-            nodes,
-            dim,
-            width,
-            form.kind,
-            itemsize == 8,
-        )
+        x, u, z, v = map(as_buffer, held)
+        state = (x, u, z, v, self.etas, self.alphas, self.betas, np.empty((count, nodes)))
+        workspace = np.empty((threads, 3, nodes, width), dtype), np.empty((count, -(-dim // width), nodes))
+        sizes = (count, nodes, dim, width, form.kind, itemsize == 8)
+        self.prepared = [
+            compiled.prepare(*state, starts, neighbours, values.astype(dtype), *workspace, *sizes)
+            for starts, neighbours, values in map(pad_csr, weights)
+        ]
         self.measure()
 
     def measure(self) -> None:
-        self.norms_safe = compiled.measure(self.prepared)
+        self.norms_safe = compiled.measure(self.prepared[0])
 
-    def step(self, g: Array, eta: Any, alpha: Any, beta: Any = 0.0) -> None:
+    def step(self, turn: int, g: Array, eta: Any, alpha: Any, beta: Any = 0.0) -> None:
         self.etas[...], self.alphas[...], self.betas[...] = map(as_buffer, (eta, alpha, beta))
-        self.norms_safe = compiled.step(self.prepared, as_buffer(g))
+        self.norms_safe = compiled.step(self.prepared[turn], as_buffer(g))
 
 
 def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -190,19 +179,19 @@ def as_buffer(a: Any) -> Any:
 class TorchBackend:
     """Steps without a compiler: all messages in one buffer, then one product with W that writes into the state."""
 
-    def __init__(self, held: Array, weights: Any, form: TrackedAverage):
+    def __init__(self, held: Array, weights: Sequence[Any], form: TrackedAverage):
         import torch
 
         self.held, self.normalized = held, form.normalized
         self.messages = torch.empty_like(held[:3])
-        self.weights = torch.as_tensor(weights, dtype=held.dtype)
+        self.weights = [torch.as_tensor(each, dtype=held.dtype) for each in weights]
         self.measure()
 
     def measure(self) -> None:
         self.norms = norm(self.held[2])
         self.norms_safe = not self.normalized or norms_safe(self.norms)
 
-    def step(self, g: Array, eta: Any, alpha: Any) -> None:
+    def step(self, turn: int, g: Array, eta: Any, alpha: Any) -> None:
         import torch
 
         x, u, z, v = self.held
@@ -212,7 +201,7 @@ class TorchBackend:
         torch.add(u, g, out=new_u)
         new_u.sub_(v)
         torch.lerp(z, new_u, torch.as_tensor(alpha, dtype=z.dtype), out=new_z)
-        torch.matmul(self.weights, self.messages, out=self.held[:3])
+        torch.matmul(self.weights[turn], self.messages, out=self.held[:3])
         v.copy_(g)
         self.measure()
 
@@ -222,7 +211,7 @@ class TritonBackend:
 
     norms_safe = True  # |z| is computed in float64, and 0 is handled in the kernel
 
-    def __init__(self, held: Array, weights: Any, form: Form):
+    def __init__(self, held: Array, weights: Sequence[Any], form: Form):
         import torch
         import triton
 
@@ -233,23 +222,25 @@ class TritonBackend:
         self.blocks = triton.cdiv(self.dim, self.columns)
         self.partial = torch.empty(self.count, self.blocks, self.nodes, device=held.device, dtype=torch.float64)
         self.squares = torch.empty(self.count, self.nodes, device=held.device, dtype=torch.float64)
-        self.weights = torch.zeros(self.rows, self.rows, device=held.device)
-        self.weights[: self.nodes, : self.nodes] = torch.as_tensor(weights)
-        self.graphs = CudaGraphs(self._launch) if held[0].numel() <= SMALL else None
+        padded = torch.zeros(len(weights), self.rows, self.rows, device=held.device)
+        padded[:, : self.nodes, : self.nodes] = torch.as_tensor(np.stack(weights))
+        self.launches = [partial(self._launch, each) for each in padded]
+        self.graphs = [CudaGraphs(launch) for launch in self.launches] if held[0].numel() <= SMALL else None
         self.measure()
 
     def measure(self) -> None:
         if self.kind == NORMALIZED:
             self.squares.copy_(self.held[2].double().square().sum(-1).view_as(self.squares))
 
-    def step(self, g: Array, eta: Any, alpha: Any, beta: Any = 1.0) -> None:
+    def step(self, turn: int, g: Array, eta: Any, alpha: Any, beta: Any = 1.0) -> None:
         # 1 - beta is rounded to 32 bits, rather than beta: it may be small
         inputs = (g, self._numbers(eta, self.nodes), self._numbers(alpha), self._numbers(1 - beta))
         if self.graphs is None:
-            return self._launch(*inputs)
-        if not self.graphs.captured:
-            self._capture(self.graphs, inputs)
-        self.graphs(*inputs)
+            return self.launches[turn](*inputs)
+        graphs = self.graphs[turn]
+        if not graphs.captured:
+            self._capture(graphs, inputs)
+        graphs(*inputs)
 
     def _capture(self, graphs: CudaGraphs, inputs: tuple[Array, ...]) -> None:
         held, squares = self.held.clone(), self.squares.clone()
@@ -267,11 +258,11 @@ class TritonBackend:
         value = torch.as_tensor(value, dtype=torch.float32, device=self.held.device)
         return value.expand(shape).contiguous()
 
-    def _launch(self, *inputs: Array) -> None:
+    def _launch(self, weights: Array, *inputs: Array) -> None:
         import torch
 
         sizes = (self.dim, self.nodes, self.kind == NORMALIZED, self.kind == SCALED, self.rows, self.columns)
-        arrays = (*self.held, *inputs, self.weights, self.squares, self.partial)
+        arrays = (*self.held, *inputs, weights, self.squares, self.partial)
         triton_step()[(self.blocks, self.count)](*arrays, *sizes, num_warps=1)
         if self.kind == NORMALIZED:
             torch.sum(self.partial, 1, out=self.squares)

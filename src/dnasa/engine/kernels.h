@@ -7,7 +7,7 @@
    or of AdaNASA, whose y, m and z are in the places of u, z and v:
 
    z' = (1 - alpha) z + alpha g   y' = y + z' - z   m' = beta m + (1 - beta) g^2
-   x <- W[x - eta y'/max(sqrt(m'), |y'|)]   y <- W[y']   m <- W[m']   z <- z'
+   x <- W[x - eta y'/max(sqrt(m'), |y'|)]   y <- W[y']   m <- max(W[m'], 0)   z <- z'
 
    Columns are processed in tiles: the messages of all nodes stay in the cache until they are mixed, and every array is read
    from and written to main memory once. Squares are summed per tile, so that |z| does not depend on the number of threads. */
@@ -108,6 +108,8 @@ CLONES static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_s
             NAME(mix)(z + row, scratch + 2 * next, neighbours, weights + begin, count, width, stride);
         }
         if (step->kind == NORMALIZED) squares[i] = NAME(dot)(z + row, z + row, width);
+        if (step->kind == SCALED) /* several rounds have negative weights, which may make m negative */
+            for (Py_ssize_t k = 0; k < width; k++) z[row + k] = z[row + k] < 0 ? 0 : z[row + k];
     }
 }
 

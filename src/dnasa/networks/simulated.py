@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from dnasa.arrays import SMALL, concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
+from dnasa.topology.types import compact
 
 Product = Callable[[Messages], Messages]
+MOST_ENTRIES = 16  # in a row of W, up to which one product takes less time than one for each round
 
 
 def connect(topology: Topology, rounds: int | str | None = None, channel: Channel | None = None) -> Network:
@@ -30,9 +33,24 @@ def connect(topology: Topology, rounds: int | str | None = None, channel: Channe
         channel=channel,
         topology=topology,
         at=lambda k: products[k % len(products)],
-        fixed_weights=topology.weights if topology.period == 1 else None,
+        step_weights=step_weights(graphs, rounds),
         all_reduce=suits_all_reduce(topology, channel),
     )
+
+
+def step_weights(graphs: Topology, rounds: int) -> list[Any]:
+    """The matrices that steps multiply by in turn; several rounds are one product, unless that has too many entries."""
+    if rounds == 1:
+        return [graph.weights for graph in graphs.each]
+    products = []
+    for t in range(graphs.period // gcd(graphs.period, rounds)):
+        product = sp.eye_array(graphs.nodes, format="csr")
+        for k in range(t * rounds, (t + 1) * rounds):
+            product = graphs.at(k).sparse @ product
+            if product.nnz > MOST_ENTRIES * graphs.nodes:
+                return []
+        products.append(compact(product))
+    return products
 
 
 def suits_all_reduce(topology: Topology, channel: Channel | None) -> bool:
