@@ -76,9 +76,11 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define LARGEST largest_neon
 #define QUICK_ENCODE encode_neon
 #define QUICK_DECODE decode_neon
-#define QUOTIENT quotient_neon
+#define QUICK_RESIDUES residues_neon
+#define QUICK_MIX mix_neon
 #else
-#define QUOTIENT(x, y, inverse) ((x) / (y))
+#define QUICK_RESIDUES(...) 0
+#define QUICK_MIX(...) 0
 #define LARGEST largest_float
 #define QUICK_ENCODE(...) 0
 #define QUICK_DECODE(...) 0
@@ -98,7 +100,8 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #undef LARGEST
 #undef QUICK_ENCODE
 #undef QUICK_DECODE
-#undef QUOTIENT
+#undef QUICK_RESIDUES
+#undef QUICK_MIX
 #undef NAME
 #define REAL double
 #define WORD uint64_t
@@ -108,7 +111,8 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define DIGITS 52
 #define EPSILON DBL_EPSILON
 #define WHOLE int64_t
-#define QUOTIENT(x, y, inverse) ((x) / (y))
+#define QUICK_RESIDUES(...) 0
+#define QUICK_MIX(...) 0
 #define LARGEST largest_double
 #define QUICK_ENCODE(...) 0
 #define QUICK_DECODE(...) 0

@@ -4,9 +4,9 @@
    bits for each number. A block stays in the cache between its two passes: a row is read once, a payload written once. */
 
 /* The largest absolute value. The bits of NaN are above those of infinity. */
-INLINE REAL NAME(largest)(const REAL *x) {
+INLINE REAL NAME(largest)(const REAL *x, int count) {
     WORD most = 0;
-    for (int k = 0; k < BLOCK; k++) {
+    for (int k = 0; k < count; k++) {
         WORD word;
         memcpy(&word, x + k, sizeof(word));
         word &= (WORD)-1 >> 1;
@@ -43,7 +43,7 @@ INLINE void NAME(decode_block)(const uint8_t *restrict packed, REAL scale, int b
 }
 
 INLINE void NAME(encode_scaled)(const REAL *x, int bits, uint8_t *scales, uint8_t *packed) {
-    uint16_t half = to_bfloat16((float)(LARGEST(x) / TOP(bits)));
+    uint16_t half = to_bfloat16((float)(LARGEST(x, BLOCK) / TOP(bits)));
     float scale = half == 0 ? 1 : from_bfloat16(half);
     memcpy(scales, &half, 2);
     if (!QUICK_ENCODE(x, scale, bits, packed)) NAME(encode_block)(x, scale, bits, packed);

@@ -1,10 +1,11 @@
 /* Included once for each number type (REAL, with as many bits as a WORD).
 
    Messages as channels/modular.py encodes and mixes them, bit for bit: the exponents of the spacings of all blocks of a row, one
-   byte each, then the last 4 or 8 bits of each number, rounded to its grid. Encoding reads a row once; mixing reads the row and
-   both payloads once for each neighbour. */
+   byte each, then the last 4 or 8 bits of each number, rounded to its grid. Encoding reads a row once from main memory; mixing
+   reads the row and both payloads once for each neighbour. */
 
-#if defined(__GNUC__) && !defined(__clang__) /* clang fuses no product with a sum of another statement */
+/* No product is fused with a sum: on x86-64 setup.py says so, and clang fuses none with a sum in another statement. */
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
 #endif
@@ -17,17 +18,14 @@ INLINE REAL NAME(power)(int exponent) {
     return (REAL)value;
 }
 
-INLINE REAL NAME(largest_residue)(const REAL *x) {
-    WORD most = 0;
-    for (int k = 0; k < SPACED; k++) {
-        WORD word;
-        memcpy(&word, x + k, sizeof(word));
-        word &= (WORD)-1 >> 1;
-        most = word > most ? word : most;
-    }
-    REAL value;
-    memcpy(&value, &most, sizeof(value));
-    return value;
+/* The larger of two numbers that are not negative, without a branch; the bits of NaN are above all others. */
+INLINE REAL NAME(larger)(REAL a, REAL b) {
+    WORD first, second;
+    memcpy(&first, &a, sizeof(first));
+    memcpy(&second, &b, sizeof(second));
+    first = first > second ? first : second;
+    memcpy(&a, &first, sizeof(a));
+    return a;
 }
 
 /* Numbers of a block that are too large for a whole number type, or not finite. */
@@ -38,23 +36,23 @@ INLINE uint8_t NAME(huge_residue)(REAL whole, int bits) {
 
 /* The exponent of a block's spacing: of the next power of two above what is wanted, or 0 where that is NaN. */
 INLINE int NAME(spacing_exponent)(REAL most, REAL seen, int bits) {
-    REAL least = most * (ROUNDINGS * EPSILON), wanted = seen / (1 << bits / 2), limit = NAME(power)(-SMALLEST);
-    wanted = least > wanted ? least : wanted;
-    wanted = wanted > limit ? limit : wanted;
-    wanted = wanted < NAME(power)(SMALLEST) ? NAME(power)(SMALLEST) : wanted;
+    REAL least = NAME(larger)(most * (ROUNDINGS * EPSILON), NAME(power)(SMALLEST));
+    REAL wanted = NAME(larger)(least, seen / (1 << bits / 2));
     WORD word;
     memcpy(&word, &wanted, sizeof(word));
     int exponent = (int)(word >> DIGITS) - (1 << (8 * sizeof(WORD) - DIGITS - 2)) + 2;
-    return most == most && seen == seen ? exponent : 0;
+    exponent = exponent > 1 - SMALLEST ? 1 - SMALLEST : exponent;
+    return wanted == wanted ? exponent : 0;
 }
 
 INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, int exponent, const Grid *grid, REAL inverse, int bits,
                                 uint8_t *restrict packed) {
     REAL spacing = (REAL)grid->factor * NAME(power)(exponent), offset = (REAL)grid->offset;
-    REAL upwards = inverse * NAME(power)(-exponent); /* 1 / spacing */
     uint8_t codes[SPACED];
-    if (most < NAME(power)(110))
-        for (int k = 0; k < SPACED; k++) codes[k] = (uint8_t)(WHOLE)FLOOR(QUOTIENT(x[k], spacing, upwards) + offset);
+    int fits = most < NAME(power)(110);
+    if (fits && QUICK_RESIDUES(x, spacing, inverse * NAME(power)(-exponent), offset, bits, packed)) return;
+    if (fits)
+        for (int k = 0; k < SPACED; k++) codes[k] = (uint8_t)(WHOLE)FLOOR(x[k] / spacing + offset);
     else
         for (int k = 0; k < SPACED; k++) codes[k] = NAME(huge_residue)(FLOOR(x[k] / spacing + offset), bits);
     if (bits == 8) memcpy(packed, codes, SPACED);
@@ -67,20 +65,19 @@ INLINE void NAME(encode_blocks)(const REAL *x, const REAL *seen, int count, cons
                                 uint8_t *packed) {
     REAL most[GROUP], inverse = 1 / (REAL)grid->factor;
     for (int b = 0; b < count; b++) {
-        most[b] = NAME(largest_residue)(x + b * SPACED);
+        most[b] = LARGEST(x + b * SPACED, SPACED);
         exponents[b] = NAME(spacing_exponent)(most[b], seen[b], bits) - SMALLEST;
     }
     for (int b = 0; b < count; b++)
         NAME(encode_spaced)(x + b * SPACED, most[b], exponents[b] + SMALLEST, grid, inverse, bits, packed + b * SPACED * bits / 8);
 }
 
-/* Their numbers less one's own in units of the finer spacing, modulo all levels; half of these counts as 0. */
-INLINE void NAME(mix_spaced)(const REAL *x, const uint8_t *own, const uint8_t *theirs, int own_exponent, int exponent,
-                             REAL weight, const Grid *grid, int bits, REAL *out, REAL *seen) {
-    int finer = exponent < own_exponent ? exponent : own_exponent, half = 1 << (bits - 1);
-    int shift = exponent - finer, own_shift = own_exponent - finer;
-    uint8_t scale = shift < bits ? 1 << shift : 0, own_scale = own_shift < bits ? 1 << own_shift : 0, most = 0;
-    uint8_t apart[SPACED];
+/* Adds the weighted difference, and returns the largest number of spacings in it. */
+INLINE uint8_t NAME(mix_codes)(const REAL *x, const uint8_t *own, const uint8_t *theirs, uint8_t scale, uint8_t own_scale,
+                               REAL weight, REAL spacing, int bits, REAL *out) {
+    int half = 1 << (bits - 1);
+    uint8_t apart[SPACED], most = 0;
+    if (QUICK_MIX(x, own, theirs, scale, own_scale, weight, spacing, bits, out, &most)) return most;
     if (bits == 8)
         for (int k = 0; k < SPACED; k++) apart[k] = theirs[k] * scale - own[k] * own_scale + half;
     else
@@ -93,23 +90,31 @@ INLINE void NAME(mix_spaced)(const REAL *x, const uint8_t *own, const uint8_t *t
         uint8_t size = apart[k] < half ? half - apart[k] : apart[k] - half;
         most = size > most ? size : most;
     }
-    REAL spacing = (REAL)grid->factor * NAME(power)(finer), near = NAME(power)(exponent + bits / 2 - 2);
 #ifdef __GNUC__
 #pragma GCC ivdep
 #endif
-    for (int k = 0; k < SPACED; k++) {
+    for (int k = 0; k < SPACED; k++) { /* `out` may be `x` */
         REAL difference = (REAL)((int)apart[k] - half) * spacing;
         REAL change = weight * difference;
         out[k] = x[k] + change;
     }
-    REAL largest = (REAL)(most << (most >= 3 * half / 4)) * spacing; /* doubtful from there on */
-    largest = largest < near ? near : largest;
-    *seen = *seen < largest ? largest : *seen;
+    return most;
+}
+
+/* Differences are known in units of the finer spacing, modulo all levels; half of these counts as 0. */
+INLINE void NAME(mix_spaced)(const REAL *x, const uint8_t *own, const uint8_t *theirs, int own_exponent, int exponent,
+                             REAL weight, const Grid *grid, int bits, REAL *out, REAL *seen) {
+    int finer = exponent < own_exponent ? exponent : own_exponent, shift = exponent - finer, own_shift = own_exponent - finer;
+    REAL spacing = (REAL)grid->factor * NAME(power)(finer), near = NAME(power)(exponent + bits / 2 - 2);
+    uint8_t scale = shift < bits ? 1 << shift : 0, own_scale = own_shift < bits ? 1 << own_shift : 0;
+    uint8_t most = NAME(mix_codes)(x, own, theirs, scale, own_scale, weight, spacing, bits, out);
+    int doubtful = most >= 3 << (bits - 3);
+    *seen = NAME(larger)(*seen, NAME(larger)(near, (REAL)(most << doubtful) * spacing));
 }
 
 INLINE void NAME(encode_spaced_row)(const REAL *x, const REAL *seen, Py_ssize_t width, const Grid *grid, int bits,
                                     uint8_t *exponents, uint8_t *packed) {
-    for (; width >= SPACED; ) {
+    while (width >= SPACED) {
         int count = width < GROUP * SPACED ? (int)(width / SPACED) : GROUP;
         NAME(encode_blocks)(x, seen, count, grid, bits, exponents, packed);
         width -= count * SPACED, x += count * SPACED, packed += count * SPACED * bits / 8, seen += count, exponents += count;
@@ -136,7 +141,8 @@ INLINE void NAME(mix_spaced_row)(const REAL *x, const uint8_t *own, const uint8_
     memcpy(codes[0], own, packed_bytes(width, bits));
     memcpy(codes[1], theirs, packed_bytes(width, bits));
     if (bits == 4 && width % 2) codes[0][width / 2] &= 15, codes[1][width / 2] &= 15;
-    NAME(mix_spaced)(padded, codes[0], codes[1], *own_exponents + SMALLEST, *exponents + SMALLEST, weight, grid, bits, padded, seen);
+    NAME(mix_spaced)(padded, codes[0], codes[1], *own_exponents + SMALLEST, *exponents + SMALLEST, weight, grid, bits, padded,
+                     seen);
     memcpy(out, padded, width * sizeof(REAL));
 }
 
@@ -181,6 +187,6 @@ static void NAME(mix_residues)(const REAL *numbers, const uint8_t *own, const ui
     }
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__x86_64__)
 #pragma GCC pop_options
 #endif
