@@ -4,9 +4,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from benchmarks import suite
 from benchmarks.machines import NEEDS, permitted
 from conftest import needs_mpi
 from launching import ENVIRONMENT, PATIENCE, launch, wait_until
@@ -53,6 +55,32 @@ def test_a_benchmark_runs(name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-2000:]
     assert expected in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ratio", "status", "said"),
+    [
+        (1.0, 0, "No slower"),
+        (1.4, 0, "No slower"),
+        (1.45, 1, "The goal of 1.4 is lost"),
+        (2.0, 1, "Slower than before"),
+    ],
+)
+def test_the_check_fails_where_a_goal_is_lost(
+    ratio: float, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    committed = tmp_path / "results.json"
+    committed.write_text('{"rows": [{"what": "step", "ratio": 1.3}]}')
+    monkeypatch.setattr(suite, "RESULTS", committed)
+    assert suite.check([suite.Row("step", "copy", ratio, 1.0, 1.4)]) == status
+    assert said in capsys.readouterr().out
+
+
+def test_a_goal_that_was_missed_before_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    committed = tmp_path / "results.json"
+    committed.write_text('{"rows": [{"what": "step", "ratio": 1.6}]}')
+    monkeypatch.setattr(suite, "RESULTS", committed)
+    assert suite.check([suite.Row("step", "copy", 1.7, 1.0, 1.4)]) == 0
 
 
 def run_on_processes(engine: str, folder: Path, code: str, *words: object) -> str:

@@ -136,7 +136,9 @@ def copied(a: Array) -> Array:
 
 def contiguous(a: Array) -> Array:
     """C-contiguous and detached; what is not an array becomes a NumPy array."""
-    return a.detach().contiguous() if hasattr(a, "detach") else np.ascontiguousarray(a)
+    if not hasattr(a, "detach"):
+        return np.ascontiguousarray(a)
+    return a if a.is_contiguous() and not a.requires_grad else a.detach().contiguous()
 
 
 def overlap(a: Array, b: Array) -> bool:

@@ -157,7 +157,7 @@ SEVERAL = {  # graphs that change, several rounds, or both
     "exact, 8": lambda: connect(topology.exact(8)),
     "exact, 5": lambda: connect(topology.exact(5)),
     "one peer": lambda: connect(topology.one_peer(8)),
-    "rounds": lambda: connect(topology.ring(6), rounds=3),
+    "rounds": lambda: connect(topology.ladder(16), rounds=2),
 }
 
 
@@ -176,6 +176,19 @@ def test_steps_agree_on_changing_graphs_and_with_several_rounds(
     shape = (2, network.nodes, 70)
     made = adanasa(shape) if rule == "adanasa" else RULES[rule](network.nodes)
     assert_steps_agree(backend, made, network, arrays(shape), [1 + arrays(shape) for _ in range(20)])
+
+
+@backends_of_adanasa
+def test_second_moments_are_not_negative_where_rounds_have_negative_weights(
+    backend: str, arrays: Callable[..., Array]
+) -> None:
+    network, shape = connect(topology.ladder(16), rounds=2), (16, 40)
+    assert network.step_weights[0].min() < -0.01
+    gradients = [arrays(shape) for _ in range(5)]
+    for g in gradients:
+        g[1:] = 0  # all of m is at one node, and negative weights would take it from others
+    rule = adanasa(shape)
+    assert_steps_agree(backend, rule, network, arrays(shape), gradients)
 
 
 @backends

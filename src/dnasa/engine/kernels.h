@@ -53,6 +53,12 @@ INLINE void NAME(mix)(REAL *restrict out, const REAL *rows, const int *neighbour
     }
 }
 
+INLINE int NAME(any_negative)(const REAL *numbers, int count) {
+    int found = 0;
+    for (int j = 0; j < count; j++) found |= numbers[j] < 0;
+    return found;
+}
+
 /* a'b, summed in the same order with vectors of any width. */
 INLINE REAL NAME(dot)(const REAL *a, const REAL *b, Py_ssize_t width) {
     REAL sum = 0;
@@ -108,7 +114,7 @@ CLONES static void NAME(step_tile)(const Step *step, const REAL *gradients, Py_s
             NAME(mix)(z + row, scratch + 2 * next, neighbours, weights + begin, count, width, stride);
         }
         if (step->kind == NORMALIZED) squares[i] = NAME(dot)(z + row, z + row, width);
-        if (step->kind == SCALED) /* several rounds have negative weights, which may make m negative */
+        if (step->kind == SCALED && NAME(any_negative)(weights + begin, count)) /* as several rounds have: m may be, too */
             for (Py_ssize_t k = 0; k < width; k++) z[row + k] = z[row + k] < 0 ? 0 : z[row + k];
     }
 }

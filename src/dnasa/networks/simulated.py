@@ -4,20 +4,21 @@ import operator
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import gcd
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from dnasa.arrays import SMALL, concatenate, like
+from dnasa.arrays import concatenate, like
 from dnasa.core import Array, Channel, InputError, Messages, Network
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
 from dnasa.topology.types import compact
 
 Product = Callable[[Messages], Messages]
+LONG = 1000  # numbers in a row from which copying several arrays into one costs more than a product for each
 MOST_ENTRIES = 16  # in a row of W, up to which one product takes less time than one for each round
 
 
@@ -128,25 +129,22 @@ def product(weights: Any) -> Product:
     converted: dict[Any, Any] = {}  # W for each library, dtype and device
 
     def multiply(arrays: Messages) -> Messages:
-        joined = arrays[0] if len(arrays) == 1 else concatenate(arrays, -1)
-        kind = (type(joined), joined.dtype, getattr(joined, "device", None))
+        first = arrays[0]
+        kind = (type(first), first.dtype, getattr(first, "device", None))
         if kind not in converted:
-            converted[kind] = convert(weights, joined)
-        return split(times(converted[kind], joined), arrays)
+            converted[kind] = convert(weights, first)
+        cheap = isinstance(first, np.ndarray) and times is operator.matmul  # a call costs little
+        if len(arrays) == 1 or first.shape[-1] >= LONG or cheap:
+            return tuple([times(converted[kind], a) for a in arrays])
+        return split(times(converted[kind], concatenate(arrays, -1)), arrays)
 
     return multiply
 
 
 def split(joined: Array, arrays: Messages) -> Messages:
-    """Back into arrays of the widths they had; small ones are copied, since NumPy is slow where rows are short and apart."""
-    if len(arrays) == 1:
-        return (joined,)
-    parts, end, copies = [], 0, isinstance(joined, np.ndarray) and joined.size < SMALL
-    for a in arrays:
-        begin, end = end, end + a.shape[-1]
-        part = joined[..., begin:end]
-        parts.append(part.copy() if copies else part)
-    return tuple(parts)
+    """Back into arrays of the widths they had."""
+    ends = [0, *accumulate(a.shape[-1] for a in arrays)]
+    return tuple(joined[..., begin:end] for begin, end in pairwise(ends))
 
 
 def _sparse_times(weights: Any, joined: Array) -> Array:

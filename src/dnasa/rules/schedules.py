@@ -9,7 +9,7 @@ from math import cos, pi, sqrt
 
 import numpy as np
 
-from dnasa.core import Array, InputError, Schedule, UserCode
+from dnasa.core import Array, InputError, Schedule, name_user_code
 
 __all__ = [
     "adanasa",
@@ -195,9 +195,13 @@ def gt_nsgdm_fixed(eta: float, T: int) -> tuple[Schedule, Schedule]:
 def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62) -> Schedule:
     """Several schedules as one whose value has shape (variants, 1, 1, 1) and the kind of `like`: a sweep in one array.
 
+    The values of a single schedule remain numbers, which cost less than arrays of one.
+
     Values are tabulated a thousand steps at a time, so that a GPU receives one copy per thousand steps, but not beyond the
     last of the `steps`: a schedule need not have a value there.
     """
+    if len(schedules) == 1:
+        return lru_cache(maxsize=1)(lambda t: _number(schedules[0], min(t, steps - 1)))
     length = 1024
     tables: dict[int, Array] = {}
 
@@ -222,8 +226,11 @@ def side_by_side(schedules: Sequence[Schedule], like: Array, steps: int = 2**62)
 
 
 def _number(schedule: Schedule, t: int) -> float:
-    with UserCode(lambda: f"The stepsize at step {t}"):
+    try:
         value = schedule(t)
+    except Exception as error:
+        name_user_code(error, lambda: f"The stepsize at step {t}")
+        raise
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
