@@ -237,27 +237,50 @@ def targets(curves: pd.DataFrame, links: pd.DataFrame, loss: float | None) -> pd
     return pd.DataFrame(out)
 
 
+COLOURS = {
+    "adanasa": "#0072b2",
+    "adanasa-1": "#56b4e9",
+    "adanasa-bits": "#009e73",
+    "adanasa-5": "#cc79a7",
+    "adanasa-5-bits": "#882255",
+    "adanasa-ring": "#999933",
+    "adanasa-8bit": "#bbbb55",
+    "dnasa": "#999999",
+    "ddp": "#000000",
+    "diloco": "#d55e00",
+    "noloco": "#e69f00",
+}
+
+
 def draw(curves: pd.DataFrame, links: pd.DataFrame, path: Path) -> None:
-    """A panel for each link, a row for each task, division and number of nodes."""
-    from dnasa.plots import panels, save_figure, styles
+    """A panel for each link, task, division and number of nodes; DiLoCo and NoLoCo with the H that ends best."""
+    from dnasa.plots import panels, save_figure
 
     points = by_seconds(curves, links)
-    methods = list(points.method.unique())
-    look = dict(zip(methods, styles(methods), strict=True))
-    lines = list(points.groupby(["task", "division", "nodes"], sort=False))
-    columns = list(points[["rate", "delay"]].drop_duplicates().itertuples(index=False))
-    figure, axes = panels(len(columns), len(lines))
-    for row, ((task, division, nodes), some) in zip(axes, lines, strict=True):
-        for axis, link in zip(row, columns, strict=True):
-            here = some[(some.rate == link.rate) & (some.delay == link.delay) & (some.step > 0)]
-            for method, curve in here.groupby("method", sort=False):
-                axis.plot(curve.time, curve.loss, label=METHODS[str(method)].title, ms=3, **look[str(method)])
-            axis.set(xscale="log", xlabel="seconds", ylabel="test loss")
-            axis.set_title(f"{task}, {division}, {nodes} nodes: {Link(*link)}", fontsize=10)
-    figure.legend(
-        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=min(5, 2 * len(columns)), fontsize=9
-    )
+    every = list(points.groupby(["task", "division", "nodes", "rate", "delay"], sort=False))
+    columns = min(2, len(every))
+    figure, axes = panels(columns, -(-len(every) // columns))
+    labels: dict[str, Any] = {}
+    for axis, ((task, division, nodes, rate, delay), some) in zip(axes.flat, every, strict=False):
+        for method in sorted(best_of_each_kind(some), key=list(METHODS).index):
+            line = some[(some.method == method) & (some.step > 0)]
+            kind = METHODS[method].local
+            name = method if kind is None else method.partition("-")[0]
+            (drawn,) = axis.plot(line.time, line.loss, color=COLOURS[name], lw=1.4, marker="o", ms=4, markevery=[-1])
+            labels[METHODS[method].title if kind is None else f"{kind.__name__}, best H"] = drawn
+        axis.set(xscale="log", xlabel="seconds", ylabel="test loss")
+        axis.set_title(f"{task}, {division}, {nodes} nodes: {Link(rate, delay)}", fontsize=10)
+    for axis in axes.flat[len(every) :]:
+        axis.remove()
+    figure.legend([*labels.values()], [*labels], loc="outside lower center", ncols=3, fontsize=9)
     save_figure(figure, path)
+
+
+def best_of_each_kind(points: pd.DataFrame) -> list[str]:
+    """All methods, of those that differ in H alone the one with the lowest last loss."""
+    last = points.groupby("method", sort=False).loss.last().sort_values()
+    kinds = [METHODS[method].local or method for method in last.index]
+    return list(last.index[~pd.Index(kinds).duplicated()])
 
 
 # ---------------------------------------------------------------- the command

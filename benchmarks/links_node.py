@@ -24,7 +24,7 @@ from dnasa.reproduce.network_tasks import GENERATED, TEXT, WITHOUT_DATA, Task, r
 TIMEOUT = 300.0  # seconds; a report that a process is there may wait behind other messages on a slow link
 CONTEXT = 64
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
-REPORTS = 10_000  # more bytes than the reports of 0.3 seconds
+REPORTS = 4_000  # bytes per node, more than the reports of 0.3 seconds, which all come from rank 0
 
 
 class Trainer(NamedTuple):
@@ -186,8 +186,9 @@ def timing(seconds: float, method: str, **options: Any) -> dict[str, float]:
 
 def sent_bytes() -> int:
     """The bytes that this machine has sent, once no messages but the reports of being there are on their way."""
-    before = -REPORTS
-    while (now := int(SENT.read_text())) - before >= REPORTS:
+    reports = REPORTS * dist.get_world_size()
+    before = -reports
+    while (now := int(SENT.read_text())) - before >= reports:
         before = now
         time.sleep(0.3)
     return now
