@@ -17,7 +17,15 @@ from dnasa import problems, rules, solve, topology
 from dnasa.arrays import compiled
 from dnasa.core import Array, Channel, Exchange, InputError, Messages, Network, Rule, Sent, Snapshot, State
 from dnasa.engine import fused, side_by_side
-from dnasa.engine.fused import MAX_GPU_NODES, CompiledBackend, Fused, TorchBackend, TritonBackend, supports
+from dnasa.engine.fused import (
+    MAX_GPU_NODES,
+    CompiledBackend,
+    Fused,
+    TorchBackend,
+    TritonBackend,
+    supports,
+    with_fused_messages,
+)
 from dnasa.engine.side_by_side import SideBySide, make_stepper
 from dnasa.engine.steppers import Sequential
 from dnasa.networks.simulated import connect
@@ -633,3 +641,25 @@ def test_it_is_used_where_it_applies_and_nowhere_else() -> None:
     assert not supports(made, dense, made.init(torch.zeros(1, 1, 30, 5)))
     elsewhere = made._replace(points=lambda state, t: (state.x + 1,))
     assert isinstance(make_stepper([elsewhere], [1], connect(topology.ring(4)), [snapshot], Timeline()), Sequential)
+
+
+@pytest.mark.parametrize("backend", [pytest.param(b, marks=needs_compiler) for b in BACKENDS if "compiled" in b])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_adanasas_messages_in_one_pass_are_the_rules_and_leave_the_state_as_it_was(
+    backend: str, decay: float, arrays: Callable[..., Array]
+) -> None:
+    x = arrays((2, 3, 700))
+    rule = rules.adanasa(*schedules.adanasa(3, 20), layout=(("a", (700,)),))
+    rule = with_weight_decay(rule, lambda t: decay) if decay else rule
+    fast = with_fused_messages(rule, rule.init(x))
+    assert fast.send is not rule.send
+    plain = state = rule.init(x)
+    for t in range(6):
+        g, before = arrays((2, 3, 700)), [np.asarray(a).copy() for a in state]
+        messages, after = rule.send(plain, (g,), t)
+        fast_messages, fast_after = fast.send(state, (g,), t)
+        for a, b in zip((*messages, after.z), (*fast_messages, fast_after.z), strict=True):
+            assert_close(a, b, rtol=1e-5, atol=1e-6)
+        for a, b in zip(before, state, strict=True):
+            np.testing.assert_array_equal(a, b)
+        plain, state = rule.receive(after, messages), fast.receive(fast_after, fast_messages)

@@ -13,10 +13,10 @@ import numpy as np
 
 from dnasa.arrays import compiled, contiguous, copied, dtype_name, like, norm, norms_safe, on_gpu, overlap, stack
 from dnasa.channels.exchange import exchange
-from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot, State
+from dnasa.core import Array, Gradients, InputError, Messages, Network, Rule, Snapshot, State
 from dnasa.cuda import CudaGraphs, triton_works
 from dnasa.engine.steppers import Immediate, next_state
-from dnasa.rules.forms import NORMALIZED, SCALED, Form, TrackedAverage, form_of
+from dnasa.rules.forms import NORMALIZED, SCALED, Form, ScaledAverage, TrackedAverage, form_of
 
 GPU_TILE = 1024  # numbers of an array that a Triton program processes
 MAX_GPU_NODES = 32  # a tile of more nodes does not fit in the registers of a GPU
@@ -33,6 +33,34 @@ def supports(rule: Rule, network: Network, state: State) -> bool:
     return _backend(form, network, x) is not None
 
 
+def with_fused_messages(rule: Rule, state: State) -> Rule:
+    """AdaNASA with its messages computed in one pass in C, for exchanges that are not a product here; other rules as they are.
+
+    The step, with W = I, is taken in one of two copies of the state, in turns: a state lasts until the step after it is done,
+    and an exchange that fails changes nothing.
+    """
+    form = form_of(rule)
+    if not isinstance(form, ScaledAverage) or not _compiles(form.unpack(state)[0]):
+        return rule
+    copies = [stack(form.unpack(state)) for _ in range(2)]
+    backends = [CompiledBackend(held, [np.eye(held.shape[-2])], form) for held in copies]
+
+    def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
+        (g,) = gradients
+        held, backend = copies[t % 2], backends[t % 2]
+        for target, source in zip(held, form.unpack(s), strict=True):
+            target[...] = source
+        s = form.state_with(s, held)
+        factor = form.shrink and form.shrink(s, t)
+        if factor is not None:
+            held[0] *= factor
+        values, after = form.values(s, g, t)
+        backend.step(0, as_owned_contiguous(g, held[0], held), *values)
+        return tuple(held[:3]), after
+
+    return rule._replace(send=send)
+
+
 class Backend(Protocol):
     """Steps the arrays that it was created with: `held` is what the form unpacks, in one array. Three of the four are mixed."""
 
@@ -47,13 +75,17 @@ class Backend(Protocol):
 
 def _backend(form: Form, network: Network, x: Array) -> type[Backend] | None:
     dense = all(isinstance(weights, np.ndarray) for weights in network.step_weights)
-    if not on_gpu(x) and compiled is not None and dtype_name(x) in ("float32", "float64"):
+    if _compiles(x):
         return CompiledBackend
     if isinstance(x, np.ndarray) or x.dtype.itemsize != 4 or not dense:
         return None
     if not on_gpu(x):
         return TorchBackend if isinstance(form, TrackedAverage) else None
     return TritonBackend if network.nodes <= MAX_GPU_NODES and triton_works() else None
+
+
+def _compiles(x: Array) -> bool:
+    return not on_gpu(x) and compiled is not None and dtype_name(x) in ("float32", "float64")
 
 
 class Fused(Immediate):

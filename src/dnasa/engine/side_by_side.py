@@ -1,11 +1,10 @@
 """Which stepper takes a rule's steps, and several rules side by side."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from dnasa.arrays import concatenate
 from dnasa.core import Array, Gradients, InputError, Network, Rule, Snapshot
-from dnasa.engine.fused import Fused, supports
+from dnasa.engine.fused import Fused, supports, with_fused_messages
 from dnasa.engine.overlapped import Overlapped
 from dnasa.engine.steppers import Immediate, Sequential, Stepper
 from dnasa.runs.timing import Timeline
@@ -33,8 +32,9 @@ def make_stepper(
 
 
 def _one(rule: Rule, network: Network, snapshot: Snapshot, timeline: Timeline) -> Stepper:
-    kind: Any = Fused if supports(rule, network, snapshot.state) else Sequential
-    return kind(rule, network, snapshot, timeline)
+    if supports(rule, network, snapshot.state):
+        return Fused(rule, network, snapshot, timeline)
+    return Sequential(with_fused_messages(rule, snapshot.state), network, snapshot, timeline)
 
 
 class SideBySide(Immediate):
