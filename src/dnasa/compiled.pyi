@@ -24,6 +24,26 @@ def prepare(
 ) -> Any: ...
 def step(prepared: Any, g: Any, /) -> bool: ...
 def measure(prepared: Any, /) -> bool: ...
+def learn(
+    x: Any,
+    y: Any,
+    m: Any,
+    z: Any,
+    g: Any,
+    start: Any,
+    step: Any,
+    beta: Any,
+    S: Any,
+    A: Any,
+    r: Any,
+    scratch: Any,
+    runs: int,
+    nodes: int,
+    dim: int,
+    every: int,
+    is_double: bool,
+    /,
+) -> None: ...
 def normals(words: Any, out: Any, streams: int, length: int, is_double: bool, /) -> None: ...
 def integers(words: Any, halves: Any, out: Any, streams: int, low: int, range: int, /) -> None: ...
 def least_squares(

@@ -44,6 +44,7 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
         return rule
     copies = [stack(form.unpack(state)) for _ in range(2)]
     backends = [CompiledBackend(held, [np.eye(held.shape[-2])], form) for held in copies]
+    values = CompiledRadius(form, state)
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -54,8 +55,9 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
         factor = form.shrink and form.shrink(s, t)
         if factor is not None:
             held[0] *= factor
-        values, after = form.values(s, g, t)
-        backend.step(0, as_owned_contiguous(g, held[0], held), *values)
+        g = as_owned_contiguous(g, held[0], held)
+        numbers, after = values(s, g, t)
+        backend.step(0, g, *numbers)
         return tuple(held[:3]), after
 
     return rule._replace(send=send)
@@ -102,6 +104,8 @@ class Fused(Immediate):
         self.row_bytes = 3 * self.x.shape[-1] * self.x.dtype.itemsize  # all but the last are sent
         backend = cast(type[Backend], _backend(self.form, network, self.x))
         self.backend = backend(self.held, network.step_weights, self.form)
+        in_c = isinstance(self.form, ScaledAverage) and backend is CompiledBackend
+        self.values = CompiledRadius(self.form, self.state) if in_c else self.form.values
 
     @property
     def snapshots(self) -> list[Snapshot]:
@@ -117,7 +121,7 @@ class Fused(Immediate):
             factor = self.form.shrink and self.form.shrink(self.state, t)
             if factor is not None:
                 self.x *= factor
-            values, self.state = self.form.values(self.state, g, t)
+            values, self.state = self.values(self.state, g, t)
             self.backend.step(t % len(self.network.step_weights), g, *values)
         else:
             self._fallback(g, t)
@@ -186,6 +190,27 @@ class CompiledBackend:
     def step(self, turn: int, g: Array, eta: Any, alpha: Any, beta: Any = 0.0) -> None:
         self.etas[...], self.alphas[...], self.betas[...] = map(as_buffer, (eta, alpha, beta))
         self.norms_safe = compiled.step(self.prepared[turn], as_buffer(g))
+
+
+class CompiledRadius:
+    """`form.values` of AdaNASA, in one pass in C over the coordinates that its radius is learned from."""
+
+    def __init__(self, form: Any, state: State):
+        self.form, self.radius = form, form.radius
+        start, *_ = self.radius.unpack(state)
+        *runs, self.nodes, self.dim = state.x.shape
+        self.scratch = np.empty(tuple(start.shape), dtype_name(start))
+        self.beta = np.empty((*runs, 1, 1))
+
+    def __call__(self, s: State, g: Array, t: int) -> tuple[tuple[Any, ...], State]:
+        step, beta = contiguous(self.radius.step(s, t)), self.form.beta(t)
+        start, *before = self.radius.unpack(s)
+        after = [copied(a) for a in before]
+        self.beta[...] = as_buffer(beta)
+        arrays = (*self.form.unpack(s), g, start, step, self.beta, *after, self.scratch)
+        sizes = (self.beta.size, self.nodes, self.dim, self.radius.every, self.scratch.itemsize == 8)
+        compiled.learn(*map(as_buffer, arrays), *sizes)  # type: ignore[call-arg]
+        return (step, self.form.alpha(t), beta), self.radius.pack(s, *after, t)
 
 
 def pad_csr(weights: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -60,6 +60,16 @@ typedef struct {
     int kind, is_double;
 } Step;
 
+typedef struct {
+    const void *x, *y, *m, *z, *g;  /* (rows, dim) */
+    const void *start, *step;       /* (rows, sample), (rows,) */
+    void *S, *A, *r, *scratch;      /* (rows, sample), (rows,), (rows,), (rows, sample) */
+    const double *beta;             /* (rows / nodes,) */
+    Py_ssize_t nodes, dim, every, sample;
+} Radius;
+
+enum { CHUNK = 64 }; /* sampled coordinates that are gathered at a time */
+
 static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->width - 1) / step->width; }
 
 #include "packing.h"
@@ -87,6 +97,7 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #endif
 #define NAME(what) what##_float
 #include "kernels.h"
+#include "radius.h"
 #include "quantize.h"
 #include "residues.h"
 #undef REAL
@@ -118,6 +129,7 @@ static Py_ssize_t tiles_per_run(const Step *step) { return (step->dim + step->wi
 #define QUICK_DECODE(...) 0
 #define NAME(what) what##_double
 #include "kernels.h"
+#include "radius.h"
 #include "quantize.h"
 #include "residues.h"
 #undef WORD
@@ -307,6 +319,43 @@ static PyObject *step(PyObject *self, PyObject *args) {
 static PyObject *measure(PyObject *self, PyObject *capsule) {
     Prepared *prepared = PyCapsule_GetPointer(capsule, PREPARED);
     return prepared == NULL ? NULL : run(&prepared->step, NULL);
+}
+
+/* ---------------------------------------------------------------- radius */
+
+static PyObject *learn(PyObject *self, PyObject *args) {
+    enum { X, Y, M, Z, G, START, STEP, BETA, S, A, R, SCRATCH, COUNT };
+    PyObject *o[COUNT];
+    Py_buffer v[COUNT] = {{0}};
+    Py_ssize_t runs, nodes, dim, every;
+    int is_double;
+    if (!PyArg_ParseTuple(args, "OOOOOOOOOOOOnnnnp", o + X, o + Y, o + M, o + Z, o + G, o + START, o + STEP, o + BETA, o + S,
+                          o + A, o + R, o + SCRATCH, &runs, &nodes, &dim, &every, &is_double))
+        return NULL;
+    if (every < 1) {
+        PyErr_SetString(PyExc_ValueError, "every must be positive");
+        return NULL;
+    }
+    const Type *type = real(is_double);
+    Py_ssize_t rows = product(runs, nodes), sample = dim > 0 ? (dim - 1) / every + 1 : 0, size = product(rows, sample);
+    int good = get_sized(o[BETA], v + BETA, "beta", &DOUBLE, 0, runs);
+    for (int k = X; good && k <= G; k++) good = get_sized(o[k], v + k, "an array of the state", type, 0, product(rows, dim));
+    good = good && get_sized(o[START], v + START, "start", type, 0, size) &&
+           get_sized(o[STEP], v + STEP, "step", type, 0, rows) && get_sized(o[S], v + S, "S", type, PyBUF_WRITABLE, size) &&
+           get_sized(o[A], v + A, "A", type, PyBUF_WRITABLE, rows) &&
+           get_sized(o[R], v + R, "r", type, PyBUF_WRITABLE, rows) &&
+           get_sized(o[SCRATCH], v + SCRATCH, "scratch", type, PyBUF_WRITABLE, size);
+    if (good) {
+        Radius radius = {v[X].buf, v[Y].buf, v[M].buf, v[Z].buf,       v[G].buf,    v[START].buf, v[STEP].buf, v[S].buf,
+                         v[A].buf, v[R].buf, v[SCRATCH].buf, v[BETA].buf, nodes, dim, every, sample};
+        Py_BEGIN_ALLOW_THREADS
+        if (is_double) learn_double(&radius, rows);
+        else learn_float(&radius, rows);
+        Py_END_ALLOW_THREADS
+    }
+    release_all(v, COUNT);
+    if (!good) return NULL;
+    Py_RETURN_NONE;
 }
 
 /* ---------------------------------------------------------------- least squares */
@@ -551,6 +600,7 @@ static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, "Check the arrays of a state and hold them for the steps to come."},
     {"step", step, METH_VARARGS, "Take a step in place; whether the next one can divide by |z|, if it has to."},
     {"measure", measure, METH_O, "Compute |z| exactly as a step does; whether a step can divide by it."},
+    {"learn", learn, METH_VARARGS, "Add a step to what AdaNASA's radius is learned from, and learn it."},
     {"least_squares", least_squares, METH_VARARGS, "Fill g with the gradients at x."},
     {"encode", encode, METH_VARARGS, "Fill payloads with the rows of numbers, quantized."},
     {"decode", decode, METH_VARARGS, "Fill numbers with what the payloads of their rows hold."},

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from dnasa.arrays import copied, maximum, minimum, nonzero, norm, unit
 from dnasa.core import Array, Gradients, Layout, Messages, Needs, Rule, Schedule, size
-from dnasa.rules.forms import ScaledAverage, declare
+from dnasa.rules.forms import Radius, ScaledAverage, declare
 
 GROWTH = 6.0  # eta is at most this many radii
 SAMPLE = 10_000  # the radius is learned from at least this many coordinates, or from all
@@ -85,8 +85,10 @@ def adanasa(
     def learn(s: State, g: Array, t: int) -> tuple[Array, State]:
         """lambda, and the state with the radius and the average of the iterates after the step."""
         step = step_length(s, t)
-        S, A, r = learned_radius(s, step, g, t)
-        return step, s._replace(S=S, A=A, r=r, average=averaged(s, t))
+        return step, learned(s, *learned_radius(s, step, g, t), t)
+
+    def learned(s: State, S: Array, A: Array, r: Array, t: int) -> State:
+        return s._replace(S=S, A=A, r=r, average=averaged(s, t))
 
     def send(s: State, gradients: Gradients, t: int) -> tuple[Messages, State]:
         (g,) = gradients
@@ -102,6 +104,7 @@ def adanasa(
 
     form = ScaledAverage(
         learn,
+        Radius(step_length, every, unpack=lambda s: (s.start, s.S, s.A, s.r), pack=learned),
         alpha,
         beta,
         unpack=lambda s: (s.x, s.y, s.m, s.z),

@@ -38,16 +38,31 @@ class TrackedAverage(NamedTuple):
         return (self.eta(t), self.alpha(t)), state
 
 
+class Radius(NamedTuple):
+    """What AdaNASA's `learn` does: it learns r from every k-th coordinate, as the rule says.
+
+    `step(state, t)` gives the step of each node. `unpack(state)` gives (start, S, A, r), and `pack(state, S, A, r, t)` the
+    state with the last three as they are after step t, and with all else that `learn` changes.
+    """
+
+    step: Callable[[State, int], Array]
+    every: int
+    unpack: Callable[[State], tuple[Array, Array, Array, Array]]
+    pack: Callable[[State, Array, Array, Array, int], State]
+
+
 class ScaledAverage(NamedTuple):
     """AdaNASA: x, y, m <- W[x - step y'/max(sqrt(m'), |y'|), y', m'] and z <- z', where
 
     z' = (1 - alpha) z + alpha g, y' = y + z' - z, m' = beta m + (1 - beta) g^2.
 
-    `learn(state, g, t)` gives the step of each node, and the state with all that is not x, y, m and z as it is after the step.
+    `learn(state, g, t)` gives the step of each node, and the state with all that is not x, y, m and z as it is after the step;
+    `radius` says the same by its parts.
     `unpack(state)` gives (x, y, m, z), and `pack(state, x, y, m, z)` the state with these arrays.
     """
 
     learn: Callable[[State, Array, int], tuple[Array, State]]
+    radius: Radius
     alpha: Schedule
     beta: Schedule
     unpack: Callable[[State], tuple[Array, Array, Array, Array]]
