@@ -448,3 +448,19 @@ def test_residues_refuse_arrays_that_do_not_fit(kernel: str, changes: dict[str, 
     residues(kernel)
     with pytest.raises(ValueError, match=words):
         residues(kernel, **changes)
+
+
+def radius_arguments() -> dict[str, Any]:
+    state = {name: np.ones((2, 3, 10)) for name in "xymzg"}
+    sampled: dict[str, Any] = {"start": np.ones((2, 3, 4)), "step": np.ones((2, 3, 1)), "beta": np.ones((2, 1, 1))}
+    learned = {"S": np.ones((2, 3, 4)), "A": np.ones((2, 3, 1)), "r": np.ones((2, 3, 1)), "scratch": np.ones((2, 3, 4))}
+    return state | sampled | learned | {"runs": 2, "nodes": 3, "dim": 10, "every": 3, "is_double": True}
+
+
+def test_arrays_of_the_radius_that_do_not_fit_are_refused() -> None:
+    compiled.learn(*radius_arguments().values())
+    for name, value in radius_arguments().items():
+        wrong = [value[..., :0], value.astype(np.float32), value[0].tolist()] if isinstance(value, np.ndarray) else []
+        for each in wrong or [-1, 0] * (name != "is_double"):
+            with pytest.raises((ValueError, TypeError)):
+                compiled.learn(*(radius_arguments() | {name: each}).values())
