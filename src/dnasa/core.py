@@ -359,6 +359,12 @@ class Channel(NamedTuple):
     def __repr__(self) -> str:
         return f"Channel {self.settings}"
 
+    @property
+    def name(self) -> str:
+        """For messages: what `compress` was, if it was a text."""
+        name = self.settings[0] if isinstance(self.settings, list) else self.settings
+        return name if isinstance(name, str) else "This channel"
+
 
 @dataclass(frozen=True)
 class Membership:

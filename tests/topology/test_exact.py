@@ -146,7 +146,7 @@ def test_messages_of_all_rounds_are_counted() -> None:
 
 
 def test_exact_rounds_on_a_fixed_graph_need_messages_as_they_are() -> None:
-    with pytest.raises(InputError, match="not averaged exactly on ring"):
+    with pytest.raises(InputError, match="On ring, several rounds do not average messages exactly"):
         dnasa.connect(topology.ring(8), rounds="exact", channel=cast("bfloat16"))
     assert dnasa.connect(topology.exact(8), rounds="exact", channel=cast("bfloat16")).rounds == 3
 

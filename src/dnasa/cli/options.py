@@ -164,7 +164,7 @@ class Options:
         "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "
         "and with simulated faults 1.",
     )
-    every: int = option(1, "Exchange at every such step only.")
+    every: int = option(1, "Exchange only at every N-th step.")
     loss_scale: str = option("1", "Factor on the training loss; 1/n gives the paper's stepsize axis.")
     dtype: str | None = option(None, "float32 or float64. Default: float32 for data, else float64.")
     device: str = option("cpu", "cpu or cuda.")
@@ -178,8 +178,8 @@ class Options:
     compress: str | None = option(
         None,
         f"Compress messages: {', '.join(COMPRESSIONS)}, or one of a plugin. moniqua and randk suit changing graphs. "
-        "moniqua:8,4,8/8 sends the first message in 8 bits, the second in 4, the others in 8 at every 8th step only; topk:0.01 "
-        "a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
+        "moniqua:8,4,8/8, for adanasa, sends the first message in 8 bits, the second in 4, the others in 8 at every 8th step "
+        "only; topk:0.01 a hundredth of the numbers; `sign,gamma=0.2` replaces CHOCO's gamma.",
     )
     overlap: bool = option(False, "Exchange while the next gradient is computed, for rules that can (dnasa, dasagt).")
     clock: Path | None = option(

@@ -173,7 +173,8 @@ def timing_line(result: "Result") -> str:
     parts = ", ".join(f"{kind} {value:.2f} s" for kind, value in seconds.items())
     if not {"messages_per_step", "bytes_per_step"} <= timing.keys():
         return f"Time: {parts}."
-    sent = f"{timing['messages_per_step']:.3g} messages and {timing['bytes_per_step']:,.0f} bytes sent per step"
+    count = f"{timing['messages_per_step']:.3g}"
+    sent = f"{count} message{'' if count == '1' else 's'} and {timing['bytes_per_step']:,.0f} bytes sent per step"
     return f"Time of rank 0: {parts}; {sent}."
 
 

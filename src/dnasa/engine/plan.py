@@ -79,6 +79,8 @@ def make_plan(
         groups = [_decayed(group, options.weight_decay) for group in groups]
     for group in groups:
         check_weights(group.rule, topology, network.rounds, _named(group), network.every)
+    if network.every > steps and network.nodes > 1:
+        raise InputError(f"every is {network.every}, but the run has {steps} steps: nothing would be exchanged.")
     _check_storage(options, network)
     _check_watching(options)
     _check_patience(problem, options.patience)

@@ -98,7 +98,7 @@ def connect(
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
         join: The address "HOST:PORT" of `dnasa rendezvous`, for processes without a launcher. The run begins when the graph has
             a process for each node; a process that comes later takes the place of a lost one.
-        every: Exchange at every such step only. In the others a node moves by itself, along what it last learned of the
+        every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
 
     Example:

@@ -66,17 +66,18 @@ def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | N
     """
     if topology.period > 1 and channel is not None and channel.fixed_graph:
         raise InputError(
-            f"This channel remembers what came over one graph, and {topology.name} changes: use one that stays the same, such "
-            "as ring, or another channel."
+            f"{channel.name} remembers what came over one graph, and {topology.name} changes: use moniqua or randk, or a graph "
+            "that stays the same, such as ring."
         )
     if topology.directed and channel is not None and channel.symmetric:
         raise InputError(
-            f"This channel needs both directions of every link, and {topology.name} is directed: use another channel."
+            f"{channel.name} needs both directions of every link, and {topology.name} is directed: use an undirected graph, or "
+            "other compression."
         )
     if rounds == EXACT and topology.period == 1 and channel is not None:
         raise InputError(
-            f"Messages that are compressed or in 16 bits are not averaged exactly on {topology.name}: use the graph 'exact' "
-            "with messages in 16 bits, or give a number of rounds."
+            f"On {topology.name}, several rounds do not average messages exactly that are compressed or in 16 bits: use the "
+            "graph 'exact', or give a number of rounds."
         )
     count = count_rounds(topology, rounds)
     return count, topology if channel is not None else successive(topology, count)

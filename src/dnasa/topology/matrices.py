@@ -200,7 +200,7 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
         )
     if needs.fixed_graph and every > 1:
         raise InputError(
-            f"{name} needs an exchange in every step: leave out every={every} (--every {every}), or use another rule."
+            f"{name} cannot skip exchanges: leave out every={every} (--every {every}), or use another rule."
         )
     if needs.smallest_eigenvalue <= -1:
         return
