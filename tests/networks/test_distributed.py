@@ -122,7 +122,7 @@ def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine: 
     done = launch(engine, 2, "-m", "dnasa", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("D-NASA on least_squares") == 1
-    assert "messages and" in done.stdout
+    assert "bytes sent per step" in done.stdout
     assert pd.read_csv(tmp_path / "run" / "history.csv").step.tolist() == [0, 20, 40, 60]
     events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
