@@ -51,14 +51,8 @@ def with_fused_messages(rule: Rule, state: State) -> Rule:
         held, backend = copies[t % 2], backends[t % 2]
         for target, source in zip(held, form.unpack(s), strict=True):
             target[...] = source
-        s = form.state_with(s, held)
-        factor = form.shrink and form.shrink(s, t)
-        if factor is not None:
-            held[0] *= factor
         g = as_owned_contiguous(g, held[0], held)
-        numbers, after = values(s, g, t)
-        backend.step(0, g, *numbers)
-        return tuple(held[:3]), after
+        return tuple(held[:3]), _stepped(form, values, backend, 0, form.state_with(s, held), g, t)
 
     return rule._replace(send=send)
 
@@ -90,6 +84,17 @@ def _compiles(x: Array) -> bool:
     return not on_gpu(x) and compiled is not None and dtype_name(x) in ("float32", "float64")
 
 
+def _stepped(form: Form, values: Any, backend: Backend, turn: int, state: State, g: Array, t: int) -> State:
+    """Shrink x by the weight decay and step, in place; the state with the rest of it after the step."""
+    factor = form.shrink and form.shrink(state, t)
+    if factor is not None:
+        x, *_ = form.unpack(state)
+        x *= factor
+    numbers, state = values(state, g, t)
+    backend.step(turn, g, *numbers)
+    return state
+
+
 class Fused(Immediate):
     """Steps in place: `x` and `state` are those of the current step, and change with the next one."""
 
@@ -118,11 +123,8 @@ class Fused(Immediate):
         (g,) = gradients
         g = as_owned_contiguous(g, self.x, self.held)
         if self.backend.norms_safe:
-            factor = self.form.shrink and self.form.shrink(self.state, t)
-            if factor is not None:
-                self.x *= factor
-            values, self.state = self.values(self.state, g, t)
-            self.backend.step(t % len(self.network.step_weights), g, *values)
+            turn = t % len(self.network.step_weights)
+            self.state = _stepped(self.form, self.values, self.backend, turn, self.state, g, t)
         else:
             self._fallback(g, t)
         self.sent.compute(self.network, 1)

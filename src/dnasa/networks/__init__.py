@@ -141,7 +141,7 @@ def connect(
 
 
 def with_pauses(network: Network, every: int) -> Network:
-    """The network with exchanges at every such step only, also after processes were lost or joined."""
+    """The network with exchanges only at every N-th step, also after processes were lost or joined."""
     every = whole("every", every)
     if every == 1:
         return network
