@@ -177,7 +177,9 @@ def _network(topology: "Topology", options: RunOptions) -> Network:
         return with_pauses(connect(topology, options.rounds, channel), options.every)
     given = (options.rounds, options.message_dtype, options.compress)
     if options.every != 1 or any(option is not None for option in given):
-        raise InputError("The network has its rounds, every, message dtype and compression already: give them to connect.")
+        raise InputError(
+            "The network has its rounds, every, message dtype and compression already: give them to connect."
+        )
     if network.nodes != topology.nodes or getattr(network.topology, "fingerprint", None) not in (
         None,
         topology.fingerprint,
