@@ -19,7 +19,7 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda", "extras", "files"],
-    ["prox", "randomness", "rules", "statistics", "topology"],
+    ["prox", "randomness", "rules", "sites", "statistics", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
     ["models", "runs"],
@@ -135,9 +135,8 @@ def test_no_two_files_import_each_other() -> None:
     ],
 )
 def test_a_start_loads_nothing_heavy(start: str, also: str) -> None:
-    heavy = (
-        f"torch scipy networkx pandas matplotlib sklearn importlib.metadata numpy.random dnasa.engine dnasa.data {also}"
-    )
+    heavy = "torch scipy networkx pandas matplotlib sklearn ssl cryptography importlib.metadata numpy.random "
+    heavy += f"dnasa.engine dnasa.data {also}"
     code = f"import sys, numpy; before = {{*sys.modules}}; {start}; print({{*{heavy.split()}}} & ({{*sys.modules}} - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from dnasa.core import InputError
 
 EXTRAS = {  # the module: the name of its package, and the extra that installs it
+    "cryptography": ("cryptography", "sites"),
     "matplotlib": ("matplotlib", "plot"),
     "onnx": ("onnx", "onnx"),
     "openpyxl": ("openpyxl", "excel"),

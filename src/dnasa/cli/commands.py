@@ -8,6 +8,7 @@ import typer
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
+from dnasa.cli.keys import keys
 from dnasa.cli.options import GRAPHS, OF_COMPARE, OF_TRAIN, Command, Options, takes
 from dnasa.cli.rendering import (
     console,
@@ -255,3 +256,4 @@ app.command()(trained.report)
 app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)
+app.add_typer(keys, name="keys")

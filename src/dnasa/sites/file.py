@@ -1,0 +1,147 @@
+"""The file `sites.toml`: which sites there are, where they listen, and which of them this machine is."""
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnasa.core import InputError, first_line
+from dnasa.files import read_bytes
+from dnasa.sites.tls import own_names
+
+KEYS = ("keys", "listen", "sites")
+EXAMPLE = "'host.example.org:7400', '192.0.2.7:7400' or '[2001:db8::7]:7400'"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A machine that takes part; without a host and a port it accepts no connections and dials the others."""
+
+    name: str
+    host: str = ""
+    port: int = 0
+
+    @property
+    def reachable(self) -> bool:
+        return bool(self.host)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The sites in the order of their nodes, the number of this one, where it listens, and the folder of its keys."""
+
+    sites: list[Site]
+    own: int
+    listen: tuple[str, int] | None
+    keys: Path
+
+
+def read_sites(path: str | Path) -> Sites:
+    """The sites in a TOML file, checked together with the keys of this one."""
+    path = Path(path)
+    try:
+        given = tomllib.loads(read_bytes(path, follow=True).decode())
+    except OSError as error:
+        raise InputError(f"Cannot read the sites in {path}: {error.strerror}. Give a .toml file.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
+    try:
+        return _sites(given, path.parent)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def check_name(name: str) -> None:
+    """Names of sites are names of folders, too, and stand in certificates."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
+        raise InputError(
+            f"'{name:.70}' cannot be the name of a site: use letters, digits, '-' and '.', at most 63, and begin with a "
+            "letter or a digit."
+        )
+
+
+def _sites(given: Mapping[str, Any], folder: Path) -> Sites:
+    for key in given:
+        if key not in KEYS:
+            raise InputError(f"unknown key '{key:.40}'. The keys here: {', '.join(KEYS)}.")
+    sites = _listed(given.get("sites"))
+    listen = _address("listen", given["listen"]) if "listen" in given else None
+    keys = os.environ.get("DNASA_KEYS") or given.get("keys")
+    if not isinstance(keys, str) or not keys:
+        raise InputError("keys must be the folder of this site's keys: write keys = 'keys/NAME', or set DNASA_KEYS.")
+    own = _own(sites, folder / keys)
+    here = sites[own]
+    return Sites(sites, own, (listen or (here.host, here.port)) if here.reachable else None, folder / keys)
+
+
+def _own(sites: list[Site], keys: Path) -> int:
+    """The number of the site that the certificate names."""
+    certified = own_names(keys)
+    found = [number for number, site in enumerate(sites) if site.name in certified]
+    if len(found) != 1:
+        named, listed = ", ".join(certified) or "nothing", ", ".join(site.name for site in sites)
+        raise InputError(
+            f"the certificate in {keys} must name one of the sites. It names {named:.80}; the sites: {listed:.200}."
+        )
+    return found[0]
+
+
+def _listed(given: Any) -> list[Site]:
+    if not isinstance(given, dict) or not given:
+        raise InputError("sites are missing: write a line NAME = 'HOST:PORT' for each below [sites].")
+    sites = [_site(name, address) for name, address in given.items()]
+    places: dict[tuple[str, int], str] = {}
+    for site in sites:
+        other = places.setdefault((site.host.lower(), site.port), site.name)
+        if site.reachable and other != site.name:
+            raise InputError(f"{other} and {site.name} have the same address: give each its own host or port.")
+    if len(sites) > 1 and not any(site.reachable for site in sites):
+        raise InputError("no site can be reached: at least one needs an address, such as " + EXAMPLE + ".")
+    return sites
+
+
+def _site(name: str, address: Any) -> Site:
+    if isinstance(address, dict):
+        raise InputError(
+            f"[sites] has a table in {name:.40}: put names with dots in quotes, as in 'a.example.org' = '...'."
+        )
+    check_name(name)
+    if address == "":
+        return Site(name)
+    host, port = _address(name, address)
+    if _version(host) and ipaddress.ip_address(host).is_unspecified:
+        raise InputError(f"nobody can dial {address}, the address of {name}: give it below [sites] as others reach it.")
+    return Site(name, host, port)
+
+
+def _address(what: str, given: Any) -> tuple[str, int]:
+    """The host, without brackets, and the port."""
+    host, port = "", ""
+    if isinstance(given, str):
+        host, _, port = given.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise InputError(f"{what} needs an address with a port from 1 to 65535, such as {EXAMPLE}, not {given!r:.80}.")
+    if ":" in host and not bracketed:
+        raise InputError(f"{what}: put the IPv6 address in brackets, as in '[2001:db8::7]:7400', not {given!r:.80}.")
+    if bracketed and _version(host[1:-1]) == 6:
+        return str(ipaddress.ip_address(host[1:-1])), int(port)
+    if (
+        bracketed
+        or not re.fullmatch(r"[A-Za-z0-9_.-]{1,253}", host)
+        or (re.fullmatch(r"[0-9.]+", host) and _version(host) != 4)
+    ):
+        raise InputError(f"{what} has no valid host: write an address such as {EXAMPLE}, not {given!r:.80}.")
+    return host, int(port)
+
+
+def _version(host: str) -> int | None:
+    """4 or 6 for an IP address, None for other hosts."""
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None
