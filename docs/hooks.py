@@ -5,6 +5,7 @@ Links in pages lead to files of the repository, so that they work there. On the 
 
 import ast
 import re
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
@@ -156,8 +157,16 @@ def commands() -> str:
 
     from dnasa.cli import app
 
-    program: Any = get_command(app)
-    return "# Command line\n\n" + "\n\n".join(command(name, program.commands[name]) for name in program.commands)
+    return "# Command line\n\n" + "\n\n".join(command(name, each) for name, each in single(get_command(app)))
+
+
+def single(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands with their names, those of groups as `keys site`."""
+    for name, each in group.commands.items():
+        if hasattr(each, "commands"):
+            yield from single(each, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", each
 
 
 def command(name: str, command: Any) -> str:

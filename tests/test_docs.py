@@ -228,7 +228,10 @@ def test_commands_and_options_shown_exist() -> None:
     text = "\n".join(page.read_text() for page in CURRENT)
     shown = re.findall(r"(?:^|[`\s])dnasa ([a-z]+)((?:[^\n`#]|\\\n)*)", text, re.M)
     for name, rest in [(name, rest) for name, rest in shown if name in program.commands or "--" in rest]:
-        known = {option for parameter in program.commands[name].params for option in parameter.opts} | {"--help"}
+        command = program.commands[name]
+        if hasattr(command, "commands"):  # a group: the next word is its command
+            command = command.commands[rest.split()[0]]
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", rest))
         assert given <= known, f"dnasa {name}: {given - known}"
 

@@ -79,6 +79,12 @@ def test_tables_are_described_without_extras(tmp_path: Path) -> None:
     assert "Error: Training on data needs torch: pip install 'dnasa[torch]'." in lines
 
 
+def test_keys_need_an_extra(tmp_path: Path) -> None:
+    lines = run_without_extras(COMMANDS, "keys init", "keys show", cwd=tmp_path)
+    assert lines.count("Error: dnasa keys needs cryptography: pip install 'dnasa[sites]'.") == 2
+    assert not (tmp_path / "keys").exists()
+
+
 def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
     needs = {
         "dnasa.optim": "dnasa.optim needs torch: pip install 'dnasa[torch]'.",

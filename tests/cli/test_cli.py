@@ -195,7 +195,8 @@ def test_every_option_has_help() -> None:
     from typer.main import get_command
 
     root: Any = get_command(cli.app)
-    for name, command in root.commands.items():
+    groups = [root, *(command for command in root.commands.values() if hasattr(command, "commands"))]
+    for name, command in [item for group in groups for item in group.commands.items()]:
         for param in command.params:
             assert param.help, f"{name} {param.name}"
 

@@ -14,6 +14,7 @@ from dnasa.files import read_bytes
 from dnasa.sites.tls import own_names
 
 KEYS = ("keys", "listen", "sites")
+HOST = r"(?=.{1,253}$)([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?"
 EXAMPLE = "'host.example.org:7400', '192.0.2.7:7400' or '[2001:db8::7]:7400'"
 
 
@@ -100,7 +101,7 @@ def _listed(given: Any) -> list[Site]:
         if site.reachable and other != site.name:
             raise InputError(f"{other} and {site.name} have the same address: give each its own host or port.")
     if len(sites) > 1 and not any(site.reachable for site in sites):
-        raise InputError("no site can be reached: at least one needs an address, such as " + EXAMPLE + ".")
+        raise InputError(f"no site can be reached: at least one needs an address, such as {EXAMPLE}.")
     return sites
 
 
@@ -120,21 +121,17 @@ def _site(name: str, address: Any) -> Site:
 
 def _address(what: str, given: Any) -> tuple[str, int]:
     """The host, without brackets, and the port."""
-    host, port = "", ""
-    if isinstance(given, str):
-        host, _, port = given.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
+    host, _, port = given.rpartition(":") if isinstance(given, str) else ("", "", "")
     if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise InputError(f"{what} needs an address with a port from 1 to 65535, such as {EXAMPLE}, not {given!r:.80}.")
+    bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
         raise InputError(f"{what}: put the IPv6 address in brackets, as in '[2001:db8::7]:7400', not {given!r:.80}.")
-    if bracketed and _version(host[1:-1]) == 6:
-        return str(ipaddress.ip_address(host[1:-1])), int(port)
-    if (
-        bracketed
-        or not re.fullmatch(r"[A-Za-z0-9_.-]{1,253}", host)
-        or (re.fullmatch(r"[0-9.]+", host) and _version(host) != 4)
-    ):
+    bare = host[1:-1] if bracketed else host
+    version = _version(bare)
+    if bracketed and version == 6:
+        return str(ipaddress.ip_address(bare)), int(port)
+    if not re.fullmatch(HOST, host) or (re.fullmatch("[0-9.]+", host) and version != 4):
         raise InputError(f"{what} has no valid host: write an address such as {EXAMPLE}, not {given!r:.80}.")
     return host, int(port)
 

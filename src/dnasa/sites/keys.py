@@ -17,6 +17,7 @@ from dnasa.sites.tls import AUTHORITY, CERTIFICATE, KEY, REVOKED, check_private
 
 with needed_by("dnasa keys"):
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -157,7 +158,8 @@ def _site_certificate(
     key, end, last = _new_key(), datetime.now(UTC) + timedelta(days=days), authority.certificate.not_valid_after_utc
     if end > last:
         raise InputError(
-            f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days."
+            f"The authority's certificate ends on {last:%Y-%m-%d}, before that of the site: give fewer --days, "
+            "or make another authority."
         )
     both = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     built = _builder(_name(site), key, end, authority.certificate.subject, authority.key)
@@ -172,22 +174,19 @@ def _site_certificate(
 
 
 def _site_of(certificate: x509.Certificate) -> str:
-    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+    return ", ".join(str(part.value) for part in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
 
 
 def _crl(authority: Authority, before: x509.CertificateRevocationList | None, serials: list[int]) -> bytes:
     """The list with further serial numbers; it is valid for ten years, so that an old one does not stop a run."""
     now = datetime.now(UTC)
     builder = x509.CertificateRevocationListBuilder(authority.certificate.subject, now - EARLIER, now + TEN_YEARS)
-    number, entries = 1, {}
-    if before is not None:
-        number += before.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-        entries = {entry.serial_number: entry for entry in before}
+    entries = {entry.serial_number: entry for entry in before or ()}
     for serial in serials:
         entries.setdefault(serial, x509.RevokedCertificateBuilder(serial, now).build())
     for entry in entries.values():
         builder = builder.add_revoked_certificate(entry)
-    builder = builder.add_extension(x509.CRLNumber(number), critical=False)
+    builder = builder.add_extension(x509.CRLNumber(int(now.timestamp())), critical=False)
     signed = builder.add_extension(_issued_by(authority.key), critical=False).sign(authority.key, hashes.SHA256())
     return _pem(signed)
 
@@ -225,7 +224,12 @@ def _parse(path: Path, parse: Callable[[bytes], Any]) -> Any:
     data = _read(path)
     try:
         return parse(data)
-    except (ValueError, TypeError) as error:  # TypeError: a key with a password
+    except (
+        ValueError,
+        TypeError,
+        UnsupportedAlgorithm,
+        x509.InvalidVersion,
+    ) as error:  # TypeError: a key with a password
         raise InputError(f"Cannot use {path} ({first_line(error)}): it must be as `dnasa keys` made it.") from error
 
 

@@ -1,6 +1,7 @@
 """TLS between sites: version 1.3, certificates on both sides, and revoked ones refused."""
 
 import os
+import shlex
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,8 @@ from dnasa.files import read_bytes
 
 AUTHORITY, CERTIFICATE, KEY, REVOKED = "authority.crt", "site.crt", "site.key", "revoked.pem"
 REMEDIES = {  # by OpenSSL's number of the error
+    3: f"{REVOKED} must be of the same authority",
+    8: f"{REVOKED} must be of the same authority",
     9: "check the clock of this machine",
     10: "check the clock of this machine, or make a new bundle with `dnasa keys site`",
     11: f"check the clock of this machine, or copy a newer {REVOKED}",
@@ -64,7 +67,7 @@ def own_names(keys: Path) -> list[str]:
 def check_private(path: Path) -> None:
     """A key that others on this machine can read is refused."""
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise InputError(f"Others on this machine can read {path}: run `chmod 600 {path}`.")
+        raise InputError(f"Others on this machine can read or change {path}: run `chmod 600 {shlex.quote(str(path))}`.")
 
 
 def _context(protocol: int, keys: Path) -> ssl.SSLContext:
