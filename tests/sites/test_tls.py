@@ -1,13 +1,13 @@
 """Sites know each other by certificates: every other machine is refused, whether it dials or is dialled."""
 
-import shutil
 import ssl
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from certificates import Signed, bundle, connect, sign
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 
 from dnasa.core import InputError
 from dnasa.sites import keys, tls
@@ -165,13 +165,30 @@ def test_own_certificates_that_others_would_refuse_are_named(tmp_path: Path) -> 
         tls.own_names(folder)
 
 
-def test_lists_of_another_authority_are_named(folder: Path, tmp_path: Path) -> None:
-    keys.make_authority(tmp_path / "other")
-    keys.make_site(tmp_path / "other", "rome")
-    keys.revoke(tmp_path / "other", "rome")
-    shutil.copy(tmp_path / "other" / "revoked.pem", folder / "berlin")
-    with pytest.raises(InputError, match=r"revoked\.pem must be of the same authority"):
-        tls.own_names(folder / "berlin")
+def revoked_by(issuer: Signed, name: x509.Name, days: tuple[int, int], serials: tuple[int, ...] = ()) -> bytes:
+    """A list in this name, whoever signs it."""
+    now = datetime.now(UTC)
+    start, end = (now + timedelta(days=each) for each in days)
+    builder = x509.CertificateRevocationListBuilder(name, start, end)
+    for serial in serials:
+        builder = builder.add_revoked_certificate(x509.RevokedCertificateBuilder(serial, now).build())
+    return builder.sign(issuer.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def test_lists_that_would_stop_every_connection_are_named(folder: Path) -> None:
+    authority, other = authority_of(folder), sign("other", ca=True)
+    name, serial = authority.certificate.subject, site_of(folder / "berlin").certificate.serial_number
+    lists = {
+        r"\(certificate revoked\): ask for a new bundle": revoked_by(authority, name, (-1, 9), (serial,)),
+        r"copy a newer revoked\.pem": revoked_by(authority, name, (-9, -1)),
+        r"CRL is not yet valid.*clock": revoked_by(authority, name, (1, 9)),
+        r"revoked\.pem must be of the same authority": revoked_by(other, other.certificate.subject, (-1, 9)),
+        r"CRL signature failure.* must be of the same authority": revoked_by(other, name, (-1, 9)),
+    }
+    for cause, data in lists.items():
+        (folder / "berlin" / "revoked.pem").write_bytes(data)
+        with pytest.raises(InputError, match=cause):
+            tls.own_names(folder / "berlin")
 
 
 def test_files_that_cannot_be_used_are_named(folder: Path) -> None:
