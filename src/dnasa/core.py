@@ -375,7 +375,8 @@ class Membership:
         fail: Tells the others why this process stops.
         survivors: After `ProcessLost`, connects the remaining processes and those that joined; None if losses end the run.
         join: Joins the run later; None if this process has joined already.
-        admit: Allows others to join from now on.
+        admit: Allows others to join from now on: this process has the model.
+        returned: Whether the others went on without this process, so that it needs their model.
         next_call: What the other processes call next.
     """
 
@@ -384,6 +385,7 @@ class Membership:
     survivors: "Callable[[], Network] | None" = None
     join: "Callable[[], Network] | None" = None
     admit: Callable[[], None] = lambda: None
+    returned: bool = False
     next_call: Callable[[], str] = lambda: "step"
 
 

@@ -1,11 +1,8 @@
-"""Training that processes leave and join: here each process is a thread with its own members, store and process groups."""
+"""Training that sites leave and join: here each site is a thread with its own connections."""
 
-import json
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,38 +12,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from launching import ENVIRONMENT, JOBS, PATIENCE, free_port, wait_until
+from launching import PATIENCE, wait_until
+from local_sites import local_sites
 from test_optim import backward, flat, model
-from torch.distributed import PrefixStore, TCPStore
 
 import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.engine.recovery import reconnect, surviving
-from dnasa.networks import elastic
-from dnasa.networks.elastic import Connection, leave
-from dnasa.networks.members import Member, Members
-from dnasa.networks.monitor import Monitor, StoreBoard
-from dnasa.networks.rendezvous import open_store, serve
+from dnasa.networks import sites as site_engine
+from dnasa.networks.members import Members, SiteState
+from dnasa.networks.monitor import Monitor
+from dnasa.networks.sites import Connection, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    store = serve(free_port())
-    yield store.port
-    del store
+from dnasa.sites.file import Sites
 
 
 class Process:
-    """What `elastic.connect` makes, with the means to end it: its socket is closed, and a neighbour calls for a meeting."""
+    """What `sites.connect` makes, with the means to end it: its connections and its port are closed."""
 
     joined_with: tuple[torch.Tensor, int]  # its parameters and its step when it had joined
 
-    def __init__(self, port: int, nodes: int = 4, timeout: float = 20.0, node: int | None = None):
-        store = open_store("127.0.0.1", port, PATIENCE)
-        self.members = Members(store, nodes, timeout, node)
-        self.connection = Connection(self.members, store, dnasa.topology.ring(nodes), 1, None)
+    def __init__(self, sites: Sites, timeout: float = 20.0, graph: Any = None):
+        graph = graph or dnasa.topology.ring(len(sites.sites))
+        self.sites = sites
+        self.members = Members(sites, described(graph, 1, None), timeout)
+        self.connection = Connection(self.members, graph, 1, None)
         self.opt: Any = None
 
     def connect(self) -> Network:
@@ -55,11 +46,13 @@ class Process:
     def end(self) -> None:
         if self.opt is not None:
             self.opt.node.halt()
-        self.members.listener.close()
-        if self.members.epoch:
+        if self.members.view.number:
             self.members.monitor.close()
-        self.connection.close_group()
-        self.members.store.set(f"{self.members.epoch + 1} called", "")
+        self.members.mesh.close()
+
+
+def processes_of(folder: Path, count: int, **options: Any) -> list[Process]:
+    return [Process(sites, **options) for sites in local_sites(folder, count)]
 
 
 def in_threads(*works: Callable[..., Any]) -> list[Any]:
@@ -82,7 +75,7 @@ def train(
     members: Any = process.members
 
     def complete_or_disturbed() -> bool:
-        return len(opt.nodes) == members.nodes or came() or members.monitor.problem is not None
+        return len(opt.nodes) == len(process.sites.sites) or came() or members.monitor.problem is not None
 
     while opt.t < 60:
         if opt.t == leaves_at:
@@ -97,15 +90,15 @@ def train(
 
 
 def train_with_one_lost(
-    port: int, rule: str, late: Callable[[Process], Any], extra: Callable[[], Iterable[torch.nn.Parameter]] = tuple
+    folder: Path, rule: str, late: Callable[[Process], Any], extra: Callable[[], Iterable[torch.nn.Parameter]] = tuple
 ) -> tuple[list[Process], list[Any]]:
     """Three processes of which one leaves after step 10, and `late()` once the others wait: the optimizers at the end."""
-    processes = [Process(port, nodes=3) for _ in range(3)]
+    processes = processes_of(folder, 3)
     lost, refused = processes[1], threading.Event()
 
     def last() -> Any:
         wait_until(lambda: all(p.opt and p.opt.t >= 30 for p in processes if p is not lost))
-        processes.append(Process(port, nodes=3))
+        processes.append(Process(lost.sites))
         opt = late(processes[-1])
         if opt is None:
             refused.set()
@@ -121,11 +114,10 @@ def train_with_one_lost(
 
 @pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
-def test_the_others_continue_and_another_process_takes_the_place(port: int, rule: str) -> None:
-    processes, opts = train_with_one_lost(port, rule, lambda late: train(late, rule))
+def test_the_others_continue_and_another_process_takes_the_place(tmp_path: Path, rule: str) -> None:
+    processes, opts = train_with_one_lost(tmp_path, rule, lambda late: train(late, rule))
     assert [opt.t for opt in opts] == [60, 60, 60]
     assert all(opt.nodes == [0, 1, 2] for opt in opts)
-    assert processes[3].members.me.node == processes[1].members.me.node
     assert all(opt.lost_steps <= 4 for opt in opts)
     if rule == "dnasa":
         states = [opt.snapshot_at_end for opt in opts]
@@ -133,13 +125,13 @@ def test_the_others_continue_and_another_process_takes_the_place(port: int, rule
         torch.testing.assert_close(u, v, rtol=1e-4, atol=1e-6)  # tracking holds
 
 
-def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parameters(port: int) -> None:
+def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parameters(tmp_path: Path) -> None:
     def frozen() -> list[torch.nn.Parameter]:
         return [torch.nn.Parameter(torch.arange(3.0), requires_grad=False)]
 
     own = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
     with pytest.warns(UserWarning, match="the run continues with"):
-        processes, opts = train_with_one_lost(port, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
+        processes, opts = train_with_one_lost(tmp_path, "dnasa", lambda late: train(late, "dnasa", extra=[own]), frozen)
     late = processes[-1]
     assert torch.equal(own, torch.arange(3.0))
     assert late.joined_with[1] >= 30
@@ -147,18 +139,18 @@ def test_a_process_that_joins_has_the_mean_of_the_others_and_their_frozen_parame
 
 
 @pytest.mark.filterwarnings("ignore:After step")
-def test_a_process_with_another_rule_is_refused_and_the_others_continue(port: int) -> None:
+def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     def join(late: Process) -> None:
         with pytest.raises(InputError, match="another setting of the rule than this process"):
             Decentralized(model(), late.connect(), "adanasa")
         late.end()
 
-    _, opts = train_with_one_lost(port, "dnasa", join)
+    _, opts = train_with_one_lost(tmp_path, "dnasa", join)
     assert [opt.t for opt in opts] == [60, 60]
 
 
-def test_solve_continues_without_a_lost_process(port: int) -> None:
-    processes, graph = [Process(port, nodes=3) for _ in range(3)], dnasa.topology.ring(3)
+def test_solve_continues_without_a_lost_process(tmp_path: Path) -> None:
+    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
 
     def solve(process: Process) -> Any:
         def gradient(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
@@ -258,209 +250,189 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
 # ---------------------------------------------------------------- members
 
 
-def test_a_silent_process_is_left_behind_and_is_told_so(port: int) -> None:
-    one, two = in_threads(*[lambda: Process(port, nodes=2, timeout=1.5)] * 2)
-    in_threads(one.connect, two.connect)
-    two.members.monitor.stop.set()
-    one.members.meet()
-    assert one.members.list == [one.members.me]
-    with pytest.raises(RunError, match="was left behind"):
-        two.members.meet()
-    late = Process(port, nodes=2)
-    assert late.members.me.node == two.members.me.node
-    for process in (one, two, late):
+def views(processes: Iterable[Process]) -> list[list[int]]:
+    return [sorted(process.members.view.members) for process in processes]
+
+
+def test_a_site_that_lost_its_connections_stays_a_member_and_no_message_is_lost(tmp_path: Path) -> None:
+    processes = processes_of(tmp_path, 3)
+    networks = in_threads(*(process.connect for process in processes))
+    before = [process.members.view for process in processes]
+    ended = threading.Event()
+
+    def disturb() -> None:
+        while not ended.wait(0.02):
+            for link in processes[0].members.links.values():
+                link.break_off()
+
+    def exchange(network: Network) -> float:
+        x = np.full((1, 50_000), float(network.rank))
+        for k in range(30):
+            (x,) = network.multiply((x,), k)
+        return float(x.mean())
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        assert in_threads(*(lambda n=n: exchange(n) for n in networks)) == pytest.approx([1, 1, 1])
+    finally:
+        ended.set()
+        thread.join()
+        for process in processes:
+            process.end()
+    assert [process.members.view for process in processes] == before
+
+
+def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_can(tmp_path: Path) -> None:
+    one, two, three = processes_of(tmp_path, 3)
+    in_threads(one.connect, two.connect, three.connect)
+    for process in (one, two, three):
+        process.connection.admit()
+    two.members.links[2].barred = three.members.links[1].barred = "for a while"
+    two.members.links[2].break_off()
+    returned = threading.Thread(target=three.members.meet)
+    returned.start()
+    in_threads(one.members.meet, two.members.meet)
+    assert views((one, two)) == [[0, 1]] * 2
+    assert not one.members.changed()  # the third site does not hear all
+    two.members.links[2].barred = three.members.links[1].barred = ""
+    wait_until(lambda: one.members.changed() and two.members.changed())
+    in_threads(one.members.meet, two.members.meet)
+    returned.join(PATIENCE)
+    assert views((one, two, three)) == [[0, 1, 2]] * 3
+    assert [process.members.returned for process in (one, two, three)] == [False, False, True]
+    for process in (one, two, three):
         process.end()
 
 
-def test_a_process_that_lost_its_connections_stays_a_member(port: int) -> None:
-    processes = [Process(port, nodes=3) for _ in range(3)]
-    before = in_threads(*(process.connect for process in processes))
-    networks = in_threads(*(process.connection.survivors for process in processes))
-    assert [network.nodes for network in networks] == [3, 3, 3]
-    assert in_threads(*(lambda n=n: n.mean(torch.full((1, 1), float(n.rank))).item() for n in networks)) == [1, 1, 1]
-    with pytest.raises(RunError, match=r"the current one is optimizer\.network"):
-        before[0].mean(torch.ones(1, 1))
-    for process in processes:
-        process.end()
-
-
-def test_without_a_free_node_a_process_cannot_join(port: int) -> None:
-    processes = [Process(port, nodes=2) for _ in range(2)]
+def test_those_cut_off_from_most_of_the_others_wait(tmp_path: Path) -> None:
+    processes = processes_of(tmp_path, 3, timeout=1.0)
     in_threads(*(process.connect for process in processes))
-    with pytest.raises(InputError, match="All 2 nodes of the graph have a running process"):
-        Process(port, nodes=2, timeout=0.4)
+    for process in processes:
+        process.connection.admit()
+    alone, others = processes[0], processes[1:]
+    for link in alone.members.links.values():
+        link.connected, link.quiet = True, 10**6  # nothing comes, and nothing says that the others are gone
+        link.break_off()
+        processes[link.site].members.links[0].barred = "cut off"
+    in_threads(*(process.members.meet for process in others))
+    assert views(others) == [[1, 2]] * 2
+    here = alone.members._here() | {0}
+    assert not alone.members._complete(here, [0])
     for process in processes:
         process.end()
 
 
-def test_a_closed_socket_is_a_lost_process_and_one_that_does_not_answer_is_not(port: int) -> None:
-    process = Process(port, nodes=2)
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        there = Member(1, "other", *other.getsockname())
-        assert not process.members._gone(there)
-    assert process.members._gone(there)
-    process.end()
-
-
-def test_an_exit_waits_for_those_that_end_too_and_not_for_those_that_go_on(port: int) -> None:
-    one, two = [Process(port, nodes=2) for _ in range(2)]
+def test_an_exit_waits_for_those_that_end_too(tmp_path: Path) -> None:
+    one, two = processes_of(tmp_path, 2)
     networks = in_threads(one.connect, two.connect)
-    in_threads(lambda: leave(one.members), lambda: leave(two.members))
-    networks[0].membership.note("step 1")
-    networks[1].membership.note("step 1")
-    for process in (one, two):
+    for network in networks:
+        network.membership.note("step 1")
+    first = threading.Thread(target=leave, args=(one.members,))
+    first.start()
+    time.sleep(0.5)
+    assert first.is_alive()
+    leave(two.members)
+    first.join(PATIENCE)
+
+
+def test_when_all_have_ended_the_next_run_can_use_the_same_addresses(tmp_path: Path) -> None:
+    files = local_sites(tmp_path, 2)
+    for _ in range(2):
+        processes = [Process(sites) for sites in files]
+        assert [network.nodes for network in in_threads(*(process.connect for process in processes))] == [2, 2]
+        for process in processes:
+            process.end()
+
+
+def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
+    files = local_sites(tmp_path, 3)
+    graphs = [dnasa.topology.ring(3), dnasa.topology.ring(3), dnasa.topology.path(3)]
+    processes = [Process(sites, graph=graph) for sites, graph in zip(files, graphs, strict=True)]
+    with pytest.raises(InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"):
+        processes[2].connect()
+    for process in processes:
         process.end()
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("processes")
-def test_one_torchrun_for_each_node_starts_a_lost_process_again_and_it_joins(tmp_path: Path) -> None:
-    job, where = (
-        JOBS / "survive_job.py",
-        ["--master-addr", "127.0.0.1", "--master-port", free_port()],
-    )
-    options = ["--nnodes", 3, "--nproc-per-node", 1, "--max-restarts", 2, *where]
-    commands = [
-        [sys.executable, "-m", "torch.distributed.run", *options, "--node-rank", node, job, "adanasa", tmp_path, 0.5]
-        for node in range(3)
-    ]
-    agents = [subprocess.Popen([str(word) for word in command], env=ENVIRONMENT) for command in commands]
-    assert [agent.wait(PATIENCE) for agent in agents] == [0, 0, 0]
-    reports = [json.loads((tmp_path / f"{node}.json").read_text()) for node in range(3)]
-    assert [report["nodes"] for report in reports] == [[0, 1, 2]] * 3
-    assert reports[1]["first"] >= 20
-    assert reports[0]["first"] == reports[2]["first"] == 0
+def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There are 2 sites, and the graph has 3 nodes"):
+        site_engine.connect(dnasa.topology.ring(3), local_sites(tmp_path, 2)[0], 1, 20.0, None)
 
 
-def test_when_all_processes_have_ended_the_next_run_can_use_the_same_store(port: int) -> None:
-    first = [Process(port, nodes=2) for _ in range(2)]
-    in_threads(*(process.connect for process in first))
-    for process in first:
-        process.end()
-    second = [Process(port, nodes=2) for _ in range(2)]
-    assert [process.members.run for process in second] == [1, 1]
-    assert [network.nodes for network in in_threads(*(process.connect for process in second))] == [2, 2]
-    for process in second:
-        process.end()
+def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network() -> None:
+    with pytest.raises(InputError, match="make the optimizer first"):
+        site_engine.refuse(torch.ones(1))
 
 
-def test_when_the_store_has_ended_an_error_says_so() -> None:
-    store = serve(free_port())
-    process = Process(store.port, nodes=2)
-    del store
-    with pytest.raises(RunError, match=r"The rendezvous at 127\.0\.0\.1:\d+ has ended"):
-        process.members.begin()
-
-
-# ---------------------------------------------------------------- what users give
+# ---------------------------------------------------------------- what others say
 
 
 DAMAGED = [
-    b"",
-    b"damaged",
-    b"\xff",
-    b"[" * 20_000,
-    b"null",
-    b"3",
-    b"[]",
-    b"{}",
-    b'["a"]',
-    b'{"beats": 1, "calls": [], "failure": "", "ended": false}',
-    b'{"beats": 1, "calls": {"1 1": 3}, "failure": "", "ended": false}',
-    b'{"beats": 1, "calls": {}, "failure": "", "ended": false, "more": 1}',
-    b'[0, "name", "127.0.0.1", 99999999]',
-    b'[0, "name", "...", 1]',
-    b'[7, "name", "127.0.0.1", 1]',
-    b'[[0, "name", 5, 1]]',
+    "",
+    "damaged",
+    "[" * 20_000,
+    "null",
+    "3",
+    "[]",
+    "{}",
+    '["a"]',
+    '{"beats": 1, "calls": [], "failure": "", "ended": false}',
+    '{"beats": 1, "calls": {"1 1": 3}, "failure": "", "ended": false}',
+    '{"beats": 1, "calls": {}, "failure": "", "ended": false, "more": 1}',
 ]
 
 
-def test_a_damaged_report_is_ignored(port: int) -> None:
-    stores: list[Any] = [open_store("127.0.0.1", port, PATIENCE) for _ in range(2)]
-    monitor = Monitor(StoreBoard(stores[0], "0", ["0", "1"]), 0, 2, interval=1000)
-    good = '{"beats": 1, "calls": {"1 4": "step 4"}, "failure": "", "ended": false}'
-    stores[1].set("1", good)
+def test_a_damaged_report_is_ignored() -> None:
+    texts = ["", '{"beats": 1, "calls": {"1 4": "step 4"}, "failure": "", "ended": false}']
+    good = texts[1]
+    monitor = Monitor(SimpleNamespace(share=lambda report: list(texts)), 0, 2, interval=1000)
     monitor._beat()
-    for text in DAMAGED:
-        stores[1].set("1", text)
+    for texts[1] in DAMAGED:
         monitor._beat()
         assert monitor.problem is None
         assert monitor.reports[1] is not None
         assert monitor.reports[1].calls == {"1 4": "step 4"}
     assert monitor.quiet[1] == len(DAMAGED)
-    stores[1].set("1", good.replace('""', '"out of memory"'))
+    texts[1] = good.replace('""', '"out of memory"')
     monitor._beat()
     assert isinstance(monitor.problem, RunError)
     monitor.close()
 
 
-def test_damaged_values_in_the_store_are_replaced(port: int) -> None:
-    store = open_store("127.0.0.1", port, PATIENCE)
-    for run, text in enumerate(DAMAGED):
-        foreign: Any = PrefixStore(f"dnasa run {run}", store)
-        for key in ("holder 0", "1 here 0", "1 members"):
-            foreign.set(key, text)
-        members = Members(store, 1, 20.0, None)
-        members.begin()
-        assert members.run == run
-        assert members.list == [members.me]
-        assert members.me.node == 0
-        members.monitor.close()
-        members.listener.close()
+STATE: dict[str, Any] = {
+    "view": [3, 7, {"0": "a", "2": "b"}],
+    "coming": 4,
+    "joining": False,
+    "admits": True,
+    "hears": [0, 2],
+    "report": "",
+    "time": 1.5,
+}
 
 
-def test_a_store_of_something_else_is_refused(port: int) -> None:
-    PrefixStore("dnasa", open_store("127.0.0.1", port, PATIENCE)).set("run", "mine")
-    with pytest.raises(InputError, match="is damaged: start a new `dnasa rendezvous`"):
-        Members(open_store("127.0.0.1", port, PATIENCE), 1, 20.0, None)
+def test_what_a_site_says_of_itself_is_read() -> None:
+    state = SiteState.parse(STATE)
+    assert state.view == (3, 7, {0: "a", 2: "b"})
+    assert state[1:] == (4, False, True, frozenset((0, 2)), "", 1.5)
 
 
-def test_whoever_reaches_the_store_can_read_it_and_write_to_it(port: int) -> None:
-    members = Members(open_store("127.0.0.1", port, PATIENCE), 1, 20.0, None)
-    foreign = PrefixStore("dnasa run 0", TCPStore("127.0.0.1", port, is_master=False))
-    assert members.me.name.encode() in foreign.get("holder 0")
-    foreign.set("admits", "")
-    assert members.store.get("admits") == b""
-    members.listener.close()
-
-
-def test_all_processes_must_have_the_same_graph(port: int) -> None:
-    store = open_store("127.0.0.1", port, 10)
-    texts = [elastic.described(graph, 1, None) for graph in (dnasa.topology.ring(3), dnasa.topology.ring(4))]
-    first = Members(store, 3, 10, None, texts[0])
-    with pytest.raises(InputError, match=r"another network \(ring, 3 nodes, .*\) than this process \(ring, 4 nodes"):
-        Members(store, 4, 10, None, texts[1])
-    first.listener.close()
-
-
-def test_an_unknown_host_is_named() -> None:
-    with pytest.raises(InputError, match=r"There is no host 'nowhere\.invalid'"):
-        dnasa.connect(dnasa.topology.ring(3), join="nowhere.invalid:29500")
-
-
-@pytest.mark.parametrize("address", ["localhost", "localhost:", ":1", "localhost:0", "localhost:x"])
-def test_an_address_has_a_host_and_a_port(address: str) -> None:
-    with pytest.raises(InputError, match="HOST:PORT"):
-        dnasa.connect(dnasa.topology.ring(3), join=address)
-
-
-def test_the_remedy_is_named_where_nothing_answers() -> None:
-    with pytest.raises(InputError, match="dnasa rendezvous --port"):
-        dnasa.connect(dnasa.topology.ring(3), join=f"127.0.0.1:{free_port()}", timeout=0.5)
-
-
-def test_one_torchrun_for_all_processes_cannot_survive(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="start one torchrun for each node"):
-        dnasa.connect("ring", "torch", survive=True)
-
-
-def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network() -> None:
-    with pytest.raises(InputError, match="make the optimizer first"):
-        elastic.refuse(torch.ones(1))
-
-
-def test_a_graph_to_join_has_its_nodes() -> None:
-    with pytest.raises(InputError, match="a graph with its nodes"):
-        dnasa.connect("ring", join="localhost:29500")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"view": None},
+        {"view": [1, 2]},
+        {"view": [-1, 2, {}]},
+        {"view": [1.5, 2, {}]},
+        {"view": [1, 2**64, {}]},
+        {"view": [1, 2, {"x": "a"}]},
+        {"coming": "4"},
+        {"coming": True},
+        {"hears": 3},
+        {"hears": ["a"]},
+        {"time": None},
+    ],
+)
+def test_a_damaged_state_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        SiteState.parse(STATE | wrong)

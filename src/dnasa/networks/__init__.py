@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import Channel, InputError, Network, choose, whole
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINES", "can_survive", "connect", "detect"]
 
-ENGINES = ("simulated", "mpi", "torch")
-"""Exchanges between nodes: in this process, over MPI, or over torch.distributed."""
+ENGINES = ("simulated", "mpi", "torch", "sites")
+"""Exchanges between nodes: in this process, over MPI, over torch.distributed, or between sites over TLS."""
 LONGEST_TIMEOUT = 10_000_000
 MPI_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
@@ -73,7 +74,7 @@ def connect(
     survive: bool = False,
     compress: "str | Codec | None" = None,
     site: "ProcessGroup | None" = None,
-    join: str | None = None,
+    sites: str | Path | None = None,
     every: int = 1,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
@@ -92,12 +93,11 @@ def connect(
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
         message_dtype: "bfloat16" or "float16": messages in 16 bits.
         channel: A channel from `dnasa.channels`, or your own.
-        survive: Whether the run continues without lost processes. Needs mpirun --with-ft ulfm, or one torchrun for each node,
-            whose --max-restarts lets lost ones join again.
+        survive: Whether a run over MPI continues without lost processes; needs mpirun --with-ft ulfm. Sites always do.
         compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.
         site: The process group of torch.distributed whose processes hold one node together: the nodes are then the sites.
-        join: The address "HOST:PORT" of `dnasa rendezvous`, for processes without a launcher. The run begins when the graph has
-            a process for each node; a process that comes later takes the place of a lost one.
+        sites: A file that lists the sites: machines of different owners, each with one node, joined by TLS. The run begins
+            when all are there. It continues without those that are lost, and with those that come back.
         every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
 
@@ -106,22 +106,20 @@ def connect(
         network = dnasa.connect(dnasa.topology.ring(8), compress="8bit")
         ```
     """
-    engine = engine or ("torch" if join else detect())
+    engine = engine or ("sites" if sites else detect())
     choose("engine", engine, dict.fromkeys(ENGINES))
     if not 0 < timeout <= LONGEST_TIMEOUT:
         raise InputError(
             f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
         )
+    if (sites is not None) != (engine == "sites"):
+        raise InputError("The engine sites needs a file that lists them, and no other engine does: sites='sites.toml'.")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
-    if site is not None and (survive or join):
-        raise InputError("Sites cannot survive losses yet: leave survive and join out, or let each process be a node.")
-    if join and (engine != "torch" or topology is None or isinstance(topology, str)):
-        raise InputError("To join a run, use the torch engine and a graph with its nodes: dnasa.topology.ring(8).")
-    if survive and engine == "simulated":
+    if survive and engine not in ("mpi", "sites"):
         raise InputError(
-            "To survive lost processes there must be some: start them with mpirun --with-ft ulfm or torchrun, or give "
-            "join='HOST:PORT'."
+            "To survive lost processes, start them with mpirun --with-ft ulfm, or connect them as sites: "
+            "dnasa.connect(graph, sites='sites.toml')."
         )
     channel = choose_channel(message_dtype, channel, compress)
     if engine == "simulated":
@@ -134,8 +132,10 @@ def connect(
         from dnasa.networks import mpi
 
         network = mpi.connect(_graph(topology, mpi.world_size, channel), rounds, timeout, channel, survive)
+    elif engine == "torch":
+        network = _over_torch(topology, rounds, timeout, device, channel, site)
     else:
-        network = _over_torch(topology, rounds, timeout, device, channel, survive, site, join)
+        network = _between_sites(topology, sites, rounds, timeout, channel)
     _exit_together(engine)
     return with_pauses(network, every)
 
@@ -164,20 +164,25 @@ def _over_torch(
     timeout: float,
     device: str | None,
     channel: Channel | None,
-    survive: bool,
     site: Any,
-    join: str | None,
 ) -> Network:
     with needed_by("The engine torch"):
-        from dnasa.networks import elastic, sites, torchdist
-    if join or survive:
-        graph = _graph(topology, lambda: int(os.environ["WORLD_SIZE"]), channel)
-        return elastic.connect(graph, join, rounds, timeout, channel)
+        from dnasa.networks import groups, torchdist
     if site is not None:
-        members = sites.find_sites(site, timeout)
-        return sites.connect(_graph(topology, lambda: len(members), channel), members, timeout, rounds, channel)
+        members = groups.find_groups(site, timeout)
+        return groups.connect(_graph(topology, lambda: len(members), channel), members, timeout, rounds, channel)
     graph = _graph(topology, lambda: torchdist.world_size(timeout, device), channel)
     return torchdist.connect(graph, rounds, timeout, device, channel)
+
+
+def _between_sites(
+    topology: Any, file: Any, rounds: int | str | None, timeout: float, channel: Channel | None
+) -> Network:
+    from dnasa.networks import sites
+    from dnasa.sites.file import read_sites
+
+    given = read_sites(file)
+    return sites.connect(_graph(topology, lambda: len(given.sites), channel), given, rounds, timeout, channel)
 
 
 def choose_channel(

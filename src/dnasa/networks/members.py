@@ -1,248 +1,287 @@
-"""Which processes take part in a run that others may leave and join.
+"""Which sites take part in a run that others may leave and join, agreed on without a server.
 
-The list of members is in a store; models and messages never go there. Each list is an epoch. When a member notices that
-something has changed, it calls for the next epoch, and all meet there: each writes that it is here. As soon as every member
-of the last epoch is here, or gone, or silent for the timeout, the first to notice closes the list, atomically; who is not on
-it was left behind.
-
-The keys of the store `dnasa` and, below the first line, of the store `dnasa run N`:
-
-| key               | value                                                                       |
-|-------------------|-----------------------------------------------------------------------------|
-| `run`             | the number N of the latest run                                              |
-| `graph`           | the description of the network that all processes must have                 |
-| `holder NODE`     | the member that holds the node, as JSON                                     |
-| `left NAME`       | empty; there if the process of this name was left behind                    |
-| `report NAME`     | the latest report of the process (`ProcessReport`), as JSON                 |
-| `admits`          | empty; there once others may join                                           |
-| `EPOCH called`    | empty; there once a process has called for this epoch                       |
-| `EPOCH here NODE` | the member that has come to this epoch and holds the node, as JSON          |
-| `EPOCH members`   | the closed list of the members of this epoch, as JSON                       |
+Every site tells all others its state: the view it is in, and the number of the view it has come to form. A view is a list of
+members with a number and a random id. When a member notices that another is lost, or wants to join, it comes to form the next
+view; the others see that and come too. As soon as every member of the last view has come, or is gone, or was silent for the
+timeout, the first of those who came closes the list, and the others take it over from its state. Two sites that cannot
+hear each other are never in one view: the later of them stays outside until they can. Sites that are cut off from most of the
+others wait until they are back.
 """
 
-import json
-import os
-import socket
+import random
 import time
-import uuid
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from ipaddress import ip_address
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from torch.distributed import TCPStore
-
 from dnasa.core import InputError, ProcessLost, RunError
-from dnasa.networks.monitor import Monitor, StoreBoard
-from dnasa.networks.rendezvous import POLL, Store, parsed
+from dnasa.networks.links import Link, Mesh
+from dnasa.networks.monitor import Monitor
+from dnasa.sites.file import Sites
 
-PATIENCE = 20  # how many timeouts a process that wants to join waits for the others
+PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
-class Member(NamedTuple):
-    """A process: the node it holds, a name of its own, and the address of a socket that is closed when it ends."""
+class View(NamedTuple):
+    """A list of members: the process of each node that takes part. Views of one number with different ids are different."""
 
-    node: int
-    name: str
-    host: str
-    port: int
+    number: int = 0
+    id: int = 0
+    members: dict[int, str] = {}  # noqa: RUF012 (never changed)
+
+
+class SiteState(NamedTuple):
+    """What a site says of itself.
+
+    Attributes:
+        view: The view it is in.
+        coming: The number of the view that it has come to form.
+        joining: Whether it needs the model of the others.
+        admits: Whether others may join.
+        hears: The sites it is connected with.
+        report: What its process is doing (`ProcessReport`), as text.
+    """
+
+    view: View
+    coming: int = 0
+    joining: bool = False
+    admits: bool = False
+    hears: frozenset[int] = frozenset()
+    report: str = ""
+    time: float = 0.0
+
+    @classmethod
+    def parse(cls, given: Any) -> "SiteState":
+        """Check the state of another site; raises a ValueError, TypeError or KeyError."""
+        number, identity, members = given["view"]
+        view = View(_number(number), _number(identity), {_number(int(n)): str(name) for n, name in members.items()})
+        hears = frozenset(map(_number, given["hears"]))
+        flags = bool(given["joining"]), bool(given["admits"])
+        return cls(view, _number(given["coming"]), *flags, hears, str(given["report"]), float(given["time"]))
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise ValueError(f"{value!s:.30} is no number")
+    return value
+
+
+NOTHING = SiteState(View())
 
 
 class Members:
-    """This process's view of the list. `epoch` is 0 until it is a member; `graph` describes what all must have in common."""
+    """This site's view of the run; `view.number` is 0 until it takes part."""
 
-    def __init__(self, store: TCPStore, nodes: int, timeout: float, node: int | None, graph: str = ""):
-        self.nodes, self.timeout = nodes, timeout
-        self.epoch, self.list = 0, list[Member]()
-        self._monitor: MembersMonitor | None = None
-        self.run, self.store = self._find_run(store)
-        self._check_graph(graph)
-        self.listener = listener(store.host, store.port)
-        name = f"{socket.gethostname()} {os.getpid()} {uuid.uuid4().hex[:8]}"
-        self.store.set(f"report {name}", "")
-        self.me = Member(-1, name, *self.listener.getsockname()[:2])
-        self.me = self._claim(range(nodes) if node is None else [node])
+    def __init__(self, sites: Sites, run: str, timeout: float):
+        self.node, self.timeout = sites.own, timeout
+        self.view = View()
+        self.coming, self.joining, self.admits = 1, False, False
+        self.returned = False  # from outside, since the last view
+        self.report = ""
+        self._monitor: SitesMonitor | None = None
+        self.mesh = Mesh(sites, run, self._described, SiteState.parse)
+        self.publish = self.mesh.publish
+        self.mesh.open()
 
-    def _find_run(self, store: TCPStore) -> tuple[int, Store]:
-        """The number and the store of the latest run or, if all its processes have ended, of the next."""
-        numbers = Store(store, "dnasa")
-        try:
-            run = int(numbers.compare_set("run", "", "0"))
-        except ValueError as error:
-            raise InputError(f"The store at {numbers.address} is damaged: start a new `dnasa rendezvous`.") from error
-        while True:
-            self.store = Store(store, f"dnasa run {run}")
-            latest = self._latest()
-            if not latest or not all(map(self._gone, latest)):
-                return run, self.store
-            numbers.compare_set("run", str(run), str(run + 1))
-            run += 1
+    @property
+    def links(self) -> dict[int, Link]:
+        return self.mesh.links
 
-    def _check_graph(self, graph: str) -> None:
-        common = self.store.compare_set("graph", "", graph).decode(errors="replace")
-        if common != graph:
-            raise InputError(f"The run has another network ({common}) than this process ({graph}): give all the same.")
+    def _described(self) -> dict[str, Any]:
+        return {
+            "view": self.view,
+            "coming": self.coming,
+            "joining": self.joining,
+            "admits": self.admits,
+            "hears": sorted(self._heard()),
+            "report": self.report,
+        }
 
-    # ------------------------------------------------------------ nodes
+    def name(self, node: int) -> str:
+        return self.mesh.sites.sites[node].name
 
-    def _claim(self, nodes: Sequence[int]) -> Member:
-        """Take the first of these nodes that no running process holds."""
-        deadline, warned = time.monotonic() + 2 * self.timeout, False
-        while time.monotonic() < deadline:
-            for node in nodes:
-                mine, before = self.me._replace(node=node), self._get(f"holder {node}")
-                holder = parsed(before, self._member)
-                if holder and not self._gone(holder) and not self.store.check([f"left {holder.name}"]):
-                    continue
-                if self.store.compare_set(f"holder {node}", before, json.dumps(mine)) == json.dumps(mine).encode():
-                    return mine
-            if not warned:
-                warned = True
-                warnings.warn(f"No node is free: waiting {2 * self.timeout:g} s for a process that ends.", stacklevel=2)
-            time.sleep(10 * POLL)
-        taken = f"All {self.nodes} nodes of the graph have" if len(nodes) > 1 else f"Node {nodes[0]} has"
-        raise InputError(f"{taken} a running process: start one when another has ended, or use a larger graph.")
+    # ------------------------------------------------------------ what the others say
 
-    def _holds_node(self, member: Member) -> bool:
-        return self._read(f"holder {member.node}") == member and (member == self.me or not self._gone(member))
+    def _heard(self) -> set[int]:
+        return {node for node, link in self.links.items() if link.connected and not link.barred}
 
-    def _gone(self, member: Member) -> bool:
-        """Whether its socket is closed. That of a process that hangs, or cannot be reached, is not."""
-        try:
-            socket.create_connection((member.host, member.port), timeout=1).close()
-        except OSError as error:
-            return isinstance(error, ConnectionRefusedError)
-        return False
+    def state(self, node: int) -> SiteState:
+        return self.links[node].state or NOTHING
 
-    # ------------------------------------------------------------ epochs
+    def _instance(self, node: int) -> str:
+        return self.mesh.instance if node == self.node else self.links[node].instance
+
+    def _states(self) -> dict[int, SiteState]:
+        return {node: self.state(node) for node in self._heard()}
+
+    def _latest(self) -> View:
+        """The latest view that any other site is in."""
+        return max((state.view for state in self._states().values()), key=lambda view: view[:2], default=View())
 
     def started(self) -> bool:
-        return bool(self._closed(1))
+        """Whether others are in a view without this process."""
+        latest = self._latest()
+        return latest.number > 0 and latest.members.get(self.node) != self.mesh.instance
 
-    def _get(self, key: str) -> bytes:
-        return self.store.get(key) if self.store.check([key]) else b""
+    # ------------------------------------------------------------ changes
 
-    def _member(self, value: Any) -> Member:
-        """Parse a member from JSON; a ValueError or a TypeError if it is something else."""
-        member = Member(*value)
-        fits = [*map(type, member)] == [int, str, str, int]
-        if not fits or member.node not in range(self.nodes) or member.port not in range(2**16):
-            raise ValueError(value)
-        ip_address(member.host)
-        return member
+    def changed(self) -> str:
+        """Why the members of this view must meet; empty if they need not."""
+        for node, instance in self.view.members.items():
+            if node == self.node:
+                continue
+            state = self.state(node)
+            if self._instance(node) != instance or self.mesh.gone(node):
+                if not self._ended(node, instance):
+                    return f"{self.name(node)} is gone"
+            elif state.coming > self.view.number or state.view.number > self.view.number:
+                return f"{self.name(node)} calls the others together"
+        if self.admits and any(self._may_join(node) for node in self._heard() - self.view.members.keys()):
+            return "another site wants to join"
+        return ""
 
-    def _read(self, key: str) -> Member | None:
-        return parsed(self._get(key), self._member)
+    def _ended(self, node: int, instance: str) -> bool:
+        """Whether the process of a member has finished its script, and said so."""
+        return self._instance(node) == instance and self._monitor is not None and self._monitor.has_ended(node)
 
-    def _came(self, epoch: int) -> list[Member | None]:
-        """The members that are here for that epoch, by node."""
-        return [self._read(f"{epoch} here {node}") for node in range(self.nodes)]
+    def _may_join(self, node: int) -> bool:
+        """Whether that site wants to join, and hears all members."""
+        state, others = self.state(node), self.view.members.keys() - {node}
+        return state.joining and state.coming > self.view.number and others <= state.hears | {node}
 
-    def _closed(self, epoch: int) -> list[Member]:
-        """The list of that epoch, empty if it is still open."""
-        return self._list(self._get(f"{epoch} members"))
-
-    def _list(self, text: bytes) -> list[Member]:
-        return parsed(text, lambda members: [self._member(member) for member in members]) or []
-
-    def _latest(self) -> list[Member]:
-        """The list that was closed last."""
-        epoch, latest = 1, list[Member]()
-        while closed := self._closed(epoch):
-            epoch, latest = epoch + 1, closed
-        return latest
-
-    def called(self) -> bool:
-        """Whether somebody calls for the next epoch."""
-        return self.store.check([f"{self.epoch + 1} called"])
-
-    def _come(self, epoch: int) -> None:
-        self.store.set(f"{epoch} here {self.me.node}", json.dumps(self.me))
-        self.store.set(f"{epoch} called", "")
-
-    def begin(self) -> None:
-        """Enter the first epoch, once all nodes have a process."""
-        self._come(1)
-        self._wait(1, lambda: all(self._came(1)), "start")
+    def begin(self) -> bool:
+        """Enter the first view once all sites are here; returns False if the run has begun without this process."""
+        return self._meet(lambda: not self.started(), "start")
 
     def meet(self) -> None:
-        """Enter the next epoch, of the members that are left and those that want to join."""
-        epoch = self.epoch + 1
-        self._come(epoch)
-        self._wait(epoch, lambda: all(map(self._settled, self.list)), "meet")
+        """Enter the next view, of the members that are left and those that want to join."""
+        self.coming = self.view.number + 1
+        self._meet(lambda: True, "meet")
 
     def join(self) -> None:
-        """Enter the first epoch that the members let this process into."""
-        deadline, epoch = time.monotonic() + PATIENCE * self.timeout, 1
-        while time.monotonic() < deadline:
-            if not self._closed(epoch) and self.store.check(["admits"]):
-                self._come(epoch)
-            closed = self._closed(epoch)
-            if self.me in closed:
-                self._enter(epoch, closed)
-                return
-            epoch += bool(closed)
-            time.sleep(0 if closed else POLL)
-        raise RunError(
-            f"No process of the run let node {self.me.node} in for {PATIENCE * self.timeout:g} s: they do once their "
-            "optimizer is made, dnasa.solve does not."
-        )
-
-    def _settled(self, member: Member) -> bool:
-        """Whether a member of the last epoch is here, or will not come."""
-        came = self._read(f"{self.epoch + 1} here {member.node}") == member
-        return came or self._gone(member) or self.monitor.silent(self.list.index(member), self.timeout)
-
-    def _wait(self, epoch: int, complete: Callable[[], bool], what: str) -> None:
-        began, warned, key = time.monotonic(), False, f"{epoch} members"
-        while not (closed := self._list(before := self._get(key))):
-            if complete():
-                present = [member for member in self._came(epoch) if member and self._holds_node(member)]
-                self.store.compare_set(key, before, json.dumps(present))
-            elif not warned and time.monotonic() > began + self.timeout:
-                warned = True
-                missing = [node for node, member in enumerate(self._came(epoch)) if member is None]
-                warnings.warn(
-                    f"Node {self.me.node} has waited {self.timeout:g} s to {what}; missing: {missing}.", stacklevel=2
-                )
-            else:
-                time.sleep(POLL)
-        if self.me not in closed:
+        """Enter the first view that the members let this process into."""
+        self.joining = True
+        deadline = time.monotonic() + PATIENCE * self.timeout
+        if not self._meet(lambda: time.monotonic() < deadline, "join"):
             raise RunError(
-                f"Node {self.me.node} was left behind: it was silent for {self.timeout:g} s. Start it again to join."
+                f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once their "
+                "optimizer is made, dnasa.solve does not."
             )
-        self._enter(epoch, closed)
 
-    def _enter(self, epoch: int, members: list[Member]) -> None:
-        previous, before = self._monitor, self.list
-        self.epoch, self.list = epoch, members
-        for member in set(before) - set(self.list):
-            self.store.set(f"left {member.name}", "")
-        self._monitor = MembersMonitor(self)
+    def _meet(self, going: Any, what: str) -> bool:
+        began, warned = time.monotonic(), False
+        while going():
+            self._raise_conflict()
+            self.publish()
+            view = self._offered() or self._formed()
+            if view is not None:
+                self._enter(view)
+                return True
+            if not warned and time.monotonic() > began + self.timeout:
+                warned = True
+                missing = ", ".join(self.name(node) for node in self.links if node not in self._here())
+                warnings.warn(
+                    f"{self.name(self.node)} has waited {self.timeout:g} s to {what}; missing: {missing or 'none'}.",
+                    stacklevel=2,
+                )
+            self.mesh.wait(0.1)
+        return False
+
+    def _raise_conflict(self) -> None:
+        if self.mesh.conflict and not self.view.number:
+            raise InputError(f"The sites run different things: {self.mesh.conflict}. Give all the same.")
+
+    def _offered(self) -> View | None:
+        """A view that others have formed with this process. If they formed one without it, it wants to join the next."""
+        offered = [state.view for state in self._states().values() if state.view.number >= self.coming]
+        own = [view for view in offered if view.members.get(self.node) == self.mesh.instance]
+        if own:
+            return max(own, key=lambda view: view[:2])
+        latest = max((view.number for view in offered), default=0)
+        if latest and self.view.number:
+            self._come_back()
+        called = [state.coming for state in self._states().values() if not state.joining or self.joining]
+        self.coming = max([self.coming, latest + 1, *called])
+        return None
+
+    def _come_back(self) -> None:
+        """The others have gone on without this process: it needs their model."""
+        if not self.admits and not self.returned:
+            raise RunError(
+                f"{self.name(self.node)} was left behind: nothing came from it for {self.timeout:g} s. Start it again."
+            )
+        self.admits, self.joining, self.returned = False, True, True
+
+    def _here(self) -> set[int]:
+        """The sites that have come to form the same view, and hear this one."""
+        states = self._states().items()
+        return {node for node, state in states if state.coming == self.coming and self.node in state.hears}
+
+    def _formed(self) -> View | None:
+        """The next view, if this process is the one to close it."""
+        here = self._here() | {self.node}
+        members = self._mutual(here)
+        old = [node for node in members if not (self.joining if node == self.node else self.state(node).joining)]
+        if not old or min(old) != self.node or not self._complete(here, members):
+            return None
+        return View(self.coming, random.getrandbits(63), {node: self._instance(node) for node in members})
+
+    def _mutual(self, here: Iterable[int]) -> list[int]:
+        """Those who all hear each other: of two that do not, the later one stays outside."""
+        heard = {node: self._heard() if node == self.node else self.state(node).hears for node in here}
+        members: list[int] = []
+        for node in sorted(here):
+            if all(other in heard[node] and node in heard[other] for other in members):
+                members.append(node)
+        return members
+
+    def _complete(self, here: set[int], members: list[int]) -> bool:
+        if not self.view.number:
+            return len(members) == len(self.links) + 1
+        left = {node for node, instance in self.view.members.items() if not self._is_gone(node, instance)}
+        settled = all(node in here or self.mesh.silent(node, self.timeout) for node in left - {self.node})
+        present = left & set(members)
+        return settled and (2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present))
+
+    def _is_gone(self, node: int, instance: str) -> bool:
+        return node != self.node and (self._instance(node) != instance or self.mesh.gone(node))
+
+    def _enter(self, view: View) -> None:
+        previous = self._monitor
+        self.view, self.coming, self.joining = view, view.number, False
+        self.mesh.enter(view.id)
+        self._monitor = SitesMonitor(self)
+        self.publish()
         if previous is not None:
             previous.close()
             previous.problem = RunError(CHANGED)
 
     @property
     def rank(self) -> int:
-        return self.list.index(self.me)
+        return sorted(self.view.members).index(self.node)
 
     @property
-    def monitor(self) -> "MembersMonitor":
-        """The monitor of the current epoch."""
+    def monitor(self) -> "SitesMonitor":
+        """The monitor of the current view."""
         assert self._monitor is not None, "Only a member has a monitor."
         return self._monitor
 
 
-class MembersMonitor(Monitor):
-    """A monitor that also notices when somebody calls for the next epoch."""
+class SitesMonitor(Monitor):
+    """A monitor of the members of one view that also notices when they must meet."""
 
     def __init__(self, members: Members):
-        self.members = members
-        keys = [f"report {member.name}" for member in members.list]
-        super().__init__(StoreBoard(members.store, keys[members.rank], keys), members.rank, len(keys))
+        self.members, self.nodes = members, sorted(members.view.members)
+        super().__init__(self, members.rank, len(self.nodes))
+
+    def share(self, report: str) -> list[str]:
+        """Publish this report; returns those of all members."""
+        members = self.members
+        if not self.stop.is_set():
+            members.report = report
+            members.publish()
+        return ["" if node == members.node else members.state(node).report for node in self.nodes]
 
     def fail(self, reason: str) -> None:
         """The others go on without this process."""
@@ -255,9 +294,18 @@ class MembersMonitor(Monitor):
         self.ended = True
         self._beat()
 
+    def silent(self, rank: int, timeout: float) -> bool:
+        return self.members.mesh.silent(self.nodes[rank], timeout)
+
+    def has_ended(self, node: int) -> bool:
+        return self._has_ended(self.nodes.index(node))
+
     def others_ended(self) -> bool:
         others = [rank for rank in range(len(self.reports)) if rank != self.rank]
-        return all(self._has_ended(rank) or self.silent(rank, self.members.timeout) for rank in others)
+        return all(self._has_ended(rank) or self._away(rank) for rank in others)
+
+    def _away(self, rank: int) -> bool:
+        return self.members.mesh.gone(self.nodes[rank]) or self.silent(rank, self.members.timeout)
 
     def others_ahead(self) -> bool:
         """Whether another process is in a call that this one has not made."""
@@ -268,22 +316,14 @@ class MembersMonitor(Monitor):
         key = f"{network} {self.counts.get(network, 0) + 1}"
         return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
 
+    def lost(self, began: float, timeout: float) -> list[int]:
+        self._look()
+        return super().lost(began, timeout)
+
     def _beat(self) -> None:
         super()._beat()
-        with suppress(OSError):
-            while True:
-                self.members.listener.accept()[0].close()
-        try:
-            if self.problem is None and self.members.called():
-                self.problem = ProcessLost("Processes left or want to join.")
-        except RunError as error:
-            self.problem = error
+        self._look()
 
-
-def listener(host: str, port: int) -> socket.socket:
-    """A socket that is open as long as this process runs, at the address by which it reaches the store."""
-    with socket.create_connection((host, port)) as connection:
-        host = connection.getsockname()[0]
-    server = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    server.setblocking(False)
-    return server
+    def _look(self) -> None:
+        if self.problem is None and (why := self.members.changed()):
+            self.problem = ProcessLost(f"The members must meet: {why}.")

@@ -1,112 +1,222 @@
-"""Sites of several processes that hold one node together, over torch.distributed.
+"""The exchange between sites: machines of different owners, each with one node, over TLS.
 
-DistributedDataParallel gives the processes of a site the same gradient. The first process of each site exchanges messages with
-the other sites and broadcasts what it receives inside its own. So a message crosses the link between two sites only once, and
-all processes of a site take the same step.
+Messages travel between neighbours only, directly. Sums, for metrics and averages, take two exchanges: every member adds up
+one part of the numbers and sends it to all.
 """
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import atexit
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-import torch.distributed as dist
+import numpy as np
 
-from dnasa.arrays import crc32
-from dnasa.core import Array, Channel, InputError, Network, RunError, first_line
+from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks import processes
-from dnasa.networks.torchdist import TorchTransport, as_tensor
-from dnasa.networks.transport import Message
-from dnasa.topology import Topology
-
-CHECKED = 2  # exchanges; the first gradient is in one of them
-DIFFERENT = (
-    "The processes of a site have different gradients: wrap the model in "
-    "DistributedDataParallel(model, process_group=site), with the group that dnasa.connect(site=...) has."
-)
-
-
-def find_sites(site: Any, timeout: float) -> list[list[int]]:
-    """The ranks of all sites, where `site` is the process group of this process's own."""
-    if not dist.is_initialized():
-        raise InputError(
-            "site is a process group: call torch.distributed.init_process_group, then "
-            "site, _ = torch.distributed.new_subgroups(group_size=...)."
-        )
-    own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
-    everyone = [json.loads(text) for text in TorchTransport((), timeout).allgather_text(json.dumps(own))]
-    if any(rank not in ranks or everyone[ranks[0]] != ranks for rank, ranks in enumerate(everyone)):
-        raise InputError(f"Every process must be in one site, the same for all of its processes; they gave {everyone}.")
-    return sorted({ranks[0]: ranks for ranks in everyone}.values())
+from dnasa.networks.links import Key, Receive
+from dnasa.networks.members import Members
+from dnasa.networks.transport import Message, ProcessTransport
+from dnasa.sites.connecting import Refused
+from dnasa.sites.file import Sites
+from dnasa.topology import Topology, count_rounds
+from dnasa.topology.types import checksum
 
 
 def connect(
-    topology: Topology,
-    sites: list[list[int]],
-    timeout: float,
-    rounds: int | str | None = None,
-    channel: Channel | None = None,
+    topology: Topology, sites: Sites, rounds: int | str | None, timeout: float, channel: Channel | None
 ) -> Network:
-    """The network of these sites; its `rank` is the number of this process's site."""
-    transport = SiteTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
-    return processes.connect(topology, transport, rounds, channel)
+    """The network of these sites: waits for all of them, or joins a run that has begun."""
+    if len(sites.sites) != topology.nodes:
+        raise InputError(
+            f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
+        )
+    members = Members(sites, described(topology, rounds, channel), timeout)
+    atexit.register(leave, members)
+    return Connection(members, topology, rounds, channel).first_network()
 
 
-class SiteTransport:
-    """Messages between the first processes of the sites, and from each of them to the others of its site."""
+def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
+    """Describes what all sites must share: the weights, and how messages travel."""
+    text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
+    if (count := count_rounds(topology, rounds)) > 1:
+        text += f", {count} rounds"
+    return text if channel is None else f"{text}, messages {channel.settings}"
 
-    def __init__(self, sites: list[list[int]], nodes: Sequence[range], timeout: float):
-        self.sites = sites
-        self.nodes = nodes
-        self.unchecked = CHECKED
-        self.rank = next(i for i, ranks in enumerate(sites) if dist.get_rank() in ranks)
-        self.first = sites[self.rank][0]
-        self.is_first = dist.get_rank() == self.first
-        self.across = TorchTransport(nodes, timeout, [ranks[0] for ranks in sites])
-        self.within, _ = dist.new_subgroups_by_enumeration(sites)  # a group of our own: DDP may be using the user's
-        self.tag = self.across.tag
-        self.liveness = self.across.liveness
-        self.carries_cuda = self.across.carries_cuda
 
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Any:
-        if self.unchecked:
-            self._check_equal(sends)
-            self.unchecked -= 1
-        return receives, self.across.start(receives, sends) if self.is_first else None
+def leave(members: Members) -> None:
+    """Wait until all have ended, or somebody is ahead or lost: to a process still communicating, an exit looks like a loss."""
+    if members.view.number:
+        monitor = members.monitor
+        monitor.end()
+        while monitor.problem is None and not monitor.others_ended() and not monitor.others_ahead():
+            time.sleep(monitor.interval / 5)
+        monitor.close()
+    members.mesh.close()
 
-    def finish(self, pending: Any) -> None:
-        receives, messages = pending
-        if self.is_first:
-            self.across.finish(messages)
-        with self._errors():
-            for _, buffer in receives:
-                dist.broadcast(as_tensor(buffer), self.first, self.within)
+
+class SiteTransport(ProcessTransport):
+    """Messages between the members of one view."""
+
+    error = ProcessLost
+    carries_cuda = False
+
+    def __init__(self, members: Members, number: int):
+        self.members, self.mesh, self.view = members, members.mesh, members.view
+        self.sites = sorted(self.view.members)
+        nodes = [range(node, node + 1) for node in self.sites]
+        super().__init__(members.rank, nodes, members.timeout, members.monitor)
+        self.monitor = members.monitor
+        self.tag = f"view {self.view.number} network {number}"
+        self.number = 2 * number  # of the exchanges; that of the sums is one more
+        self.sent: Counter[tuple[int, int]] = Counter()
+        self.wanted: Counter[tuple[int, int]] = Counter()
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
+        return self._start(self.number, receives, sends)
+
+    def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
+        self.check()
+        pending = [(peer, self._want(number, peer, buffer)) for peer, buffer in receives]
+        for peer, buffer in sends:
+            key = self._key(self.sent, number, peer)
+            self.mesh.links[key.site].send(key._replace(site=self.members.node), bytes(view_of(buffer)), self.check)
+        return pending
+
+    def _key(self, counts: Counter[tuple[int, int]], number: int, peer: int) -> Key:
+        counts[number, peer] += 1
+        return Key(self.sites[peer], self.view.id, number, counts[number, peer])
+
+    def _want(self, number: int, peer: int, buffer: Array) -> Receive:
+        key = self._key(self.wanted, number, peer)
+        try:
+            receive = self.mesh.inbox.want(key, view_of(buffer))
+        except Refused as error:
+            self.mesh.accuse(key.site, str(error))
+            raise self._no_answer([peer], error) from error
+        self.mesh.links[key.site].wake()
+        return receive
+
+    def finish(self, pending: list[tuple[int, Receive]]) -> None:
+        for _, receive in pending:
+            if not receive.done.is_set():
+                self.wait_until(lambda receive=receive: receive.done.wait(self.monitor.interval / 10))
 
     def sum(self, buffer: Array) -> Array:
-        if not self.is_first:
-            as_tensor(buffer).zero_()
-        return self.across.sum(buffer)
+        """Every member adds up one part, in the order of the members, and sends it to all: the sums are equal everywhere."""
+        flat = as_array(buffer).reshape(-1)
+        parts = np.array_split(flat, len(self.sites))
+        shape = (len(self.sites), parts[self.rank].size)
+        received = np.empty(shape, flat.dtype)
+        others = [peer for peer in range(len(self.sites)) if peer != self.rank]
+        received[self.rank] = parts[self.rank]
+        self.finish(
+            self._start(self.number + 1, [(peer, received[peer]) for peer in others], [(p, parts[p]) for p in others])
+        )
+        parts[self.rank][:] = received.sum(0)
+        sends = [(peer, parts[self.rank].copy()) for peer in others]
+        self.finish(self._start(self.number + 1, [(peer, parts[peer]) for peer in others], sends))
+        return buffer
 
-    def allgather_text(self, text: str) -> list[str]:
-        """The texts of all processes of all sites."""
-        return self.across.allgather_text(text)
+    def _gather(self, own: np.ndarray) -> np.ndarray:
+        rows = np.zeros((len(self.sites), *own.shape), own.dtype)
+        rows[self.rank] = own
+        others = [peer for peer in range(len(self.sites)) if peer != self.rank]
+        self.finish(self._start(self.number + 1, [(p, rows[p]) for p in others], [(p, own) for p in others]))
+        return rows
 
-    def duplicate(self) -> "SiteTransport":
-        return SiteTransport(self.sites, self.nodes, self.across.timeout)
+    def next_call(self) -> str:
+        """What the others call next; with nobody else, a step."""
+        if len(self.sites) == 1:
+            return "step"
 
-    def _check_equal(self, sends: Sequence[Message]) -> None:
-        own = crc32(*(buffer for _, buffer in sends))
-        checksums = [torch.zeros(1, dtype=torch.int64) for _ in self.sites[self.rank]]
-        with self._errors():
-            dist.all_gather(checksums, torch.tensor([own]), self.within)
-        if len(set(map(int, checksums))) > 1:
-            raise InputError(DIFFERENT)
+        def is_known() -> bool:
+            time.sleep(self.monitor.interval / 5)
+            return bool(self.monitor.others_call(self.tag))
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            site = ", ".join(map(str, self.sites[self.rank]))
-            raise RunError(f"No answer inside the site of ranks {site}: {first_line(error)}.") from error
+        self.check()
+        self.wait_until(is_known)
+        return self.monitor.others_call(self.tag)
+
+    def _no_answer(self, ranks: Sequence[int], why: object) -> RunError:
+        names = ", ".join(self.members.name(self.sites[rank]) for rank in sorted(set(ranks)))
+        return self.error(f"No answer from {names}: {why}.")
+
+
+def as_array(buffer: Array) -> np.ndarray:
+    return buffer if isinstance(buffer, np.ndarray) else buffer.numpy()
+
+
+def view_of(buffer: Array) -> memoryview:
+    """The bytes of a contiguous array, where they are."""
+    return memoryview(as_array(buffer).reshape(-1).view(np.uint8))
+
+
+@dataclass
+class Connection:
+    """This site in a run that others leave and join: makes the network of each view."""
+
+    members: Members
+    topology: Topology
+    rounds: int | str | None
+    channel: Channel | None
+    number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
+    traffic: processes.Traffic = field(default_factory=processes.Traffic)
+
+    def first_network(self) -> Network:
+        return self.network() if self.members.begin() else self.outside()
+
+    def network(self) -> Network:
+        transport = SiteTransport(self.members, self.number)
+        graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
+        network = processes.connect(graph, transport, self.rounds, self.channel, self.traffic)
+        membership = replace(
+            network.membership,
+            survivors=self.survivors,
+            admit=self.admit,
+            returned=self.members.returned,
+            next_call=transport.next_call,
+        )
+        return replace(network, duplicate=self.duplicate, membership=membership)
+
+    def outside(self) -> Network:
+        """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""
+        node = self.members.node
+        return Network(
+            self.topology.nodes,
+            refuse,
+            refuse,
+            range(node, node + 1),
+            node,
+            refuse,
+            refuse,
+            rounds=count_rounds(self.topology, self.rounds),
+            channel=self.channel,
+            topology=self.topology,
+            duplicate=self.duplicate,
+            membership=Membership(survivors=self.survivors, join=self.join),
+        )
+
+    def duplicate(self) -> Network:
+        """Make the network of the optimizer; there can be one, since all sites must agree on where to continue."""
+        if self.number:
+            raise InputError("A network of sites has one optimizer: connect again for a second one.")
+        self.number = 1
+        return self.network() if self.members.view.number else self.outside()
+
+    def admit(self) -> None:
+        self.members.admits, self.members.returned = True, False
+        self.members.publish()
+
+    def survivors(self) -> Network:
+        self.members.meet()
+        return self.network()
+
+    def join(self) -> Network:
+        self.members.join()
+        return self.network()
+
+
+def refuse(*_: Any) -> Any:
+    raise InputError("This process joins a run that has begun: make the optimizer first.")

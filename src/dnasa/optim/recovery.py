@@ -127,7 +127,7 @@ class Recovery:
         snapshot = self.node.stopped()
 
         def agree(network: Network) -> tuple[list[Position], State]:
-            positions = self._positions(network, new)
+            positions = self._positions(network, new or network.membership.returned)
             return positions, self._received(network, positions, snapshot.state)
 
         network, (positions, state) = reconnect(connect, agree)
@@ -135,6 +135,7 @@ class Recovery:
         self.resume_at, step = max(position.calls for position in known), max(position.step for position in known)
         self.node.network = network
         self.node.restore(snapshot._replace(state=state).restarted(self.node.rule), step)
+        network.membership.admit()
         warn_of_changes(before, network, step)
 
     def _positions(self, network: Network, new: bool) -> list[Position]:

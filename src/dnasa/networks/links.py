@@ -1,0 +1,500 @@
+"""One connection with every other site, dialled again whenever it breaks.
+
+A connection carries frames of three kinds: a site's state (small, JSON, only the latest counts), messages, and how many
+messages have arrived. Messages are kept until the other side has them, so a connection that breaks loses nothing. One thread
+of each connection sends and receives; nothing else touches its TLS object.
+"""
+
+import json
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from dnasa.core import InputError, first_line
+from dnasa.sites.connecting import Door, Greeting, Refused, dial, dials, log, meet, send_greeting
+from dnasa.sites.file import Sites
+from dnasa.sites.tls import REVOKED
+
+HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
+STATE, MESSAGE, ARRIVED = range(3)
+STATE_LIMIT = 1 << 20  # bytes
+EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
+UNSENT_LIMIT = 16  # messages to a site; then the sender waits
+TURN = 64  # records of TLS that are written, then read, at a time
+RECORD = 1 << 14  # bytes
+INTERVAL = 0.5  # seconds between two states
+HUSH = 10  # intervals of silence after which a connection is dialled again: after an outage TCP waits too long
+GRACE = 1.0  # seconds for which a site that cannot be dialled may be away
+
+
+class Key(NamedTuple):
+    """Which message this is; `number` counts those of a network between two sites."""
+
+    site: int
+    view: int
+    network: int
+    number: int
+
+
+class Receive(NamedTuple):
+    """A message that this process waits for."""
+
+    buffer: memoryview
+    done: threading.Event
+
+
+class Inbox:
+    """The messages that this process waits for, and those that came early: others may be in the next view already."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.view, self.past = 0, {0}
+        self.largest = 1 << 20
+        self.wanted: dict[Key, Receive] = {}
+        self.early: dict[Key, memoryview] = {}
+
+    def enter(self, view: int) -> None:
+        with self.lock:
+            self.past.add(self.view)
+            self.view = view
+            self.wanted.clear()
+            self.early = {key: data for key, data in self.early.items() if key.view == view}
+
+    def want(self, key: Key, buffer: memoryview) -> Receive:
+        receive = Receive(buffer, threading.Event())
+        with self.lock:
+            self.largest = max(self.largest, len(buffer))
+            data = self.early.pop(key, None)
+            if data is None:
+                self.wanted[key] = receive
+            elif len(data) != len(buffer):
+                raise Refused(f"it sent {len(data)} bytes where {len(buffer)} were expected")
+            else:
+                buffer[:] = data
+                receive.done.set()
+        return receive
+
+    def place(self, key: Key, size: int) -> memoryview | None:
+        """Where a message goes; None if it must wait until it is wanted."""
+        with self.lock:
+            if receive := self.wanted.get(key):
+                if len(receive.buffer) != size:
+                    raise Refused(f"it sent {size} bytes where {len(receive.buffer)} were expected")
+                return receive.buffer
+            old, large = key.view in self.past, size > 2 * self.largest
+            if old and large:
+                raise Refused(f"it sent an old message of {size} bytes")
+            if not old and (large or sum(other.site == key.site for other in self.early) >= EARLY_LIMIT):
+                return None
+        return memoryview(bytearray(size))
+
+    def arrived(self, key: Key, data: memoryview) -> None:
+        with self.lock:
+            if receive := self.wanted.pop(key, None):
+                if data is not receive.buffer:
+                    receive.buffer[:] = data
+                receive.done.set()
+            elif key.view not in self.past:
+                self.early[key] = data
+
+
+class Link:
+    """Everything that is known of another site, and what it has not received yet.
+
+    Attributes:
+        instance: Names the process at the other end.
+        state: The latest that it said of itself.
+        connected: Whether there is a connection.
+        gone: Whether the process has ended, as far as this one can tell.
+        quiet: Own intervals since anything came.
+        barred: Why this site is not let in again; empty if it is.
+    """
+
+    def __init__(self, mesh: "Mesh", site: int):
+        self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
+        self.instance, self.barred = "", ""
+        self.state: Any = None
+        self.connected = self.gone = False
+        self.quiet = 0
+        self.broken = time.monotonic()
+        self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
+        self.acknowledged = self.received = 0  # messages
+        self.room = threading.Condition()
+        self.using = threading.Lock()  # the one connection
+        self.connection: Connection | None = None
+        self.attention = threading.Event()  # set when the connection breaks
+
+    def send(self, key: Key, data: bytes, check: Callable[[], object]) -> None:
+        """Send a message. Waits while many are on their way, and calls `check`, which may raise."""
+        with self.room:
+            while len(self.outbox) >= 2 * UNSENT_LIMIT:
+                self.room.wait(INTERVAL / 5)
+                check()
+            self.outbox += HEADER.pack(MESSAGE, key.view, key.network, key.number, len(data)), data
+        self.wake()
+
+    def wake(self) -> None:
+        if (connection := self.connection) is not None:
+            connection.wake()
+
+    def acknowledge(self, count: int) -> None:
+        """The other side has received this many messages."""
+        with self.room:
+            if not self.acknowledged <= count <= self.acknowledged + len(self.outbox) // 2:
+                raise Refused("it acknowledged messages that were not sent")
+            for _ in range(2 * (count - self.acknowledged)):
+                self.outbox.popleft()
+            self.acknowledged = count
+            self.room.notify_all()
+
+    def empty(self) -> None:
+        """Forget what the messages said that a site has not received and will not need."""
+        with self.room:
+            for place in range(0, len(self.outbox), 2):
+                _, view, network, number, _ = HEADER.unpack(self.outbox[place])
+                self.outbox[place] = HEADER.pack(MESSAGE, view, network, number, 0)
+                self.outbox[place + 1] = b""
+
+    def break_off(self) -> None:
+        """Close the connection; it is made again."""
+        if (connection := self.connection) is not None:
+            connection.shut_down()
+
+    def greeting(self) -> Greeting:
+        mesh = self.mesh
+        return {"run": mesh.run, "instance": mesh.instance, "knows": self.instance, "received": self.received}
+
+    def use(self, tls: ssl.SSLSocket, greeting: Greeting, answer: bool = False) -> None:
+        """Send and receive over a new connection until it breaks."""
+        self.break_off()
+        with self.using:
+            self._resume(greeting)
+            if answer:
+                send_greeting(tls, self.greeting())
+            self.connection, self.connected, self.gone, self.quiet = Connection(self, tls), True, False, 0
+            self.mesh.publish()
+            try:
+                self.connection.run()
+            except (OSError, ValueError) as error:
+                log.info("lost connection", extra={"site": self.name, "reason": first_line(error)})
+            finally:
+                self.connection.close()
+                self.connection, self.connected, self.broken = None, False, time.monotonic()
+                self.attention.set()
+                self.mesh.publish()
+                self.mesh.changed()
+
+    def _resume(self, greeting: Greeting) -> None:
+        if self.barred:
+            raise Refused(f"this site was left out: {self.barred}")
+        if greeting.get("run") != self.mesh.run:
+            self.mesh.conflict = f"{self.name} runs {greeting.get('run')!s:.300}, this site {self.mesh.run}"
+            raise Refused(f"the runs differ: {self.mesh.conflict}")
+        instance, received = greeting.get("instance"), greeting.get("received")
+        if not isinstance(instance, str) or not isinstance(received, int):
+            raise Refused("its greeting is incomplete")
+        with self.room:
+            if instance != self.instance:  # another process of this site
+                self.instance, self.state = instance, None
+                self.outbox.clear()
+                self.acknowledged = self.received = 0
+                self.room.notify_all()
+        if greeting.get("knows") == self.mesh.instance:
+            self.acknowledge(received)
+
+
+class Connection:
+    """One connection with a site."""
+
+    def __init__(self, link: Link, tls: ssl.SSLSocket):
+        self.link, self.mesh, self.tls = link, link.mesh, tls
+        self.signal, self.signalled = socket.socketpair()
+        for end in (tls, self.signal, self.signalled):
+            end.setblocking(False)
+        self.poll = select.poll()
+        self.poll.register(self.signalled, select.POLLIN)
+        self.output: deque[memoryview] = deque()
+        self.next = link.acknowledged  # message to be sent
+        self.shown = -1  # version of the own state
+        self.told = link.received
+        self.waiting: tuple[Key, int] | None = None  # the header of a message that is not wanted yet
+        self._expect(bytearray(HEADER.size), self._header)
+
+    def run(self) -> None:
+        while True:
+            busy = self._repeat(self._write)
+            if not (self._repeat(self._read) or busy):
+                self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the other side, or for something to send; a message that is not wanted yet stays where it is."""
+        events = select.POLLIN * (self.waiting is None) | select.POLLOUT * bool(self.output)
+        if events:
+            self.poll.register(self.tls, events)
+        else:
+            with suppress(KeyError):
+                self.poll.unregister(self.tls)
+        self.poll.poll(1000 * INTERVAL)
+        with suppress(BlockingIOError):
+            self.signalled.recv(4096)
+
+    def wake(self) -> None:
+        with suppress(OSError):
+            self.signal.send(b"\0")
+
+    def shut_down(self) -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(self.tls, socket.SHUT_RDWR)  # the TLS object belongs to its thread
+
+    def close(self) -> None:
+        for end in (self.tls, self.signal, self.signalled):
+            end.close()
+
+    def _repeat(self, work: Callable[[], bool]) -> bool:
+        """Whether there was anything to do."""
+        for count in range(TURN):
+            try:
+                if not work():
+                    return count > 0
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return count > 0
+        return True
+
+    # ------------------------------------------------------------ sending
+
+    def _write(self) -> bool:
+        if not self.output and not self._queue():
+            return False
+        sent = self.tls.send(self.output[0][:RECORD])
+        rest = self.output[0][sent:]
+        if rest:
+            self.output[0] = rest
+        else:
+            self.output.popleft()
+        return True
+
+    def _queue(self) -> bool:
+        """Whether there is something to send: the own state first."""
+        link, mesh = self.link, self.mesh
+        if self.shown != mesh.version:
+            self.shown, text = mesh.version, mesh.state
+            self._add(HEADER.pack(STATE, 0, 0, 0, len(text)), text)
+        elif self.told != link.received:
+            self.told = link.received
+            self._add(HEADER.pack(ARRIVED, 0, 0, self.told, 0))
+        else:
+            with link.room:
+                place = 2 * (self.next - link.acknowledged)
+                if place >= len(link.outbox):
+                    return False
+                self._add(link.outbox[place], link.outbox[place + 1])
+            self.next += 1
+        return True
+
+    def _add(self, header: bytes | memoryview, body: bytes | memoryview = b"") -> None:
+        parts = [bytes(header) + bytes(body)] if len(body) < RECORD else [header, body]
+        self.output.extend(map(memoryview, parts))
+
+    # ------------------------------------------------------------ receiving
+
+    def _expect(self, buffer: bytearray | memoryview, then: Callable[[memoryview], None]) -> None:
+        self.whole = self.rest = memoryview(buffer)
+        self.then = then
+
+    def _read(self) -> bool:
+        if self.waiting and not self._place(*self.waiting):
+            self.link.quiet = 0
+            return False
+        if self.rest:
+            count = self.tls.recv_into(self.rest)
+            if not count:
+                raise ConnectionResetError("The other side closed the connection.")
+            self.link.quiet = 0
+            self.rest = self.rest[count:]
+        if not self.rest:
+            whole, then = self.whole, self.then
+            self._expect(bytearray(HEADER.size), self._header)
+            then(whole)
+        return True
+
+    def _header(self, data: memoryview) -> None:
+        kind, view, network, number, size = HEADER.unpack(data)
+        if kind == MESSAGE:
+            self._place(Key(self.link.site, view, network, number), size)
+        elif kind == STATE and size <= STATE_LIMIT:
+            self._expect(bytearray(size), self._state)
+        elif kind == ARRIVED and not size:
+            self._checked(lambda: self.link.acknowledge(number))
+        else:
+            self.mesh.accuse(self.link.site, f"it sent a frame of kind {kind} with {size} bytes")
+
+    def _place(self, key: Key, size: int) -> bool:
+        buffer = self._checked(lambda: self.mesh.inbox.place(key, size))
+        self.waiting = (key, size) if buffer is None else None
+        if buffer is not None:
+            self._expect(buffer, lambda data: self._arrived(key, data))
+        return buffer is not None
+
+    def _arrived(self, key: Key, data: memoryview) -> None:
+        self.link.received += 1
+        self.mesh.inbox.arrived(key, data)
+
+    def _state(self, data: memoryview) -> None:
+        try:
+            state = self.mesh.parse(json.loads(bytes(data)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self.mesh.accuse(self.link.site, f"its state cannot be read: {first_line(error)}")
+            return
+        self.link.state = state
+        self.mesh.changed()
+
+    def _checked(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Refused as error:
+            self.mesh.accuse(self.link.site, str(error))
+            raise ConnectionAbortedError(str(error)) from error
+
+
+class Mesh:
+    """This site's connections with all others.
+
+    Args:
+        sites: The file of the sites.
+        run: Describes what all sites must have in common.
+        describe: What this site says of itself, as JSON.
+        parse: Checks what another site says of itself.
+    """
+
+    def __init__(self, sites: Sites, run: str, describe: Callable[[], dict[str, Any]], parse: Callable[[Any], Any]):
+        self.sites, self.run, self.describe, self.parse = sites, run, describe, parse
+        self.instance = uuid.uuid4().hex
+        self.inbox = Inbox()
+        self.news = threading.Condition()
+        self.version, self.state, self.description = 0, b"", dict[str, Any]()
+        self.conflict = ""  # with another site's run
+        self.closed = threading.Event()
+        self.door: Door | None = None
+        self.links = {n: Link(self, n) for n in range(len(sites.sites)) if n != sites.own}
+
+    def open(self) -> None:
+        """Listen, and dial the others."""
+        self.door = Door(self.sites, self._welcome) if self.sites.listen else None
+        for work in (self._beat, *(lambda link=link: self._keep(link) for link in self.links.values())):
+            threading.Thread(target=work, name="sites", daemon=True).start()
+
+    def publish(self, again: bool = False) -> None:
+        """Tell the others the state of this site, if it has changed, or again."""
+        with self.news:
+            description = self.describe()
+            if description == self.description and not again:
+                return
+            self.description, self.version = description, self.version + 1
+            self.state = json.dumps({**description, "time": time.time()}).encode()
+        for link in self.links.values():
+            link.wake()
+
+    def changed(self) -> None:
+        with self.news:
+            self.news.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something changes, at most this long."""
+        with self.news:
+            self.news.wait(seconds)
+
+    def enter(self, view: int) -> None:
+        self.inbox.enter(view)
+        for link in self.links.values():
+            link.wake() if link.connected else link.empty()
+
+    def accuse(self, site: int, reason: str) -> None:
+        """Leave out a site that does what it must not do."""
+        link = self.links[site]
+        if not link.barred:
+            link.barred = reason
+            log.warning("%s is left out: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+        link.break_off()
+        self.changed()
+
+    def silent(self, site: int, timeout: float) -> bool:
+        return self.links[site].quiet * INTERVAL > timeout
+
+    def gone(self, site: int) -> bool:
+        link = self.links[site]
+        return bool(link.barred) or (link.gone and not link.connected)
+
+    def close(self) -> None:
+        self.closed.set()
+        if self.door is not None:
+            self.door.close()
+        for link in self.links.values():
+            link.break_off()
+
+    # ------------------------------------------------------------ threads
+
+    def _welcome(self, site: int, tls: ssl.SSLSocket, greeting: Greeting) -> None:
+        try:
+            self.links[site].use(tls, greeting, answer=True)
+        except Refused as error:
+            with suppress(OSError):
+                send_greeting(tls, {"refused": str(error)})
+            raise
+
+    def _beat(self) -> None:
+        revoked = self._revoked()
+        while not self.closed.wait(INTERVAL):
+            for link in self.links.values():
+                link.quiet += 1
+                if link.connected and link.quiet > HUSH:
+                    link.break_off()
+            if revoked != (revoked := self._revoked()):
+                for link in self.links.values():
+                    link.break_off()  # and check the certificates again
+            self.publish(again=True)
+
+    def _revoked(self) -> int:
+        with suppress(OSError):
+            return (self.sites.keys / REVOKED).stat().st_mtime_ns
+        return 0
+
+    def _keep(self, link: Link) -> None:
+        """Keep a connection with this site, or find out that it is gone."""
+        attempt, pause = 0, 0.1
+        while not self.closed.is_set():
+            if link.connected or link.barred:
+                attempt, pause = 0, 0.1
+                link.attention.wait(1.0)
+                link.attention.clear()
+                continue
+            try:
+                self._connect(link, attempt)
+            except ConnectionRefusedError:
+                link.gone |= self._reachable(link.site)
+            except (OSError, ValueError, Refused, InputError) as error:
+                log.debug("no connection", extra={"site": link.name, "reason": first_line(error)})
+            link.gone |= not self._reachable(link.site) and time.monotonic() > link.broken + GRACE
+            self.changed()
+            self.closed.wait(pause)
+            attempt, pause = attempt + 1, min(2 * pause, 1.0)
+
+    def _connect(self, link: Link, attempt: int) -> None:
+        """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
+        if dials(self.sites, link.site):
+            link.use(*dial(self.sites, link.site, link.greeting()))
+        elif self._reachable(link.site):
+            peer = self.sites.sites[link.site]
+            socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
+        elif not self._reachable(self.sites.own):
+            link.use(*meet(self.sites, link.site, link.greeting(), attempt))
+
+    def _reachable(self, site: int) -> bool:
+        return self.sites.sites[site].reachable

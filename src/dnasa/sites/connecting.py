@@ -1,0 +1,313 @@
+"""Connections between sites: who dials whom, who is let in, and how two sites meet that cannot be dialled.
+
+A certificate says which site a connection is with. The first thing sent over it is a greeting: JSON with its length before it.
+Of two sites that can be dialled, the one listed first dials. Two that cannot be dialled both dial a third, which passes their
+bytes on; inside, they encrypt from end to end, so it sees only ciphertext.
+"""
+
+import json
+import logging
+import math
+import socket
+import ssl
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from dnasa.core import InputError, first_line
+from dnasa.sites.file import Site, Sites
+from dnasa.sites.tls import client_context, names, server_context
+
+DIALLING = 5.0  # seconds for a TCP connection
+HANDSHAKE = 10.0  # seconds for TLS and the greeting
+MEETING = 10.0  # seconds for which a site waits at a third one for another
+PENDING, PENDING_EACH = 64, 16  # connections that have not greeted yet, and those of one address
+LENGTH = struct.Struct("!I")
+LONGEST_GREETING = 1 << 16
+Greeting = dict[str, Any]
+
+log = logging.getLogger("dnasa.sites")
+
+
+class Refused(Exception):
+    """The other side is not let in, or said something that it must not say."""
+
+
+def dials(sites: Sites, other: int) -> bool:
+    """Whether this site dials that one, and not the other way round."""
+    own, peer = sites.sites[sites.own], sites.sites[other]
+    return peer.reachable and (not own.reachable or sites.own < other)
+
+
+def dial(sites: Sites, other: int, greeting: Greeting) -> tuple[ssl.SSLSocket, Greeting]:
+    """Connect to that site; a `ConnectionRefusedError` says that no process listens there."""
+    peer = sites.sites[other]
+    return _greeted(_connected(peer), sites, other, False, {"to": peer.name, **greeting})
+
+
+def meet(sites: Sites, other: int, greeting: Greeting, attempt: int) -> tuple[ssl.SSLSocket, Greeting]:
+    """Connect to a site that cannot be dialled either, through one that can be, another one at each attempt."""
+    between = [number for number, site in enumerate(sites.sites) if site.reachable]
+    number, name = between[attempt % len(between)], sites.sites[other].name
+    outer, _ = _greeted(_connected(sites.sites[number]), sites, number, False, {"to": name}, wait=MEETING)
+    return _greeted(unwrapped(outer), sites, other, sites.own > other, greeting)
+
+
+def _connected(site: Site) -> socket.socket:
+    connection = socket.create_connection((site.host, site.port), timeout=DIALLING)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _greeted(
+    plain: socket.socket, sites: Sites, other: int, as_server: bool, greeting: Greeting, wait: float = 0.0
+) -> tuple[ssl.SSLSocket, Greeting]:
+    """TLS with that site, and its greeting in answer to ours."""
+    with closed_after(plain, HANDSHAKE + wait), closed_on_error(plain):
+        context = server_context(sites.keys) if as_server else client_context(sites.keys)
+        connection = context.wrap_socket(plain, server_side=as_server)
+        with closed_on_error(connection):
+            if site_of(connection, sites) != other:
+                raise Refused(f"{sites.sites[other].name} has the certificate of {', '.join(names(connection))}")
+            send_greeting(connection, greeting)
+            answer = read_greeting(connection)
+            if "refused" in answer:
+                raise Refused(str(answer["refused"])[:500])
+            return connection, answer
+
+
+def site_of(connection: ssl.SSLSocket, sites: Sites) -> int:
+    """The number of the site that the certificate of the other side names."""
+    certified = names(connection)
+    found = [number for number, site in enumerate(sites.sites) if site.name in certified]
+    if len(found) != 1 or found[0] == sites.own:
+        raise Refused(f"the certificate of {', '.join(certified)} is not that of another site")
+    return found[0]
+
+
+def send_greeting(connection: ssl.SSLSocket, greeting: Greeting) -> None:
+    text = json.dumps(greeting).encode()
+    connection.sendall(LENGTH.pack(len(text)) + text)
+
+
+def read_greeting(connection: ssl.SSLSocket) -> Greeting:
+    (length,) = LENGTH.unpack(_read(connection, LENGTH.size))
+    if length > LONGEST_GREETING:
+        raise Refused(f"its greeting has {length} bytes")
+    try:
+        greeting = json.loads(_read(connection, length))
+    except (ValueError, RecursionError) as error:
+        raise Refused("its greeting is not JSON") from error
+    if not isinstance(greeting, dict):
+        raise Refused("its greeting is not an object")
+    return greeting
+
+
+def _read(connection: ssl.SSLSocket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionResetError("The connection was closed.")
+        parts += part
+    return bytes(parts)
+
+
+@contextmanager
+def closed_after(connection: socket.socket, seconds: float) -> Iterator[None]:
+    """Shut the connection down if this takes longer, however slowly bytes trickle in."""
+    same = connection.dup()  # TLS takes the connection's own number over
+
+    def shut_down() -> None:
+        with suppress(OSError):
+            same.shutdown(socket.SHUT_RDWR)
+
+    connection.settimeout(seconds)
+    timer = threading.Timer(seconds, shut_down)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        same.close()
+
+
+@contextmanager
+def closed_on_error(connection: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
+# ---------------------------------------------------------------- accepting
+
+
+Welcome = Callable[[int, ssl.SSLSocket, Greeting], None]
+
+
+class Door:
+    """Listens for other sites, in threads of its own. Whoever else comes is refused and logged with the address.
+
+    Attributes:
+        welcome: Called in a thread with each site that has come, the connection, and its greeting.
+        refusals: How many connections were refused, by address.
+    """
+
+    def __init__(self, sites: Sites, welcome: Welcome):
+        self.sites, self.welcome = sites, welcome
+        self.refusals: Counter[str] = Counter()
+        self.pending: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.meetings: dict[frozenset[int], ssl.SSLSocket] = {}
+        self.listener = self._listen()
+        self.closed = False
+        threading.Thread(target=self._accept, name="door", daemon=True).start()
+
+    def _listen(self) -> socket.socket:
+        assert self.sites.listen is not None, "Only a site with an address listens."
+        host, port = self.sites.listen
+        try:
+            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            return socket.create_server(
+                address[:2], family=family, backlog=PENDING, dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6()
+            )
+        except OSError as error:
+            raise InputError(
+                f"Cannot listen on {host} port {port}: {first_line(error.strerror or error)}. If others dial this site at "
+                "an address that is not on this machine, write listen = '0.0.0.0:PORT' into the file of the sites."
+            ) from error
+
+    def close(self) -> None:
+        self.closed = True
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+    def _accept(self) -> None:
+        while not self.closed:
+            try:
+                connection, address = self.listener.accept()
+            except OSError:
+                if not self.closed:  # for example, too many open files
+                    threading.Event().wait(0.1)
+                continue
+            host = str(address[0])
+            with self.lock:
+                full = self.pending.total() >= PENDING or self.pending[host] >= PENDING_EACH
+                self.pending[host] += not full
+            if full:
+                connection.close()
+                self._refuse(host, "too many connections at once")
+            else:
+                threading.Thread(target=self._admit, args=(connection, host), daemon=True).start()
+
+    def _admit(self, plain: socket.socket, host: str) -> None:
+        pending = True
+
+        def settled() -> None:
+            nonlocal pending
+            with self.lock:
+                self.pending[host] -= pending
+                self.pending += Counter()  # drops zeros
+            pending = False
+
+        try:
+            with closed_on_error(plain):
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with closed_after(plain, HANDSHAKE):
+                    connection = server_context(self.sites.keys).wrap_socket(plain, server_side=True)
+                    with closed_on_error(connection):
+                        site, greeting = site_of(connection, self.sites), read_greeting(connection)
+                settled()
+                with closed_on_error(connection):
+                    self._enter(site, connection, greeting)
+        except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
+            log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
+        except (Refused, InputError, OSError) as error:
+            self._refuse(host, getattr(error, "verify_message", "") or first_line(error))
+        finally:
+            settled()
+
+    def _refuse(self, host: str, reason: str) -> None:
+        """Log a refusal: the first of an address, then the 10th, the 100th, and so on."""
+        with self.lock:
+            if len(self.refusals) > 1000:
+                self.refusals.clear()
+            self.refusals[host] += 1
+            count = self.refusals[host]
+        if math.log10(count).is_integer():
+            log.warning("refused %s: %s", host, reason, extra={"address": host, "reason": reason, "count": count})
+
+    def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
+        wanted = greeting.get("to")
+        if wanted == self.sites.sites[self.sites.own].name:
+            self.welcome(site, connection, greeting)
+            return
+        other = next((number for number, peer in enumerate(self.sites.sites) if peer.name == wanted), None)
+        if other is None or other in (site, self.sites.own):
+            raise Refused(f"{self.sites.sites[site].name} asked for '{wanted!s:.70}'")
+        self._introduce(site, other, connection)
+
+    # ------------------------------------------------------------ passing bytes on
+
+    def _introduce(self, site: int, other: int, connection: ssl.SSLSocket) -> None:
+        """Keep the first of the two until the second comes, then pass their bytes on."""
+        pair = frozenset((site, other))
+        with self.lock:
+            waiting = self.meetings.pop(pair, None)
+            if waiting is None or site_of(waiting, self.sites) == site:
+                self.meetings[pair] = connection
+                threading.Timer(MEETING, self._give_up, (pair, connection)).start()
+                first, waiting = waiting, None
+            else:
+                first = None
+        if first is not None:
+            first.close()  # the same site has come again
+        if waiting is None:
+            return
+        with closed_on_error(waiting), closed_on_error(connection):
+            ends = []
+            for end in (waiting, connection):
+                end.settimeout(HANDSHAKE)
+                send_greeting(end, {})
+                ends.append(unwrapped(end))
+        log.info("relaying", extra={"sites": sorted(self.sites.sites[number].name for number in pair)})
+        relay(*ends)
+
+    def _give_up(self, pair: frozenset[int], connection: ssl.SSLSocket) -> None:
+        with self.lock:
+            if self.meetings.get(pair) is not connection:
+                return
+            del self.meetings[pair]
+        connection.close()
+
+
+def unwrapped(connection: ssl.SSLSocket) -> socket.socket:
+    """The same connection without TLS, once both sides have ended TLS."""
+    return socket.socket(fileno=connection.unwrap().detach())
+
+
+def relay(one: socket.socket, other: socket.socket) -> None:
+    """Pass bytes on in both directions until either side closes."""
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        source.settimeout(None)
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    back = threading.Thread(target=forward, args=(other, one), daemon=True)
+    back.start()
+    forward(one, other)
+    back.join()
+    one.close()
+    other.close()

@@ -1,0 +1,38 @@
+"""Sites on this machine, with keys of their own."""
+
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from launching import free_port
+
+from dnasa.sites.file import Sites, read_sites
+from dnasa.sites.keys import make_authority, make_site
+
+NAMES = ("berlin", "paris", "lyon", "oslo", "rome", "bern", "graz", "kiel")
+
+
+@cache
+def keys() -> Path:
+    """The keys of all sites, made once for all tests of a process."""
+    folder = Path(mkdtemp()) / "keys"
+    make_authority(folder)
+    for name in NAMES:
+        make_site(folder, name)
+    return folder
+
+
+def write_sites(folder: Path, count: int, hidden: Collection[str] = ()) -> list[Path]:
+    """A file for each of so many sites; those in `hidden` accept no connections."""
+    ports = [free_port() for _ in range(count)]
+    lines = [f"{name} = '{'' if name in hidden else f'127.0.0.1:{port}'}'" for name, port in zip(NAMES, ports, strict=False)]
+    files = []
+    for name in NAMES[:count]:
+        files.append(folder / f"{name}.toml")
+        files[-1].write_text("\n".join([f"keys = '{keys() / name}'", "[sites]", *lines]))
+    return files
+
+
+def local_sites(folder: Path, count: int, hidden: Collection[str] = ()) -> list[Sites]:
+    return [read_sites(file) for file in write_sites(folder, count, hidden)]
