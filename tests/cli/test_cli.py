@@ -49,6 +49,24 @@ def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> N
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_a_warning_of_a_run_is_one_line_on_standard_error(quiet: list[str]) -> None:
+    words = "train --problem least_squares --nodes 4 --topology ring --steps 3 --compress moniqua:8/100"
+    done = run(*words.split(), *quiet)
+    assert done.stderr == "Warning: Rule 'dnasa' sent no message in 3 steps: the nodes trained alone.\n"
+    assert bool(done.stdout) == (not quiet)
+
+
+@pytest.mark.parametrize("saving", ["--compress 8bit", "--every 2", "--message-dtype bfloat16", ""])
+def test_who_saves_bytes_sees_how_many_were_sent(saving: str, tmp_path: Path) -> None:
+    words = f"train --problem least_squares --nodes 4 --topology ring --steps 6 --seeds 2 {saving} --out"
+    done = run(*words.split(), tmp_path / "run")
+    last = pd.read_csv(tmp_path / "run" / "history.csv").iloc[-1]
+    line = f"Sent by all nodes: {last.messages:,.0f} messages, {last.bytes:,.0f} bytes.\n"
+    assert last.bytes > 0
+    assert (line in done.stdout) == bool(saving), done.stderr
+
+
 def test_a_clock_predicts_seconds(tmp_path: Path) -> None:
     links, out = tmp_path / "links.toml", tmp_path / "run"
     links.write_text("compute = 0.5\nbandwidth = 1000\nlatency = 30\n")

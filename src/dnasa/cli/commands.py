@@ -20,6 +20,7 @@ from dnasa.cli.rendering import (
     print_kept,
     print_line,
     print_lost_nodes,
+    print_sent,
     print_wide,
     settings_table,
     timing_line,
@@ -77,6 +78,8 @@ def train(context: typer.Context, given: Options) -> None:
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
     print_kept(result.history)
+    if given.compress or given.message_dtype or given.every > 1:
+        print_sent(result.history)
     if given.local_accuracy:
         import torch
 

@@ -41,7 +41,6 @@ def print_line(text: str) -> None:
 def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
     """Show Python's warnings as lines, without the place in the code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
         warnings.showwarning = lambda message, *_: show(f"Warning: {message}")
         yield
 
@@ -161,6 +160,12 @@ def print_kept(history: "pd.DataFrame") -> None:
         print_line(
             f"Early stopping after step {last}: the model of step {steps} is kept, with the smallest validation loss."
         )
+
+
+def print_sent(history: "pd.DataFrame") -> None:
+    """What all nodes of a run sent: the mean over the seeds."""
+    last = history[history.step == history.step.max()]
+    print_line(f"Sent by all nodes: {last.messages.mean():,.0f} messages, {last.bytes.mean():,.0f} bytes.")
 
 
 def timing_line(result: "Result") -> str:

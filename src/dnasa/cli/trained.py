@@ -3,7 +3,6 @@
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -20,7 +19,6 @@ from dnasa.cli.rendering import (
     print_lost_nodes,
     print_wide,
     settings_table,
-    showing_warnings,
     timing_line,
 )
 from dnasa.core import InputError, RunError
@@ -168,8 +166,7 @@ def predict(
     if out is not None and out.exists() and out.resolve().is_relative_to(file.resolve()):
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, given.trust)
-    with showing_warnings(partial(print, file=sys.stderr)):
-        table = predictions.of_file(model, file, given.separator, False if given.no_header else None, id_column)
+    table = predictions.of_file(model, file, given.separator, False if given.no_header else None, id_column)
     text = table.to_csv(index=False, float_format="%.7g")
     if out is None:
         sys.stdout.write(text)

@@ -10,12 +10,13 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Two to a power from -150 to 160; infinite where a float would be. */
+/* Two to a power from -120 on; infinite where a REAL would be. */
 INLINE REAL NAME(power)(int exponent) {
-    uint64_t word = (uint64_t)(exponent + 1023) << 52;
-    double value;
+    int bias = (1 << (8 * sizeof(WORD) - DIGITS - 2)) - 1;
+    WORD word = (WORD)(exponent > bias ? 2 * bias + 1 : exponent + bias) << DIGITS;
+    REAL value;
     memcpy(&value, &word, sizeof(value));
-    return (REAL)value;
+    return value;
 }
 
 /* The larger of two numbers that are not negative, without a branch; the bits of NaN are above all others. */
@@ -45,12 +46,11 @@ INLINE int NAME(spacing_exponent)(REAL most, REAL seen, int bits) {
     return wanted == wanted ? exponent : 0;
 }
 
-INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, int exponent, const Grid *grid, REAL inverse, int bits,
+INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, REAL spacing, REAL inverse, REAL offset, int bits,
                                 uint8_t *restrict packed) {
-    REAL spacing = (REAL)grid->factor * NAME(power)(exponent), offset = (REAL)grid->offset;
     uint8_t codes[SPACED];
     int fits = most < NAME(power)(110);
-    if (fits && QUICK_RESIDUES(x, spacing, inverse * NAME(power)(-exponent), offset, bits, packed)) return;
+    if (fits && QUICK_RESIDUES(x, spacing, inverse, offset, bits, packed)) return;
     if (fits)
         for (int k = 0; k < SPACED; k++) codes[k] = (uint8_t)(WHOLE)FLOOR(x[k] / spacing + offset);
     else
@@ -60,16 +60,18 @@ INLINE void NAME(encode_spaced)(const REAL *restrict x, REAL most, int exponent,
         for (int k = 0; k < SPACED / 2; k++) packed[k] = (codes[2 * k] & 15) | codes[2 * k + 1] << 4;
 }
 
-/* Some blocks: all exponents first, since each takes long, but does not wait for another. */
+/* Some blocks: what each has one of is computed for all of them in loops of its own, in vectors. */
 INLINE void NAME(encode_blocks)(const REAL *x, const REAL *seen, int count, const Grid *grid, int bits, uint8_t *exponents,
                                 uint8_t *packed) {
-    REAL most[GROUP], inverse = 1 / (REAL)grid->factor;
+    REAL most[GROUP], spacing[GROUP], inverse[GROUP], factor = (REAL)grid->factor, offset = (REAL)grid->offset;
+    for (int b = 0; b < count; b++) most[b] = LARGEST(x + b * SPACED, SPACED);
     for (int b = 0; b < count; b++) {
-        most[b] = LARGEST(x + b * SPACED, SPACED);
-        exponents[b] = NAME(spacing_exponent)(most[b], seen[b], bits) - SMALLEST;
+        int exponent = NAME(spacing_exponent)(most[b], seen[b], bits);
+        exponents[b] = exponent - SMALLEST;
+        spacing[b] = factor * NAME(power)(exponent), inverse[b] = 1 / factor * NAME(power)(-exponent);
     }
     for (int b = 0; b < count; b++)
-        NAME(encode_spaced)(x + b * SPACED, most[b], exponents[b] + SMALLEST, grid, inverse, bits, packed + b * SPACED * bits / 8);
+        NAME(encode_spaced)(x + b * SPACED, most[b], spacing[b], inverse[b], offset, bits, packed + b * SPACED * bits / 8);
 }
 
 /* Adds the weighted difference, and returns the largest number of spacings in it. */
@@ -102,14 +104,27 @@ INLINE uint8_t NAME(mix_codes)(const REAL *x, const uint8_t *own, const uint8_t 
 }
 
 /* Differences are known in units of the finer spacing, modulo all levels; half of these counts as 0. */
-INLINE void NAME(mix_spaced)(const REAL *x, const uint8_t *own, const uint8_t *theirs, int own_exponent, int exponent,
-                             REAL weight, const Grid *grid, int bits, REAL *out, REAL *seen) {
-    int finer = exponent < own_exponent ? exponent : own_exponent, shift = exponent - finer, own_shift = own_exponent - finer;
-    REAL spacing = (REAL)grid->factor * NAME(power)(finer), near = NAME(power)(exponent + bits / 2 - 2);
-    uint8_t scale = shift < bits ? 1 << shift : 0, own_scale = own_shift < bits ? 1 << own_shift : 0;
-    uint8_t most = NAME(mix_codes)(x, own, theirs, scale, own_scale, weight, spacing, bits, out);
-    int doubtful = most >= 3 << (bits - 3);
-    *seen = NAME(larger)(*seen, NAME(larger)(near, (REAL)(most << doubtful) * spacing));
+INLINE void NAME(mix_blocks)(const REAL *x, const uint8_t *own, const uint8_t *theirs, const uint8_t *own_exponents,
+                             const uint8_t *exponents, int count, REAL weight, const Grid *grid, int bits, REAL *out,
+                             REAL *seen) {
+    REAL spacing[GROUP], near[GROUP], factor = (REAL)grid->factor;
+    uint8_t scale[GROUP], own_scale[GROUP], most[GROUP];
+    int bytes = SPACED * bits / 8;
+    for (int b = 0; b < count; b++) {
+        int a = own_exponents[b], e = exponents[b], finer = e < a ? e : a;
+        scale[b] = e - finer < bits ? 1 << (e - finer) : 0;
+        own_scale[b] = a - finer < bits ? 1 << (a - finer) : 0;
+        spacing[b] = factor * NAME(power)(finer + SMALLEST);
+        near[b] = NAME(power)(e + SMALLEST + bits / 2 - 2);
+    }
+    for (int b = 0; b < count; b++)
+        most[b] = NAME(mix_codes)(x + b * SPACED, own + b * bytes, theirs + b * bytes, scale[b], own_scale[b], weight,
+                                  spacing[b], bits, out + b * SPACED);
+    for (int b = 0; b < count; b++) {
+        int doubtful = most[b] >= 3 << (bits - 3);
+        REAL found = NAME(larger)(near[b], (REAL)(most[b] << doubtful) * spacing[b]);
+        seen[b] = NAME(larger)(seen[b], found);
+    }
 }
 
 INLINE void NAME(encode_spaced_row)(const REAL *x, const REAL *seen, Py_ssize_t width, const Grid *grid, int bits,
@@ -131,9 +146,12 @@ INLINE void NAME(encode_spaced_row)(const REAL *x, const REAL *seen, Py_ssize_t 
 INLINE void NAME(mix_spaced_row)(const REAL *x, const uint8_t *own, const uint8_t *theirs, const uint8_t *own_exponents,
                                  const uint8_t *exponents, REAL weight, Py_ssize_t width, const Grid *grid, int bits, REAL *out,
                                  REAL *seen) {
-    Py_ssize_t bytes = SPACED * bits / 8;
-    for (; width >= SPACED; width -= SPACED, x += SPACED, out += SPACED, own += bytes, theirs += bytes)
-        NAME(mix_spaced)(x, own, theirs, *own_exponents++ + SMALLEST, *exponents++ + SMALLEST, weight, grid, bits, out, seen++);
+    while (width >= SPACED) {
+        int count = width < GROUP * SPACED ? (int)(width / SPACED) : GROUP, bytes = count * SPACED * bits / 8;
+        NAME(mix_blocks)(x, own, theirs, own_exponents, exponents, count, weight, grid, bits, out, seen);
+        width -= count * SPACED, x += count * SPACED, out += count * SPACED, own += bytes, theirs += bytes;
+        own_exponents += count, exponents += count, seen += count;
+    }
     if (width == 0) return;
     REAL padded[SPACED] = {0};
     uint8_t codes[2][SPACED] = {{0}};
@@ -141,8 +159,7 @@ INLINE void NAME(mix_spaced_row)(const REAL *x, const uint8_t *own, const uint8_
     memcpy(codes[0], own, packed_bytes(width, bits));
     memcpy(codes[1], theirs, packed_bytes(width, bits));
     if (bits == 4 && width % 2) codes[0][width / 2] &= 15, codes[1][width / 2] &= 15;
-    NAME(mix_spaced)(padded, codes[0], codes[1], *own_exponents + SMALLEST, *exponents + SMALLEST, weight, grid, bits, padded,
-                     seen);
+    NAME(mix_blocks)(padded, codes[0], codes[1], own_exponents, exponents, 1, weight, grid, bits, padded, seen);
     memcpy(out, padded, width * sizeof(REAL));
 }
 
