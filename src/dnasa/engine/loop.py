@@ -154,7 +154,7 @@ class Run:
     def run(self) -> Result:
         options, plan = self.options, self.plan
         settings = run_settings(self.problem, plan, options)
-        progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options.progress)
+        progress = make_progress(plan.steps, self.problem.batch, options.progress if self.network.writes else False)
         with (
             Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
             progress as self.bar,
@@ -320,11 +320,11 @@ class Run:
         folder = self.session.folder
         if self.options.trace is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
-            if self.network.rank == 0:
+            if self.network.writes:
                 write_trace(Path(self.options.trace), parts, None if folder is None else folder.own)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
-        if folder is not None and self.network.rank == 0:
+        if folder is not None and self.network.writes:
             result.save(folder.path)
         return result
 
