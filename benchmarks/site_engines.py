@@ -66,8 +66,8 @@ def make_keys(folder: Path, sites: int) -> None:
     end = start + datetime.timedelta(days=2)
 
     def signed(name: str, own: Any, issuer: str, signer: Any, *extensions: Any) -> Any:
-        called = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (name, issuer)]
-        made = x509.CertificateBuilder(*reversed(called), own.public_key(), x509.random_serial_number(), start, end)
+        subject, by = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (name, issuer))
+        made = x509.CertificateBuilder(by, subject, own.public_key(), x509.random_serial_number(), start, end)
         for extension in extensions:
             made = made.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
         return made.sign(signer, hashes.SHA256())
@@ -115,6 +115,7 @@ class Node:
             str(folder),
             json.dumps(addresses),
         ]
+        self.address = addresses[i]
         self.log = folder / f"{engine}-{i}.log"
         environment = os.environ | {"GRPC_VERBOSITY": "INFO"}
         if engine == "tls-128":
@@ -263,7 +264,7 @@ def attack(engines: list[str], folder: Path) -> None:
     for engine in engines:
         with nodes(engine, 2, folder, None) as started:
             target = started[1]
-            address = json.loads(target.process.args[-1])[1]  # type: ignore[index]
+            address = target.address
             exchange(started, 1000, 500)
             memory = target.memory()
             for name, strangers in ATTACKS.items():
