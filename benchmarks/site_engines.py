@@ -17,6 +17,7 @@ import argparse
 import datetime
 import ipaddress
 import json
+import math
 import os
 import resource
 import secrets
@@ -102,6 +103,10 @@ def make_keys(folder: Path, sites: int) -> None:
 # ---------------------------------------------------------------- processes
 
 
+class Lost(Exception):
+    """A connection that should have lasted."""
+
+
 class Node:
     """A process of `benchmarks.site_engines_node`, which answers a line with a line and also reports lost peers."""
 
@@ -144,7 +149,7 @@ class Node:
     def answer(self) -> dict[str, Any]:
         found = self.line()
         if "lost" in found:
-            raise SystemExit(f"A connection was lost: {found['why']}")
+            raise Lost(found["why"])
         return found
 
     def memory(self) -> float:
@@ -207,8 +212,11 @@ def alternated(
     found = {}
     for engine in engines:
         with nodes(engine, neighbours + 1, folder, made) as started:
-            small = 50 if link.endswith(":20") else 300
-            found[engine] = exchange(started, size, small if size < 1_000_000 else 3)
+            try:
+                found[engine] = exchange(started, size, 100 if size < 1_000_000 else 2)
+            except Lost as error:
+                print(f"{engine} has lost a connection: {error}", file=sys.stderr, flush=True)
+                found[engine] = {"seconds": math.nan, "cpu": math.nan}
     return found
 
 

@@ -93,15 +93,14 @@ class Connection(threading.Thread):
         try:
             while True:
                 read, wrote = self.read(), self.write()
-                if read or wrote:
-                    heard = time.monotonic() if read else heard
-                    continue
                 now = time.monotonic()
+                heard = now if read else heard
                 if now > heard + PATIENCE:
                     raise TimeoutError(f"silent for {PATIENCE:g} s")
-                if now > beat + BEAT and not self.outbox:
+                if now > beat + BEAT and not self.outbox:  # while it receives, too
                     self.outbox.append(memoryview(bytes(8)))
                     beat = now
+                if read or wrote or beat == now:
                     continue
                 poll.register(self.sock, select.POLLIN | (select.POLLOUT if self.outbox else 0))
                 poll.poll(1000 * BEAT / 4)
