@@ -122,7 +122,7 @@ class Node:
         ]
         self.address = addresses[i]
         self.log = folder / f"{engine}-{i}.log"
-        environment = os.environ | {"GRPC_VERBOSITY": "INFO"}
+        environment = {"GRPC_VERBOSITY": "INFO"} | os.environ
         if engine == "tls-128":
             environment["OPENSSL_CONF"] = str(folder / "aes128.cnf")
         self.process = subprocess.Popen(
@@ -278,23 +278,13 @@ def attack(engines: list[str], folder: Path) -> None:
             for name, strangers in ATTACKS.items():
                 with strangers(address, folder) as (ports, fate):
                     found = exchange(started, 1000, 500)["seconds"]
-                    start = time.perf_counter()
                     newcomer = handshake(address, folder, "site0")[0]
-                    seconds = time.perf_counter() - start
                     more = target.memory() - memory
                     happened = fate()
                 text = target.log.read_text()
                 logged = sum(f":{port}" in text for port in ports)
-                joined = f"{1000 * seconds:.0f}" if newcomer else "failed"
-                row = [
-                    engine,
-                    name,
-                    happened,
-                    f"{1000 * found:.2f}",
-                    joined,
-                    f"{more:.1f}",
-                    f"{logged} of {len(ports)}",
-                ]
+                times = [f"{1000 * found:.2f}", f"{1000 * newcomer:.0f}"]
+                row = [engine, name, happened, *times, f"{more:.1f}", f"{logged} of {len(ports)}"]
                 print(f"| {' | '.join(row)} |", flush=True)
 
 
@@ -359,25 +349,27 @@ def still_open(opened: list[socket.socket], seconds: float) -> int:
     return count
 
 
-def handshake(address: tuple[str, int], folder: Path, name: str) -> tuple[bool, int, str]:
-    """Whether the server answered, the port it was called from, and what it said about the certificate."""
+def handshake(address: tuple[str, int], folder: Path, name: str) -> tuple[float, int, str]:
+    """Seconds until the server's part was done, the port it was called from, and what came of the certificate."""
     context = ssl.create_default_context(cafile=folder / "site0" / "authority.crt")
     context.check_hostname = False
     context.set_alpn_protocols(["h2"])  # gRPC asks for it
     context.load_cert_chain(folder / name / "site.crt", folder / name / "site.key")
     raw = socket.create_connection(address, 15)
-    port = raw.getsockname()[1]
+    port, start = raw.getsockname()[1], time.perf_counter()
     try:
-        with context.wrap_socket(raw) as secure:  # TLS 1.3: the server judges the certificate after this
-            secure.settimeout(1)
-            try:
-                return True, port, "accepted, then closed" if secure.recv(1) == b"" else "accepted"
-            except TimeoutError:
-                return True, port, "accepted"
-            except OSError as error:
-                return True, port, f"refused: {getattr(error, 'reason', error)}"
+        secure = context.wrap_socket(raw)  # TLS 1.3: the server judges the certificate after this
     except OSError as error:
-        return False, port, f"no handshake: {error}"
+        return math.inf, port, f"no handshake: {error}"
+    seconds = time.perf_counter() - start
+    secure.settimeout(0.3)
+    with secure:
+        try:
+            return seconds, port, "accepted" if secure.recv(1) else "closed"
+        except TimeoutError:
+            return seconds, port, "accepted"
+        except OSError as error:
+            return seconds, port, f"refused: {getattr(error, 'reason', error)}"
 
 
 # ---------------------------------------------------------------- the command

@@ -242,6 +242,7 @@ class Grpc(Engine):
         ("grpc.http2.write_buffer_size", 64_000_000),
         ("grpc.keepalive_time_ms", int(1000 * BEAT)),
         ("grpc.keepalive_timeout_ms", int(1000 * (PATIENCE - BEAT))),
+        ("grpc.http2.ping_timeout_ms", int(1000 * (PATIENCE - BEAT))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),
