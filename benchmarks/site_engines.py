@@ -399,6 +399,7 @@ def main() -> None:
     if "speed" in options.parts and set(options.links) - {LOOPBACK} and not permitted():
         parser.error(f"{NEEDS}; --links loopback does without")
     signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the namespaces are removed
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_keys(folder, sites=max(3, *options.neighbours, 2) + 1)
