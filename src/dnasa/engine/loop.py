@@ -305,7 +305,8 @@ class Run:
         self.session.continue_without(self.network, self.recorder, lost, self.t)
         self.problem.continue_without(lost)
         self.scale = self._gradient_scale()
-        snapshots = zip(self.plan.groups, self.stepper.snapshots, strict=True)
+        complete = [self.stepper.complete] if self.options.overlap else self.stepper.snapshots
+        snapshots = zip(self.plan.groups, complete, strict=True)
         self.snapshots = [snapshot.restarted(group.rule) for group, snapshot in snapshots]
 
     def _warn_if_nothing_was_sent(self) -> None:
