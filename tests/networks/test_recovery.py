@@ -115,7 +115,7 @@ def train_with_one_lost(
 @pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
 def test_the_others_continue_and_another_process_takes_the_place(tmp_path: Path, rule: str) -> None:
-    processes, opts = train_with_one_lost(tmp_path, rule, lambda late: train(late, rule))
+    _, opts = train_with_one_lost(tmp_path, rule, lambda late: train(late, rule))
     assert [opt.t for opt in opts] == [60, 60, 60]
     assert all(opt.nodes == [0, 1, 2] for opt in opts)
     assert all(opt.lost_steps <= 4 for opt in opts)
@@ -349,7 +349,9 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
     files = local_sites(tmp_path, 3)
     graphs = [dnasa.topology.ring(3), dnasa.topology.ring(3), dnasa.topology.path(3)]
     processes = [Process(sites, graph=graph) for sites, graph in zip(files, graphs, strict=True)]
-    with pytest.raises(InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"):
+    with pytest.raises(
+        InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"
+    ):
         processes[2].connect()
     for process in processes:
         process.end()

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ class SiteTransport(ProcessTransport):
     def finish(self, pending: list[tuple[int, Receive]]) -> None:
         for _, receive in pending:
             if not receive.done.is_set():
-                self.wait_until(lambda receive=receive: receive.done.wait(self.monitor.interval / 10))
+                self.wait_until(partial(receive.done.wait, self.monitor.interval / 10))
 
     def sum(self, buffer: Array) -> Array:
         """Every member adds up one part, in the order of the members, and sends it to all: the sums are equal everywhere."""
@@ -150,7 +151,7 @@ def as_array(buffer: Array) -> np.ndarray:
 
 def view_of(buffer: Array) -> memoryview:
     """The bytes of a contiguous array, where they are."""
-    return memoryview(as_array(buffer).reshape(-1).view(np.uint8))
+    return as_array(buffer).reshape(-1).view(np.uint8).data
 
 
 @dataclass

@@ -179,7 +179,7 @@ class Door:
             )
         except OSError as error:
             raise InputError(
-                f"Cannot listen on {host} port {port}: {first_line(error.strerror or error)}. If others dial this site at "
+                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. If others dial this site at "
                 "an address that is not on this machine, write listen = '0.0.0.0:PORT' into the file of the sites."
             ) from error
 
