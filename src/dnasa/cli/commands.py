@@ -25,6 +25,7 @@ from dnasa.cli.rendering import (
     settings_table,
     timing_line,
 )
+from dnasa.cli.sites import sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
@@ -244,3 +245,4 @@ app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)
 app.add_typer(keys, name="keys")
+app.add_typer(sites, name="sites")

@@ -8,10 +8,12 @@ bytes on; inside, they encrypt from end to end, so it sees only ciphertext.
 import json
 import logging
 import math
+import os
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,10 +25,12 @@ from dnasa.sites.tls import client_context, names, server_context
 
 DIALLING = 5.0  # seconds for a TCP connection
 HANDSHAKE = 10.0  # seconds for TLS and the greeting
+CHECKING = 30.0  # seconds for `dnasa sites check`
 MEETING = 10.0  # seconds for which a site waits at a third one for another
 PENDING, PENDING_EACH = 64, 16  # connections that have not greeted yet, and those of one address
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
+CHECK, LONGEST_CHECK = "check", 1 << 24  # a greeting of `dnasa sites check`, and the bytes it may send at once
 Greeting = dict[str, Any]
 
 log = logging.getLogger("dnasa.sites")
@@ -94,11 +98,11 @@ def send_greeting(connection: ssl.SSLSocket, greeting: Greeting) -> None:
 
 
 def read_greeting(connection: ssl.SSLSocket) -> Greeting:
-    (length,) = LENGTH.unpack(_read(connection, LENGTH.size))
+    (length,) = LENGTH.unpack(read_exactly(connection, LENGTH.size))
     if length > LONGEST_GREETING:
         raise Refused(f"its greeting has {length} bytes")
     try:
-        greeting = json.loads(_read(connection, length))
+        greeting = json.loads(read_exactly(connection, length))
     except (ValueError, RecursionError) as error:
         raise Refused("its greeting is not JSON") from error
     if not isinstance(greeting, dict):
@@ -106,20 +110,33 @@ def read_greeting(connection: ssl.SSLSocket) -> Greeting:
     return greeting
 
 
-def _read(connection: ssl.SSLSocket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
+def read_exactly(connection: ssl.SSLSocket, size: int) -> bytes:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        count = connection.recv_into(rest)
+        if not count:
             raise ConnectionResetError("The connection was closed.")
-        parts += part
-    return bytes(parts)
+        rest = rest[count:]
+    return bytes(data)
+
+
+def answer_check(connection: ssl.SSLSocket, checking: bool) -> None:
+    """Tell the time, and acknowledge what the other side sends to measure the link."""
+    with closed_after(connection, CHECKING), suppress(ConnectionError):
+        send_greeting(connection, {"time": time.time(), "checking": checking})
+        while True:
+            (size,) = LENGTH.unpack(read_exactly(connection, LENGTH.size))
+            if size > LONGEST_CHECK:
+                raise Refused(f"it sent {size} bytes to measure the link")
+            read_exactly(connection, size)
+            connection.sendall(b"k")
 
 
 @contextmanager
 def closed_after(connection: socket.socket, seconds: float) -> Iterator[None]:
     """Shut the connection down if this takes longer, however slowly bytes trickle in."""
-    same = connection.dup()  # TLS takes the connection's own number over
+    same = socket.socket(fileno=os.dup(connection.fileno()))  # TLS takes the connection's own number over
 
     def shut_down() -> None:
         with suppress(OSError):
@@ -156,11 +173,12 @@ class Door:
 
     Attributes:
         welcome: Called in a thread with each site that has come, the connection, and its greeting.
+        checked: Called with each site that has checked this one; None during a run.
         refusals: How many connections were refused, by address.
     """
 
-    def __init__(self, sites: Sites, welcome: Welcome):
-        self.sites, self.welcome = sites, welcome
+    def __init__(self, sites: Sites, welcome: Welcome, checked: Callable[[int], None] | None = None):
+        self.sites, self.welcome, self.checked = sites, welcome, checked
         self.refusals: Counter[str] = Counter()
         self.pending: Counter[str] = Counter()
         self.lock = threading.Lock()
@@ -246,6 +264,11 @@ class Door:
 
     def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
         wanted = greeting.get("to")
+        if wanted == self.sites.sites[self.sites.own].name and greeting.get(CHECK):
+            answer_check(connection, self.checked is not None)
+            if self.checked is not None:
+                self.checked(site)
+            return
         if wanted == self.sites.sites[self.sites.own].name:
             self.welcome(site, connection, greeting)
             return
