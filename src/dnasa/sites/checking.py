@@ -1,4 +1,4 @@
-"""What `dnasa sites check` finds out: who answers, whose clock is off, how long a message takes, and how much a link carries."""
+"""What `dnasa sites check` finds out: who answers, whose clock is off, how long a message takes, what a link carries."""
 
 import ssl
 import statistics
