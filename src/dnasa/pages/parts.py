@@ -10,8 +10,8 @@ from dnasa.core import InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.pages.history import History, is_number, short, text
 from dnasa.plots import Looks, positions, title
-from dnasa.runs.folder import node_name, node_names
 from dnasa.runs.graph import MOST_EDGES
+from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
 
 MOST_EVENTS = 200  # of a log, the last ones

@@ -7,7 +7,7 @@ import platform
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dnasa.runs.journal import Journal
 
 STATES = ("running", "done", "interrupted", "failed", "diverged")
 
@@ -46,9 +48,10 @@ class RunFolder:
 
     `config.json` has everything needed to repeat the run, `graph.json` the graph of its nodes, `history.csv` grows by one
     row per evaluation and run, `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json`
-    how it ended. The trained model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at
-    the end. A process that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that
-    it runs: a reader never touches `.lock`, so it cannot make a start fail.
+    how it ended. Processes among several add their events and what they sent (`Journal`). The trained model and its tests,
+    `model.json`, `model.safetensors` and `evaluation.json`, are written at the end. A process that writes holds `.lock`,
+    which excludes other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it
+    cannot make a start fail.
     """
 
     FIRST = (LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json")  # from the start
@@ -60,6 +63,7 @@ class RunFolder:
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*", "alone-*")  # folders of further runs
+    SITES = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
@@ -70,6 +74,7 @@ class RunFolder:
         self.config = {"format": FORMAT} | (config or {})
         self.own = OwnFiles(path)
         self.locks = ExitStack()
+        self.journal: Journal | None = None  # of a process among several
         self.steps: int | None = None
         self.history_bytes = self.history_crc = 0
         if resume:
@@ -113,7 +118,7 @@ class RunFolder:
     def _check_names(self, own: set[str]) -> None:
         files = [self.path / name for name in (*self.FIRST, *self.LATER)]
         folders = [self.path / name for name in self.FOLDERS]
-        parts = [path for pattern in self.PARTS for path in self.path.glob(pattern)]
+        parts = [path for pattern in (*self.PARTS, *self.SITES) for path in self.path.glob(pattern)]
         real = {path for path in (*files, *folders) if path.is_dir() and not path.is_symlink()}
         others = {path for path in (*files, *folders, *parts) if os.path.lexists(path) and path.name not in own}
         for path in sorted((others - real) | real.intersection(files)):
@@ -291,19 +296,6 @@ def _own_rules(run: dict[str, Any]) -> dict[str, Any]:
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
-
-
-def node_name(sites: Sequence[str], node: Any) -> str:
-    """The name of the node's site, or its number."""
-    return sites[node] if type(node) is int and 0 <= node < len(sites) else f"node {node}"
-
-
-def node_names(sites: Sequence[str], nodes: Any) -> str:
-    """The names of these nodes, a list or whatever a file has in its place."""
-    several = nodes if isinstance(nodes, list) else [nodes]
-    if sites:
-        return ", ".join(node_name(sites, node) for node in several)
-    return f"nodes {', '.join(map(str, several))}"
 
 
 def _is_history(data: bytes) -> bool:
