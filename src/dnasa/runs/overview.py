@@ -43,6 +43,8 @@ class Overview:
         """Take an event into account; what has another form than those of dnasa is ignored."""
         if not fits(event, {"time": str, "event": str, "site": str}):
             return
+        for name in event["sites"] if fits(event.get("sites"), [str]) else ():
+            self.site(name)
         kind, time, own = event["event"], event["time"], self.site(event["site"])
         self.counts[kind] += 1
         own.become(str(event.get("state")) if kind == "ended" else "here", time)
@@ -51,8 +53,6 @@ class Overview:
                 setattr(own, name, event[name])
         if fits(event.get("metrics"), {}):
             own.metrics = {str(k): v for k, v in event["metrics"].items() if type(v) in (int, float)}
-        for name in event["sites"] if fits(event.get("sites"), [str]) else ():
-            self.site(name)
         if kind in HERE + LOST and isinstance(event.get("peer"), str):
             self.site(event["peer"]).become("here" if kind in HERE else "lost", time)
 
