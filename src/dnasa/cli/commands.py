@@ -78,6 +78,7 @@ def train(context: typer.Context, given: Options) -> None:
     own |= {"stop": stop, "callback": callback}
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
     if given.dry_run:
+        inputs.set_output(given, rank=0)
         return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.rank)
     print_lost_nodes(result.settings, source.sites)

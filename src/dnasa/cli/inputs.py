@@ -74,6 +74,12 @@ def count_nodes(context: typer.Context, given: Options) -> int:
     """The number of nodes: where it is not given, that of the shards; a process among several may see its own alone."""
     from dnasa.data import shards
 
+    if given.sites is not None:
+        from dnasa.sites.file import read_sites
+
+        if "nodes" in configs.explicit(context):
+            raise InputError("With --sites, each site is a node: leave out --nodes.")
+        return len(read_sites(given.sites).sites)
     one_process = (given.engine or networks.detect()) == "simulated"
     if given.shard_dir is None or "nodes" in configs.explicit(context) or not one_process:
         return given.nodes
@@ -129,8 +135,8 @@ def make_network(graph: "Topology", rounds: str, given: Options, channel: "Chann
     if given.dry_run:
         from dnasa.runs import dry_run
 
-        return networks.with_pauses(dry_run.connect(graph, count, channel), given.every)
-    engine = given.engine or networks.detect()
+        return networks.with_pauses(dry_run.connect(graph, count, channel, given.sites), given.every)
+    engine = given.engine or ("sites" if given.sites else networks.detect())
     network = networks.connect(
         graph,
         engine,
@@ -139,6 +145,7 @@ def make_network(graph: "Topology", rounds: str, given: Options, channel: "Chann
         given.device,
         channel=channel,
         survive=given.survive,
+        sites=given.sites,
         every=given.every,
     )
     running.engine = engine

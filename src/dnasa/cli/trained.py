@@ -156,7 +156,7 @@ def _print_sites(folder: Path) -> None:
         raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
     columns = ("state", "since", "step", "bytes")
     rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in found.items()]
-    console.print(frame_table(pd.DataFrame(rows).astype(object), f"Sites of {folder}"))
+    console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
 
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:

@@ -178,7 +178,8 @@ class Connection:
             returned=self.members.returned,
             next_call=transport.next_call,
         )
-        return replace(network, duplicate=self.duplicate, membership=membership)
+        names = [site.name for site in self.members.mesh.sites.sites]
+        return replace(network, duplicate=self.duplicate, membership=membership, names=names)
 
     def outside(self) -> Network:
         """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""

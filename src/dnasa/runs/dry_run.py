@@ -1,12 +1,15 @@
 """What a process would send, found without connecting to anybody."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dnasa.core import Array, Channel, Network
 from dnasa.networks import processes
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.transport import Message
+from dnasa.sites.file import read_sites
 
 if TYPE_CHECKING:
     from dnasa.topology import Topology
@@ -35,7 +38,16 @@ class SilentTransport:
         return [text] * len(self.nodes)
 
 
-def connect(topology: "Topology", rounds: int | str | None, channel: Channel | None, own: int = 0) -> Network:
-    """A network with a process for each node, of which this is the one with node `own`; it counts what would be sent."""
-    nodes: Any = [range(node, node + 1) for node in range(topology.nodes)]
-    return processes.connect(topology, SilentTransport(own, nodes), rounds, channel)
+def connect(
+    topology: "Topology",
+    rounds: int | str | None,
+    channel: Channel | None,
+    sites: Path | None = None,
+    own: int = 0,
+) -> Network:
+    """A network with a process for each node, which counts what node `own` sends, or the site that the file says this is."""
+    listed = None if sites is None else read_sites(sites)
+    nodes = [range(node, node + 1) for node in range(topology.nodes)]
+    transport = SilentTransport(listed.own if listed else own, nodes)
+    names = [site.name for site in listed.sites] if listed else []
+    return replace(processes.connect(topology, transport, rounds, channel), names=names)

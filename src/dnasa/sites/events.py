@@ -56,7 +56,7 @@ class Events:
 def as_json(record: logging.LogRecord) -> dict[str, Any]:
     """An event with its time, in UTC."""
     time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-    return {"time": time, "event": record.getMessage(), **getattr(record, "fields", {})}
+    return {"time": time, "event": getattr(record, "event", record.msg), **getattr(record, "fields", {})}
 
 
 def is_from(record: logging.LogRecord, site: str) -> bool:
@@ -79,7 +79,10 @@ class Kept(logging.Handler):
         self.records: deque[logging.LogRecord] = deque(maxlen=MOST_KEPT)
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Keep an event; print a warning where logging would, had the logger no handler."""
         self.records.append(record)
+        if record.levelno >= logging.WARNING and not logging.getLogger().handlers and logging.lastResort:
+            logging.lastResort.handle(record)
 
     def take(self, site: str) -> list[logging.LogRecord]:
         """Remove the events of a site, and return them."""
