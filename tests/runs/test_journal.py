@@ -11,6 +11,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
+from dnasa.runs.folder import RunFolder
 from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
@@ -92,3 +93,24 @@ def test_an_event_in_a_log_is_one_line_of_json(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Cannot write the log"):
         json_lines(str(tmp_path / "missing" / "log.jsonl"))
+
+
+def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:
+    first = solved(tmp_path / "run")
+    for path in (tmp_path / "run").iterdir():
+        if path.suffix != ".jsonl" and path.name != "files.json":
+            path.unlink()  # what a site has whose process is not the first
+    second = solved(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run", force=True)
+    folder.open()
+    folder.close()
+    lines = read(tmp_path / "run" / "audit-node-2.jsonl")
+    assert sum(line["bytes"] for line in lines if line["kind"] == "exchange") == first[2] + second[2]
+
+
+def test_a_file_of_the_user_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "audit-node-2.jsonl").write_text("mine\n")
+    with pytest.raises(InputError, match=r"audit-node-2\.jsonl"):
+        solved(tmp_path / "run")
+    assert (tmp_path / "run" / "audit-node-2.jsonl").read_text() == "mine\n"

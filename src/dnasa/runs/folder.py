@@ -9,6 +9,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,7 @@ class RunFolder:
         listed = self.own.names()
         if not listed & {"config.json", "x.safetensors"}:
             self._check_empty(listed)
-        occupied = any(os.path.lexists(self.path / name) for name in listed - IN_USE)
+        occupied = any(os.path.lexists(self.path / name) for name in listed - IN_USE - self._journals())
         if occupied and not self.resume and not self.force:
             raise InputError(
                 f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
@@ -109,11 +110,16 @@ class RunFolder:
                 f"{self.path} has no list of the run's files ({LIST}), as those of older versions: it is read, but not "
                 "continued or replaced. Start again in another folder."
             )
-        other = next((path for path in self.path.iterdir() if path.name not in listed & IN_USE), None)
+        known = listed & (IN_USE | self._journals())
+        other = next((path for path in self.path.iterdir() if path.name not in known), None)
         if other is not None:
             raise InputError(
                 f"{self.path} holds files that are not of a run, such as {other.name}: choose an empty or a new folder."
             )
+
+    def _journals(self) -> set[str]:
+        """The events and audits that were written here, perhaps by earlier runs: they are only ever appended to."""
+        return {name for name in self.own.names() if any(fnmatch(name, pattern) for pattern in self.SITES)}
 
     def _check_names(self, own: set[str]) -> None:
         files = [self.path / name for name in (*self.FIRST, *self.LATER)]
@@ -136,7 +142,7 @@ class RunFolder:
             self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
-                self.own.clear((LOCK, RUNNING))
+                self.own.clear((LOCK, RUNNING, *self._journals()))  # an audit stays
         except InputError:
             self.close()
             raise
