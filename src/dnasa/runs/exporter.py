@@ -34,15 +34,15 @@ class Metrics(logging.Handler):
         self.last = (0.0, 0)
 
     def emit(self, record: logging.LogRecord) -> None:
-        event = as_json(record)
-        self.own = self.own or event.get("site")
+        fields = getattr(record, "fields", {})
+        self.own = self.own or fields.get("site")
         if record.levelno > logging.DEBUG:
-            self.overview.add(event)
-        elif event.get("site") == self.own:
-            self.last = time.monotonic(), event["step"]
+            self.overview.add(as_json(record))
+        elif fields.get("site") == self.own and "step" in fields:
+            self.last = time.monotonic(), fields["step"]
             self.first = self.first or self.last
-            own = self.overview.site(event["site"])
-            own.step, own.bytes = event["step"], event["bytes"]
+            own = self.overview.site(fields["site"])
+            own.step, own.bytes = fields["step"], fields["bytes"]
 
     def render(self) -> str:
         """All metrics in Prometheus's text format."""
