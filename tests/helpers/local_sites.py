@@ -26,9 +26,7 @@ def keys() -> Path:
 def write_sites(folder: Path, count: int, hidden: Collection[str] = ()) -> list[Path]:
     """A file for each of so many sites; those in `hidden` accept no connections."""
     ports = [free_port() for _ in range(count)]
-    lines = [
-        f"{name} = '{'' if name in hidden else f'127.0.0.1:{port}'}'" for name, port in zip(NAMES, ports, strict=False)
-    ]
+    lines = [f"{name} = '{'' if name in hidden else f'127.0.0.1:{port}'}'" for name, port in zip(NAMES, ports, strict=False)]
     files = []
     for name in NAMES[:count]:
         files.append(folder / f"{name}.toml")

@@ -349,9 +349,7 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
     files = local_sites(tmp_path, 3)
     graphs = [dnasa.topology.ring(3), dnasa.topology.ring(3), dnasa.topology.path(3)]
     processes = [Process(sites, graph=graph) for sites, graph in zip(files, graphs, strict=True)]
-    with pytest.raises(
-        InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"
-    ):
+    with pytest.raises(InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"):
         processes[2].connect()
     for process in processes:
         process.end()
