@@ -172,8 +172,7 @@ class Options:
         None, "simulated, mpi or torch. Default: how this process was started (mpirun, torchrun, or by itself)."
     )
     sites: Path | None = option(
-        None,
-        "Train together with the machines of other owners that this TOML file lists, each with one node, over TLS.",
+        None, "TOML file that lists the sites: this process is one of them, and trains with the others over TLS."
     )
     timeout: float = option(30.0, "Seconds without an answer after which a process counts as lost.")
     message_dtype: str | None = option(

@@ -179,7 +179,7 @@ class Connection:
             next_call=transport.next_call,
         )
         names = [site.name for site in self.members.mesh.sites.sites]
-        return replace(network, duplicate=self.duplicate, membership=membership, names=names)
+        return replace(network, duplicate=self.duplicate, membership=membership, own_folders=True, names=names)
 
     def outside(self) -> Network:
         """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""
@@ -196,6 +196,7 @@ class Connection:
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,
+            own_folders=True,
             membership=Membership(survivors=self.survivors, join=self.join),
         )
 
