@@ -12,6 +12,7 @@ import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
 from dnasa.runs.folder import RunFolder
+from dnasa.runs.journal import Journal
 from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
 
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
@@ -109,8 +110,10 @@ def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_user_is_not_appended_to(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "audit-node-2.jsonl").write_text("mine\n")
-    with pytest.raises(InputError, match=r"audit-node-2\.jsonl"):
-        solved(tmp_path / "run")
-    assert (tmp_path / "run" / "audit-node-2.jsonl").read_text() == "mine\n"
+    (tmp_path / "events-berlin.jsonl").write_text("mine\n")
+    journal = Journal(tmp_path, "berlin", dnasa.connect(topology.ring(4)), ["berlin"])
+    Events("berlin").write("started")
+    with pytest.raises(InputError, match=r"events-berlin\.jsonl was not written by dnasa"):
+        journal.begin()
+    journal.detach()
+    assert (tmp_path / "events-berlin.jsonl").read_text() == "mine\n"
