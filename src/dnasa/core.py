@@ -415,6 +415,7 @@ class Network:
         membership: What changes when processes come and go.
         all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
         clock: Predicts the seconds of a simulated run; None: nobody asked.
+        names: The names of the nodes by their original numbers; empty if they have none.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
     """
 
@@ -437,6 +438,7 @@ class Network:
     membership: Membership = Membership()
     all_reduce: bool = False
     clock: "Clock | None" = None
+    names: Sequence[str] = ()
     own_folders: bool = False
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 DRAWING = ("format", "latex", "x")  # options of what is made of a finished run
-NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json")
+NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
 OLD_NAMES = {"wire": "message_dtype"}
@@ -153,7 +153,7 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     plugins.check_trusted(foreign, folder / "config.json", context.params["trust"])
     survive = options.get("survive") and networks.can_survive()
     options |= {"out": str(folder), "engine": None, "survive": survive}
-    options |= {name: context.params[name] for name in ("quiet", "log_json")}
+    options |= {name: context.params[name] for name in ("quiet", "log_json", "log", "metrics_port")}
     invoke(context, command, options, {RESUMED: True})
 
 

@@ -225,6 +225,7 @@ class Run:
             self._step(t)
             self.t += 1
             self.bar.advance(self.t)
+            session.step(self.t)
             if evaluated and t == 0:
                 stepper.finish()
                 stopped = self._evaluate(start, 0)
@@ -273,7 +274,7 @@ class Run:
             name_step(error, t)
             raise
         self.bar.show(t, evaluation.rows)
-        self.session.record(self.recorder)
+        self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began, t)
         return self._stops(evaluation)
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import InputError, first_line
 from dnasa.sites.connecting import Door, Greeting, Refused, dial, dials, log, meet, send_greeting
+from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED
 
@@ -180,11 +181,12 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.gone, self.quiet = Connection(self, tls), True, False, 0
+            self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
                 self.connection.run()
             except (OSError, ValueError) as error:
-                log.info("lost connection", extra={"site": self.name, "reason": first_line(error)})
+                self.mesh.events.write("disconnected", peer=self.name, reason=first_line(error))
             finally:
                 self.connection.close()
                 self.connection, self.connected, self.broken = None, False, time.monotonic()
@@ -376,6 +378,7 @@ class Mesh:
 
     def __init__(self, sites: Sites, run: str, describe: Callable[[], dict[str, Any]], parse: Callable[[Any], Any]):
         self.sites, self.run, self.describe, self.parse = sites, run, describe, parse
+        self.events = Events(sites.sites[sites.own].name)
         self.instance = uuid.uuid4().hex
         self.inbox = Inbox()
         self.news = threading.Condition()

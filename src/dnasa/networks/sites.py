@@ -179,7 +179,8 @@ class Connection:
             returned=self.members.returned,
             next_call=transport.next_call,
         )
-        return replace(network, duplicate=self.duplicate, membership=membership, own_folders=True)
+        names = [site.name for site in self.members.mesh.sites.sites]
+        return replace(network, duplicate=self.duplicate, membership=membership, own_folders=True, names=names)
 
     def outside(self) -> Network:
         """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""

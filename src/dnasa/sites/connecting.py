@@ -260,7 +260,9 @@ class Door:
             self.refusals[host] += 1
             count = self.refusals[host]
         if math.log10(count).is_integer():
-            log.warning("refused %s: %s", host, reason, extra={"address": host, "reason": reason, "count": count})
+            fields = {"address": host, "reason": reason, "count": count}
+            own = {"site": self.sites.sites[self.sites.own].name}
+            log.warning("refused %s: %s", host, reason, extra=fields | {"event": "refused", "fields": own | fields})
 
     def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
         wanted = greeting.get("to")
