@@ -111,9 +111,9 @@ class Link:
 
     Attributes:
         instance: Names the process at the other end.
-        state: The latest that it said of itself.
+        state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
-        gone: Whether the process has ended, as far as this one can tell.
+        gone: Whether no process listened at its address, when it was last dialled.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
     """
@@ -156,12 +156,10 @@ class Link:
             self.room.notify_all()
 
     def empty(self) -> None:
-        """Forget what the messages said that a site has not received and will not need."""
+        """Forget the messages that a site has not received and will not need; empty ones of no view keep their count."""
         with self.room:
             for place in range(0, len(self.outbox), 2):
-                _, view, network, number, _ = HEADER.unpack(self.outbox[place])
-                self.outbox[place] = HEADER.pack(MESSAGE, view, network, number, 0)
-                self.outbox[place + 1] = b""
+                self.outbox[place], self.outbox[place + 1] = HEADER.pack(MESSAGE, 0, 0, 0, 0), b""
 
     def break_off(self) -> None:
         """Close the connection; it is made again."""
@@ -429,8 +427,11 @@ class Mesh:
         return self.links[site].quiet * INTERVAL > timeout
 
     def gone(self, site: int) -> bool:
+        """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
-        return bool(link.barred) or (link.gone and not link.connected)
+        away = not link.connected and time.monotonic() > link.broken + GRACE
+        vanished = away and not self._reachable(site) and not self._hearing(site)
+        return bool(link.barred) or (link.gone and not link.connected) or vanished
 
     def close(self) -> None:
         self.closed.set()
@@ -468,33 +469,37 @@ class Mesh:
 
     def _keep(self, link: Link) -> None:
         """Keep a connection with this site, or find out that it is gone."""
-        attempt, pause = 0, 0.1
+        pause = 0.1
         while not self.closed.is_set():
             if link.connected or link.barred:
-                attempt, pause = 0, 0.1
+                pause = 0.1
                 link.attention.wait(1.0)
                 link.attention.clear()
                 continue
             try:
-                self._connect(link, attempt)
+                self._connect(link)
             except ConnectionRefusedError:
                 link.gone |= self._reachable(link.site)
             except (OSError, ValueError, Refused, InputError) as error:
                 log.debug("no connection", extra={"site": link.name, "reason": first_line(error)})
-            link.gone |= not self._reachable(link.site) and time.monotonic() > link.broken + GRACE
             self.changed()
             self.closed.wait(pause)
-            attempt, pause = attempt + 1, min(2 * pause, 1.0)
+            pause = min(2 * pause, 1.0)
 
-    def _connect(self, link: Link, attempt: int) -> None:
+    def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
         if dials(self.sites, link.site):
             link.use(*dial(self.sites, link.site, link.greeting()))
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
-        elif not self._reachable(self.sites.own):
-            link.use(*meet(self.sites, link.site, link.greeting(), attempt))
+        elif not self._reachable(self.sites.own) and (between := self._hearing(link.site)):
+            link.use(*meet(self.sites, link.site, link.greeting(), between[0]))
+
+    def _hearing(self, site: int) -> list[int]:
+        """The sites that can be dialled, and are connected with this one and that one."""
+        states = ((number, link.state) for number, link in self.links.items() if link.connected and link.state)
+        return [number for number, state in states if site in state.hears and self._reachable(number)]
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable
