@@ -284,7 +284,7 @@ def test_a_site_that_lost_its_connections_stays_a_member_and_no_message_is_lost(
 
 
 def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_can(tmp_path: Path) -> None:
-    one, two, three = processes_of(tmp_path, 3)
+    one, two, three = processes_of(tmp_path, 3, timeout=4.0)
     in_threads(one.connect, two.connect, three.connect)
     for process in (one, two, three):
         process.connection.admit()
@@ -349,7 +349,9 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
     files = local_sites(tmp_path, 3)
     graphs = [dnasa.topology.ring(3), dnasa.topology.ring(3), dnasa.topology.path(3)]
     processes = [Process(sites, graph=graph) for sites, graph in zip(files, graphs, strict=True)]
-    with pytest.raises(InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"):
+    with pytest.raises(
+        InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"
+    ):
         processes[2].connect()
     for process in processes:
         process.end()
