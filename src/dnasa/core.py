@@ -415,6 +415,7 @@ class Network:
         membership: What changes when processes come and go.
         all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
         clock: Predicts the seconds of a simulated run; None: nobody asked.
+        own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
     """
 
     nodes: int
@@ -436,6 +437,7 @@ class Network:
     membership: Membership = Membership()
     all_reduce: bool = False
     clock: "Clock | None" = None
+    own_folders: bool = False
 
     def __repr__(self) -> str:
         parts = [str(self.topology or f"{self.nodes:,} nodes")]
@@ -477,6 +479,11 @@ class Network:
     def simulated(self) -> bool:
         """Whether this process holds all nodes."""
         return len(self.local_nodes) == self.nodes
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process prints and keeps the run."""
+        return self.rank == 0 or self.own_folders
 
 
 class Clock(Protocol):

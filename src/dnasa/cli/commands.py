@@ -73,7 +73,7 @@ def train(context: typer.Context, given: Options) -> None:
     own: Any = {"eta": given.eta, "overlap": given.overlap, "clock": given.clock, "trace": given.trace}
     own |= {"stop": stop, "callback": callback}
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
-    inputs.set_output(given, result.rank)
+    inputs.set_output(given, result.writes)
     print_lost_nodes(result.settings, source.sites)
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
@@ -88,7 +88,7 @@ def train(context: typer.Context, given: Options) -> None:
         print_line(f"Test accuracy of each node's own model: {each}")
     print_line(timing_line(result))
     if out is not None:
-        if result.rank == 0:
+        if result.writes:
             pictures.save_history(out, result)
         trained.save(out, source, result, shared["network"])
     lost = result.runs[result.runs.diverged.notna()]
@@ -118,7 +118,7 @@ def compare(context: typer.Context, given: Options) -> None:
     comparison = run_comparison(
         source.problem, graph, names, grid, metric=given.metric, x=given.x, extend=given.extend, **shared
     )
-    inputs.set_output(given, comparison.rank)
+    inputs.set_output(given, comparison.rank == 0)
     print_lost_nodes(comparison.settings, source.sites)
     title = experiment(vars(given), graph_title(graph), shared["network"].rounds)
     print_wide(frame_table(comparison.table(), title))
@@ -227,22 +227,6 @@ def resume(
     if not (run.state == "done" and missing):  # what comes after the last step may be missing
         run.check()
     configs.resume(context, folder, command, stored)
-
-
-@app.command()
-def rendezvous(
-    port: Annotated[
-        int, typer.Option(help="The port on which the processes find each other.", min=1, max=65535)
-    ] = 29500,
-) -> None:
-    """Keep the list of processes for runs with dnasa.connect(graph, join="HOST:PORT"), until interrupted."""
-    import threading
-
-    from dnasa.networks.rendezvous import serve
-
-    store = serve(port)
-    print_line(f"Processes can join at port {store.port}. Models and data do not pass here. Stop with Ctrl-C.")
-    threading.Event().wait()
 
 
 @app.command()

@@ -56,7 +56,7 @@ def prepare(
         "network": network,
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
-        "progress": set_output(given, network.rank),
+        "progress": set_output(given, network.writes),
     }
     with showing_warnings(print_line):
         source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
@@ -73,17 +73,25 @@ def count_nodes(context: typer.Context, given: Options) -> int:
     """The number of nodes: where it is not given, that of the shards; a process among several may see its own alone."""
     from dnasa.data import shards
 
+    if given.sites is not None:
+        from dnasa.sites.file import read_sites
+
+        count = len(read_sites(given.sites).sites)
+        if "nodes" in configs.explicit(context) and given.nodes != count:
+            raise InputError(f"{given.sites} has {count} sites: leave out --nodes.")
+        return count
     one_process = (given.engine or networks.detect()) == "simulated"
     if given.shard_dir is None or "nodes" in configs.explicit(context) or not one_process:
         return given.nodes
     return shards.count_nodes(given.shard_dir)
 
 
-def set_output(given: Options, rank: int | None = None) -> "Progress":
+def set_output(given: Options, writes: bool | None = None) -> "Progress":
     """What is printed: tables by the first process, JSON lines instead, or nothing. The progress that `solve` shows."""
     if given.quiet and given.log_json:
         raise InputError("--quiet and --log-json cannot be combined: leave one of them out.")
-    console.quiet = (networks.launched_rank() if rank is None else rank) != 0 or given.quiet or given.log_json
+    writes = networks.launched_rank() == 0 if writes is None else writes
+    console.quiet = not writes or given.quiet or given.log_json
     return "json" if given.log_json else False if given.quiet else None
 
 
@@ -105,7 +113,7 @@ def check_source(given: Options, explicit: Collection[str]) -> None:
 
 
 def make_network(graph: "Topology", rounds: str, given: Options, channel: "Channel | None") -> "Network":
-    engine = given.engine or networks.detect()
+    engine = given.engine or ("sites" if given.sites else networks.detect())
     network = networks.connect(
         graph,
         engine,
@@ -114,6 +122,7 @@ def make_network(graph: "Topology", rounds: str, given: Options, channel: "Chann
         given.device,
         channel=channel,
         survive=given.survive,
+        sites=given.sites,
         every=given.every,
     )
     running.engine = engine

@@ -171,6 +171,9 @@ class Options:
     engine: str | None = option(
         None, "simulated, mpi or torch. Default: how this process was started (mpirun, torchrun, or by itself)."
     )
+    sites: Path | None = option(
+        None, "TOML file that lists the sites: this process is one of them, and trains with the others over TLS."
+    )
     timeout: float = option(30.0, "Seconds without an answer after which a process counts as lost.")
     message_dtype: str | None = option(
         None, "Send messages in 16 bits: bfloat16 or float16. Default: as they are.", "--wire"
@@ -217,7 +220,7 @@ class Options:
 
 
 FIELDS = {each.name: each for each in fields(Options)}
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "trace", "local_accuracy", "tensorboard")
+OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "sites", "trace", "local_accuracy", "tensorboard")
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "latex")
 
 

@@ -43,7 +43,7 @@ def saved(shared: dict[str, Any]) -> "Result | None":
     folder = shared["folder"]
     if folder is None or not folder.resume or folder.state != "done":
         return None
-    return replace(Result.load(folder.path), rank=shared["network"].rank)
+    return replace(Result.load(folder.path), rank=shared["network"].rank, writes=shared["network"].writes)
 
 
 def save(folder: Path, source: "Source", result: "Result", network: "Network") -> None:

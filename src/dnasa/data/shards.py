@@ -135,6 +135,8 @@ def naming(path: Path) -> Iterator[None]:
 def node_paths(folder: Path, local_nodes: range, nodes: int) -> list[Path]:
     """The file or folder of each local node."""
     entries, numbered = _entries(folder)
+    if not numbered and len(entries) == len(local_nodes) < nodes:
+        return entries  # this process has its own data only
     if not numbered:
         return _sites(folder, entries, nodes)[local_nodes.start : local_nodes.stop]
     if max(numbered) >= nodes:

@@ -154,7 +154,7 @@ class Run:
     def run(self) -> Result:
         options, plan = self.options, self.plan
         settings = run_settings(self.problem, plan, options)
-        progress = make_progress(plan.steps, self.problem.batch, False if self.network.rank else options.progress)
+        progress = make_progress(plan.steps, self.problem.batch, options.progress if self.network.writes else False)
         with (
             Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
             progress as self.bar,
@@ -305,7 +305,8 @@ class Run:
         self.session.continue_without(self.network, self.recorder, lost, self.t)
         self.problem.continue_without(lost)
         self.scale = self._gradient_scale()
-        snapshots = zip(self.plan.groups, self.stepper.snapshots, strict=True)
+        complete = [self.stepper.complete] if self.options.overlap else self.stepper.snapshots
+        snapshots = zip(self.plan.groups, complete, strict=True)
         self.snapshots = [snapshot.restarted(group.rule) for group, snapshot in snapshots]
 
     def _warn_if_nothing_was_sent(self) -> None:
@@ -320,11 +321,11 @@ class Run:
         folder = self.session.folder
         if self.options.trace is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
-            if self.network.rank == 0:
+            if self.network.writes:
                 write_trace(Path(self.options.trace), parts, None if folder is None else folder.own)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
-        if folder is not None and self.network.rank == 0:
+        if folder is not None and self.network.writes:
             result.save(folder.path)
         return result
 

@@ -203,8 +203,8 @@ def _check_storage(options: RunOptions, network: Network) -> None:
         whole("checkpoint_every", options.checkpoint_every)
         if options.folder is None:
             raise InputError("Checkpoints need a folder: give folder (--out).")
-    if options.overlap and network.membership.survivors is not None:
-        raise InputError("Hidden exchanges cannot survive the loss of a process: leave out --overlap or --survive.")
+    if options.overlap and network.membership.survivors is not None and not network.own_folders:
+        raise InputError("Over MPI, hidden exchanges cannot survive a lost process: leave out --overlap or --survive.")
 
 
 def _check_watching(options: RunOptions) -> None:

@@ -178,7 +178,7 @@ class Connection:
             returned=self.members.returned,
             next_call=transport.next_call,
         )
-        return replace(network, duplicate=self.duplicate, membership=membership)
+        return replace(network, duplicate=self.duplicate, membership=membership, own_folders=True)
 
     def outside(self) -> Network:
         """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""
@@ -195,6 +195,7 @@ class Connection:
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,
+            own_folders=True,
             membership=Membership(survivors=self.survivors, join=self.join),
         )
 

@@ -236,7 +236,7 @@ class Recorder:
         if self.lost:
             settings["lost"] = self.lost
         statistics = None if self.statistics is None else _by_run(self.statistics, 1)
-        return Result(_by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics)
+        return Result(_by_run(x, 2), self.frame(), runs, settings, self.network.rank, statistics, self.network.writes)
 
 
 def _answer(rule: Rule, state: Any) -> Array:

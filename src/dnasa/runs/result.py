@@ -34,6 +34,7 @@ class Result:
         settings: The settings of the run.
         rank: The rank of this process among those still there.
         statistics: Those of the problem at the last evaluation, such as of batch norm: `(m,)` or `(runs, m)`.
+        writes: Whether this process prints and keeps the run.
     """
 
     x: Array
@@ -42,6 +43,7 @@ class Result:
     settings: dict[str, Any]
     rank: int = 0
     statistics: Array | None = None
+    writes: bool = True
 
     @property
     def mean(self) -> Array:

@@ -50,7 +50,7 @@ class Session:
     @property
     def writer(self) -> RunFolder | None:
         """The folder, in the process that writes to it."""
-        return self.folder if self.network.rank == 0 else None
+        return self.folder if self.network.writes else None
 
     # ------------------------------------------------------------ resume
 
@@ -60,8 +60,7 @@ class Session:
         """The step and the states to begin with."""
         if self.folder is None or not self.folder.resume:
             return 0, snapshots
-        newest = self.writer.newest() if self.writer else None
-        name = self.network.allgather_text(newest.name if newest else "")[0]
+        name = self._newest()
         found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
         rows = self.network.allgather_text(self.writer.truncate_history(found) if self.writer else "")[0]
         if found is None:
@@ -83,6 +82,16 @@ class Session:
             restored = [s.restarted(group.rule) for group, s in zip(groups, restored, strict=True)]
         self.resumed_at = found.step
         return found.step, restored
+
+    def _newest(self) -> str:
+        """The file of the newest checkpoint that all who write have; empty if there is none."""
+        newest = self.writer.newest() if self.writer else None
+        names = self.network.allgather_text(newest.name if newest else "")
+        if not self.network.own_folders:
+            return names[0]
+        step = min(names).rpartition("-")[0]  # names differ in their checksums: sites count what they sent themselves
+        paths = checkpoints.found(self.folder.path / "checkpoints") if step else []  # type: ignore[union-attr]
+        return next((path.name for path in paths if path.name.startswith(step)), "")
 
     def _check_settings(self, saved: Any) -> None:
         if not isinstance(saved, dict):

@@ -42,7 +42,7 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     lost = result.settings.get("lost")
     tested = kind != "tokens" and not (own_tests and lost)
     model, row, measured = trained(x.mean(0)), result.final().loc[run], Evaluation()
-    if tested and (own_tests or result.rank == 0):
+    if tested and (own_tests or result.writes):
         quick = problem.test_total <= 3 * problem.batch * int(row.step)  # all nodes take less time than the training
         measured = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
     if tested and own_tests:
@@ -50,7 +50,7 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     if tested and rows.sites and not lost:
         kind_of_rows = "test" if rows.test_counts else "training"
         measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind_of_rows))
-    if result.rank == 0:
+    if result.writes:
         if tested:
             measured |= {"members": list(problem.remaining)} if lost else {}
             _write_tests(OwnFiles(folder), measured, [site.name for site in rows.sites])

@@ -1,0 +1,135 @@
+"""Sites have the simulator's iterates, whatever the rule, the graph and the way messages travel."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from launching import PATIENCE
+from local_sites import local_sites
+
+import dnasa
+from dnasa import topology
+from dnasa.core import Array, Network
+from dnasa.networks import choose_channel, with_pauses
+from dnasa.networks.members import Members
+from dnasa.networks.sites import Connection, described
+from dnasa.rules.registry import RULES, example
+from dnasa.sites.connecting import dials
+
+NODES = 4
+
+
+def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
+    return np.sin(3 * x) + x - node + 0.1 * rng.standard_normal(x.shape)
+
+
+def solve(graph: Any, rule: str, **options: Any) -> Any:
+    problem = dnasa.problems.Custom(gradient, start=np.linspace(-1, 1, 5), fingerprint="waves")
+    eta = 0.05 if RULES[rule].needs_eta else None
+    return dnasa.solve(problem, graph, rule, eta=eta, steps=12, evaluate=[6, 12], progress=False, **options)
+
+
+@contextmanager
+def connected(
+    folder: Path, graph: Any, rounds: Any = None, every: int = 1, hidden: Any = (), **how: Any
+) -> Iterator[list[Network]]:
+    channel = choose_channel(how.get("dtype"), None, how.get("compress"))
+    members = [Members(given, described(graph, rounds, channel), 60.0) for given in local_sites(folder, NODES, hidden)]
+
+    def connect(own: Members) -> Network:
+        return with_pauses(Connection(own, graph, rounds, channel).first_network(), every)
+
+    try:
+        yield in_threads(connect, members)
+    finally:
+        for own in members:
+            own.monitor.close()
+            own.mesh.close()
+
+
+def in_threads(work: Any, each: Any) -> list[Any]:
+    with ThreadPoolExecutor(NODES) as pool:
+        return [future.result(timeout=PATIENCE) for future in [pool.submit(work, one) for one in each]]
+
+
+def check(networks: list[Network], graph: Any, rule: str, overlap: bool = False, **options: Any) -> None:
+    own = in_threads(lambda network: solve(graph, rule, network=network, overlap=overlap), networks)
+    expected = solve(graph, rule, **options)
+    for result in own:
+        np.testing.assert_allclose(result.x, expected.x, rtol=1e-9, atol=1e-12)
+        assert result.history.consensus.to_numpy() == pytest.approx(expected.history.consensus.to_numpy(), rel=1e-6)
+
+
+def suitable(graph: Any) -> list[str]:
+    """The rules that this graph suits."""
+    found = []
+    for name in RULES:
+        try:
+            topology.check_weights(example(name), graph, graph.rounds)
+        except dnasa.InputError:
+            continue
+        found.append(name)
+    return found
+
+
+GRAPHS = {
+    "ring": topology.ring(NODES),
+    "lazy": topology.make("ring", NODES, "lazy"),
+    "exact": topology.make("exact", NODES),
+    "directed": topology.make("directed_ring", NODES),
+}
+
+
+def test_every_rule_is_held() -> None:
+    assert {rule for graph in GRAPHS.values() for rule in suitable(graph)} == set(RULES)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> None:
+    graph = GRAPHS[name]
+    with connected(tmp_path, graph) as networks:
+        for rule in suitable(graph):
+            check(networks, graph, rule)
+
+
+@pytest.mark.parametrize(
+    ("how", "rules"),
+    [
+        ({"compress": "8bit"}, ["dnasa", "adanasa", "dsgd"]),
+        ({"compress": "moniqua:8,4,8/8"}, ["adanasa"]),
+        ({"dtype": "bfloat16"}, ["dnasa"]),
+        ({"rounds": 2}, ["dnasa", "adanasa"]),
+        ({"every": 3}, ["dnasa", "adanasa"]),
+    ],
+)
+def test_messages_that_are_compressed_rare_or_in_several_rounds(
+    tmp_path: Path, how: dict[str, Any], rules: list[str]
+) -> None:
+    graph = GRAPHS["ring"]
+    options = {"message_dtype" if name == "dtype" else name: value for name, value in how.items()}
+    with connected(tmp_path, graph, **how) as networks:
+        for rule in rules:
+            check(networks, graph, rule, **options)
+
+
+def test_hidden_exchanges(tmp_path: Path) -> None:
+    with connected(tmp_path, GRAPHS["ring"]) as networks:
+        for rule in ("dnasa", "dasagt"):
+            check(networks, GRAPHS["ring"], rule, overlap=True)
+
+
+def test_sites_that_accept_no_connections_dial_out_and_meet_at_a_third(tmp_path: Path) -> None:
+    with connected(tmp_path, GRAPHS["ring"], hidden=("paris", "lyon")) as networks:
+        check(networks, GRAPHS["ring"], "dnasa")
+
+
+def test_of_two_sites_exactly_one_dials_unless_neither_can_be_dialled(tmp_path: Path) -> None:
+    files = local_sites(tmp_path, 3, hidden=("paris", "lyon"))
+    dialling = {(i, j) for i in range(3) for j in range(3) if i != j and dials(files[i], j)}
+    assert dialling == {(1, 0), (2, 0)}
+    files = local_sites(tmp_path, 3)
+    assert {(i, j) for i in range(3) for j in range(3) if i != j and dials(files[i], j)} == {(0, 1), (0, 2), (1, 2)}
