@@ -1,13 +1,21 @@
-"""What each process of `churn.py` does: train a network on its rows of the digits, and test the mean of all nodes."""
+"""What a site of `site_processes.py` does: train a network on its rows of the digits, and test the mean of all nodes.
+
+Arguments: the file of the sites, a folder for reports, and options as JSON. Not a test.
+"""
 
 import ctypes
+import faulthandler
 import json
+import logging
 import os
 import signal
 import socket
 import sys
 import time
+import warnings
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
@@ -15,58 +23,90 @@ from torch import nn
 
 import dnasa
 
-NODES = 8
 BATCH = 16
 
 
-def end_connections(store_port: int) -> None:
-    """Shut down all connections to other processes, but not the one to the store: a communication abort."""
+def end_connections() -> None:
+    """Shut down all connections with other sites: a communication abort."""
     for name in os.listdir("/proc/self/fd"):
-        try:
-            connection = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue
-        try:
-            if connection.type == socket.SOCK_STREAM and connection.getpeername()[1] != store_port:
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+            if connection.family == socket.AF_INET and connection.getpeername():  # not the one that listens
                 connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # not connected
-        finally:
-            connection.close()
 
 
-def obey_faults(store_port: int) -> None:
-    """SIGUSR1: the communication is aborted; SIGUSR2: no Python code runs for 70 seconds, in any thread."""
-    signal.signal(signal.SIGUSR1, lambda *_: end_connections(store_port))
-    signal.signal(signal.SIGUSR2, lambda *_: ctypes.PyDLL(None).sleep(70))
+def obey_faults(hang: int) -> None:
+    """SIGUSR1: the communication is aborted; SIGUSR2: no Python code runs for so many seconds, in any thread."""
+    signal.signal(signal.SIGUSR1, lambda *_: end_connections())
+    signal.signal(signal.SIGUSR2, lambda *_: ctypes.PyDLL(None).sleep(hang))
 
 
-def main(address: str, steps: int, pace: float, folder: str, hidden: bool) -> None:
-    network = dnasa.connect(dnasa.topology.ring(NODES), join=address, timeout=10)
-    obey_faults(int(address.rpartition(":")[2]))
-    node = network.rank
+def note_losses(members: Any, path: Path) -> None:
+    """Write down when the members must meet."""
+    meet = members.meet
+
+    def noted() -> None:
+        with path.open("a") as file:
+            print(time.time(), file=file)
+        meet()
+
+    members.meet = noted
+
+
+def write(path: Path, report: dict[str, Any]) -> None:
+    """Whole, whenever this process is killed."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(report))
+    os.replace(new, path)
+
+
+def last_step(folder: Path) -> float:
+    """The step after which all end, once it is known."""
+    end = folder / "end"
+    return int(end.read_text()) if end.exists() else float("inf")
+
+
+def main(
+    sites: str,
+    folder: Path,
+    timeout: float = 10.0,
+    pace: float = 0.0,
+    hang: int = 0,
+    steps: int = 1000,
+    rule: str = "adanasa",
+) -> None:
+    """With `pace`, a step takes at least so many seconds."""
+    faulthandler.register(signal.SIGQUIT)
+    logging.basicConfig(
+        level="INFO", format=f"%(asctime)s.%(msecs)03d {Path(sites).stem}: %(message)s", datefmt="%H:%M:%S"
+    )
+    logging.captureWarnings(True)
+    warnings.formatwarning = lambda message, *_: str(message)
+    network = dnasa.connect("ring", sites=sites, timeout=timeout)
+    members: Any = network.membership.survivors.__self__.members  # type: ignore[union-attr]
+    node, nodes = members.node, network.nodes
+    note_losses(members, folder / f"losses-{node}")
     x, y = load_digits(return_X_y=True)
     x, y = torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)
     train, test = torch.arange(len(x)) % 5 > 0, torch.arange(len(x)) % 5 == 0
-    own_x, own_y = x[train][node::NODES], y[train][node::NODES]
+    own_x, own_y = x[train][node::nodes], y[train][node::nodes]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    rule = {"rule": "dnasa"} if hidden else {"steps": steps}
-    opt = dnasa.optim.Decentralized(model, network, **rule)
-    joined, generator, progress = opt.t, torch.Generator().manual_seed(node), Path(folder, f"node-{node}")
-    while opt.t < steps:
+    opt = dnasa.optim.Decentralized(model, network, rule, steps=steps if rule == "adanasa" else None)
+    generator, progress = torch.Generator().manual_seed(node), folder / f"progress-{node}-{os.getpid()}"
+    obey_faults(hang)
+    while opt.t < last_step(folder):
         began = time.monotonic()
         rows = torch.randint(len(own_x), (BATCH,), generator=generator)
         opt.zero_grad()
         nn.functional.cross_entropy(model(own_x[rows]), own_y[rows]).backward()
         opt.step()
         time.sleep(max(0.0, pace - (time.monotonic() - began)))
-        progress.write_text(str(opt.t))
+        nodes_now = list(map(int, opt.nodes))
+        write(progress, {"step": opt.t, "lost": opt.lost_steps, "view": members.view.number, "nodes": nodes_now})
     with opt.averaged():
         accuracy = (model(x[test]).argmax(1) == y[test]).float().mean().item()
-    report = {"node": node, "joined": joined, "steps": opt.t, "lost": opt.lost_steps, "accuracy": accuracy}
-    Path(folder, f"done-{node}.json").write_text(json.dumps(report | {"nodes": opt.nodes}))
+    write(folder / f"done-{node}", {"steps": opt.t, "accuracy": accuracy, "nodes": opt.nodes})
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], sys.argv[5] == "hidden")
+    main(sys.argv[1], Path(sys.argv[2]), **json.loads(sys.argv[3]))
