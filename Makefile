@@ -75,7 +75,7 @@ faults: setup ## trials of real faults
 	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py 240
 
 churn: setup ## processes that leave and join, for half an hour (MINUTES=2 FAULTS=8 is what CI runs)
-	$(BIN)/python tests/jobs/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
+	PYTHONPATH=.:tests/helpers:$$PYTHONPATH $(BIN)/python tests/jobs/churn.py --minutes $(or $(MINUTES),31) --faults $(or $(FAULTS),120)
 
 clean: ## remove .venv, runs and everything built
 	rm -rf .venv runs figures site studies

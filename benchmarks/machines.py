@@ -10,6 +10,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
+def address(i: int) -> str:
+    return f"10.77.0.{i + 1}"
+
+
+def address6(i: int) -> str:
+    return f"fd77::{i + 1}"
+
+
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
@@ -22,6 +30,7 @@ def permitted() -> bool:
     return subprocess.run(probe, capture_output=True).returncode == 0
 
 
+NOBODY = "02:00:00:00:00:00"  # no machine's link address
 NEEDS = "network namespaces need root, iproute2 (ip, ss) and util-linux (unshare)"
 
 
@@ -48,12 +57,13 @@ class Machines:
         ip("netns", "add", self.switch)
         ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge", "up")
-        hosts = "".join(f"10.77.0.{i + 1} {name}\n" for i, name in enumerate(self.names))
+        hosts = "".join(f"{address(i)} {name}\n" for i, name in enumerate(self.names))
         for i, name in enumerate(self.names):
             ip("netns", "add", name)
             ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
             ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
-            ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth0")
+            ip("-n", name, "addr", "add", f"{address(i)}/24", "dev", "eth0")
+            ip("-n", name, "addr", "add", f"{address6(i)}/64", "dev", "eth0", "nodad")
             for device in ("eth0", "lo"):
                 ip("-n", name, "link", "set", device, "up")
             etc = Path("/etc/netns") / name  # `ip netns exec` shows its files in /etc
@@ -101,6 +111,36 @@ class Machines:
     def cut(self, i: int) -> None:
         """Machine i can no longer reach the others, and nobody is told so."""
         ip("-n", self.switch, "link", "set", f"port{i}", "down")
+
+    def mend(self, i: int) -> None:
+        """Machine i, which was cut, can reach the others again."""
+        ip("-n", self.switch, "link", "set", f"port{i}", "up")
+
+    def separate(self, i: int, j: int) -> None:
+        """Frames between these two machines are lost from now on; nobody is told so."""
+        for here, there in ((i, j), (j, i)):
+            ip(
+                "-n",
+                self.names[here],
+                "neigh",
+                "replace",
+                address(there),
+                "lladdr",
+                NOBODY,
+                "dev",
+                "eth0",
+                "nud",
+                "permanent",
+            )
+
+    def reunite(self, i: int, j: int) -> None:
+        """These two machines, which were separated, can reach each other again."""
+        for here, there in ((i, j), (j, i)):
+            ip("-n", self.names[here], "neigh", "del", address(there), "dev", "eth0")
+
+    def refuse_connections(self, i: int) -> None:
+        """Machine i dials, and nobody can dial it: as behind a firewall, or a router that translates addresses."""
+        subprocess.run(self.on(i, *"iptables -A INPUT -p tcp --syn -j DROP".split()), check=True, capture_output=True)
 
     def limit_ports(self, ports: range) -> None:
         """Sockets that ask for any port get one of these."""

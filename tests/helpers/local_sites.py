@@ -1,6 +1,6 @@
 """Sites on this machine, with keys of their own."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -23,12 +23,13 @@ def keys() -> Path:
     return folder
 
 
-def write_sites(folder: Path, count: int, hidden: Collection[str] = ()) -> list[Path]:
+def write_sites(
+    folder: Path, count: int, hidden: Collection[str] = (), addresses: Sequence[str] | None = None
+) -> list[Path]:
     """A file for each of so many sites; those in `hidden` accept no connections."""
-    ports = [free_port() for _ in range(count)]
-    lines = [
-        f"{name} = '{'' if name in hidden else f'127.0.0.1:{port}'}'" for name, port in zip(NAMES, ports, strict=False)
-    ]
+    addresses = addresses or [f"127.0.0.1:{free_port()}" for _ in range(count)]
+    named = zip(NAMES, addresses, strict=False)
+    lines = [f"{name} = '{'' if name in hidden else address}'" for name, address in named]
     files = []
     for name in NAMES[:count]:
         files.append(folder / f"{name}.toml")

@@ -1,11 +1,12 @@
-"""Processes that leave and join, in real training: seeded faults of five kinds, and the accuracy beside an undisturbed run.
+"""Sites that leave and come back, in real training: seeded faults, and the accuracy beside an undisturbed run.
 
-    python tests/jobs/churn.py --minutes 31 --faults 110 [--seed 0] [--hidden] [--report churn.json]
+    PYTHONPATH=.:tests/helpers python tests/jobs/churn.py --minutes 31 --faults 120 [--seed 0] [--hidden] [--report churn.json]
 
-Eight processes train a network on the digits. At random moments one of them gets a segmentation fault, is killed, loses its
-connections, or runs no Python code for 70 s; or both processes of a site are killed. Processes that ended are started again
-after some seconds and join the run. The others must never be restarted, the run must finish, and the accuracy of the mean of
-all nodes must be within one point of the undisturbed run. `make churn` runs this.
+Eight sites train a network on the digits; two of them have no address. At random moments one of them gets a segmentation
+fault, is killed, is stopped, loses its connections, or runs no Python code for a while; or two are killed at once; or two
+cannot reach each other. Sites whose process ended are started again after some seconds and join the run. No other process may
+end, all must be back at the end, and the accuracy of the mean of all nodes must be within one point of the undisturbed run.
+Links are cut where network namespaces may be made: there each site has its own. `make churn` runs this.
 """
 
 import argparse
@@ -13,172 +14,181 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from churn_job import NODES
-from launching import BIN, ENVIRONMENT, free_port
+from benchmarks.machines import Machines, address, machines, permitted
+from launching import ENVIRONMENT, PATIENCE, free_port
+from site_processes import SiteProcesses, read
 
-KINDS = ("segmentation fault", "kill", "communication abort", "deadlock", "site lost")
-SITE = 2  # processes
+SIGNALS = {
+    "segmentation fault": signal.SIGSEGV,
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "communication abort": signal.SIGUSR1,
+    "deadlock": signal.SIGUSR2,
+    "two killed": signal.SIGKILL,
+}
+DEADLY = ("segmentation fault", "kill", "two killed")
+CUT = "link cut"
+HIDDEN = ("lyon", "bern")  # the sites without an address
 PACE = 0.2  # seconds per step of the disturbed run
-JOB = Path(__file__).with_name("churn_job.py")
+LAST = 50  # steps after all are back
+NODES = 8
+TIMEOUT = 10.0
+AWAY = 15  # seconds for which a site hangs, or a link is cut
 
 
-class Job:
-    """The processes of one run, and the store by which they find each other."""
+class Job(SiteProcesses):
+    """The processes of one run, and the faults that they have."""
 
-    def __init__(self, steps: int, pace: float, hidden: bool):
-        self.folder = Path(tempfile.mkdtemp())
-        port = free_port()
-        rendezvous = [str(BIN / "dnasa"), "rendezvous", "--port", str(port)]
-        self.rendezvous = subprocess.Popen(rendezvous, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        assert self.rendezvous.stdout
-        assert "join" in self.rendezvous.stdout.readline()
-        self.words = [f"127.0.0.1:{port}", str(steps), str(pace), str(self.folder), "hidden" if hidden else "open"]
-        self.log = (self.folder / "log").open("w")
-        self.processes = [self.start() for _ in range(NODES)]
-        self.due: list[float] = []  # when processes that ended are started again
-        self.faulty: set[int] = set()
-        self.restarts = 0
+    def __init__(self, steps: int, pace: float, hidden: bool, made: Machines | None):
+        port = free_port()  # on other addresses than that of who dials, so that nobody takes it while a site is away
+        hosts = [address(i) if made else f"127.0.0.{i + 2}" for i in range(NODES)]
+        rule = "dnasa" if hidden else "adanasa"
+        options = {"timeout": TIMEOUT, "pace": pace, "hang": AWAY, "steps": steps, "rule": rule}
+        addresses, namespaces = [f"{host}:{port}" for host in hosts], made.names if made else []
+        super().__init__(Path(tempfile.mkdtemp()), NODES, options, HIDDEN, addresses, namespaces)
+        self.made = made
+        self.away = [0.0] * NODES  # until when the last fault of each site lasts
+        self.seen = [time.time()] * NODES  # when it was last healthy
+        self.deaths: Counter[int] = Counter()
+        self.due: dict[int, float] = {}  # when sites are started again
+        self.repairs: list[tuple[float, Callable[[], object]]] = []
 
-    def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(JOB), *self.words]
-        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=ENVIRONMENT)
+    def healthy(self) -> list[int]:
+        """The sites that have taken a step since their last fault; nobody may be away for long."""
+        healthy = [site for site in range(NODES) if self.runs(site) and self.progress(site).time > self.away[site]]
+        for site in healthy:
+            self.seen[site] = time.time()
+        missing = [name for name, seen in zip(self.names, self.seen, strict=True) if seen + PATIENCE < time.time()]
+        assert not missing, f"{', '.join(missing)} did not come back: {self.log}"
+        return healthy
 
-    def running(self) -> list[subprocess.Popen[bytes]]:
-        return [process for process in self.processes if process.poll() is None]
+    def tend(self, rng: random.Random) -> None:
+        """Repair what is due, and start those again that ended by a fault; nobody else may have ended."""
+        now = time.time()
+        for site in range(NODES):
+            if not self.runs(site) and site not in self.due:
+                assert self.away[site] == float("inf"), f"{self.names[site]} ended by itself: {self.log}"
+                self.due[site] = now + rng.uniform(1, 8)
+        for site in [site for site, moment in self.due.items() if moment < now]:
+            del self.due[site]
+            self.restart(site)
+            self.away[site] = now
+        for repair in [repair for repair in self.repairs if repair[0] < now]:
+            self.repairs.remove(repair)
+            repair[1]()
 
-    def reports(self) -> list[dict[str, Any]]:
-        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("done-*.json"))]
+    def choose(self, kind: str, healthy: list[int], rng: random.Random) -> list[int]:
+        """All healthy sites. Killed are the first one first, and those that were killed least; cut are links of neighbours."""
+        if kind in DEADLY:
+            return sorted(healthy, key=lambda site: (self.deaths[site], site > 0, rng.random()))
+        first = rng.randrange(len(healthy))
+        return healthy[first:] + healthy[:first]
 
-    def step(self) -> int:
-        """The latest step that any node has reported."""
-        texts = [path.read_text() for path in self.folder.glob("node-*")]
-        return max((int(text) for text in texts if text), default=0)
-
-    def revive(self, rng: random.Random) -> None:
-        """Start those again that ended by a fault, some seconds later; nobody else may have ended."""
-        for process in [process for process in self.processes if process.poll() not in (None, 0)]:
-            assert process.pid in self.faulty, f"A process ended by itself: {self.folder / 'log'}"
-            self.processes.remove(process)
-            self.due.append(time.monotonic() + rng.uniform(1, 8))
-        for moment in [moment for moment in self.due if moment < time.monotonic()]:
-            self.due.remove(moment)
-            self.processes.append(self.start())
-            self.restarts += 1
-
-    def finish(self) -> None:
-        """Some have finished: the others do, too, except for those that still want to join or hang."""
-        deadline = time.monotonic() + 60
-        while self.running() and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-    def close(self) -> None:
-        every: list[subprocess.Popen[Any]] = [*self.processes, self.rendezvous]
-        for process in every:
-            process.kill()
-            process.wait()
-        self.log.close()
-
-
-def inject(job: Job, kind: str, rng: random.Random) -> bool:
-    """The fault, at random processes; whether there were any to have it."""
-    number = {"segmentation fault": signal.SIGSEGV, "communication abort": signal.SIGUSR1, "deadlock": signal.SIGUSR2}
-    healthy = [process for process in job.running() if process.pid not in job.faulty and trains(process)]
-    wanted = SITE if kind == "site lost" else 1
-    if len(healthy) < wanted + 2:
-        return False
-    for process in rng.sample(healthy, wanted):
-        process.send_signal(number.get(kind, signal.SIGKILL))
-        if kind != "communication abort":
-            job.faulty.add(process.pid)
-    return True
-
-
-def trains(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has got as far as to obey the signals for faults."""
-    caught = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "SigCgt" in line)
-    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
+    def inject(self, kind: str, rng: random.Random) -> bool:
+        """The fault, at random sites; whether enough of them were healthy."""
+        healthy, wanted, now = self.healthy(), 1 + (kind in ("two killed", CUT)), time.time()
+        if len(healthy) < wanted + 2:
+            return False
+        chosen = self.choose(kind, healthy, rng)[:wanted]
+        for site in chosen:
+            self.deaths[site] += kind in DEADLY
+            self.away[site] = float("inf") if kind in DEADLY else now if kind == "communication abort" else now + AWAY
+            if kind in SIGNALS:
+                self.signal(site, SIGNALS[kind])
+        if kind == "stop":
+            self.repairs.append((now + AWAY, lambda: self.signal(chosen[0], signal.SIGCONT)))
+        if kind == CUT:
+            assert self.made is not None
+            self.made.separate(*chosen)
+            self.repairs.append((now + AWAY, lambda: self.made.reunite(*chosen)))  # type: ignore[union-attr]
+        with self.log.open("a") as log:
+            print(f"{time.strftime('%H:%M:%S')} {kind}: {', '.join(self.names[site] for site in chosen)}", file=log)
+        return True
 
 
-def undisturbed(steps: int, hidden: bool) -> float:
-    job = Job(steps, 0.0, hidden)
-    try:
-        for process in job.processes:
-            assert process.wait() == 0, job.folder
-        return job.reports()[0]["accuracy"]
-    finally:
-        job.close()
+def undisturbed(steps: int, total: int, hidden: bool, made: Machines | None) -> float:
+    with Job(steps, 0.0, hidden, made) as job:
+        job.end(total)
+        return job.finish()[0]["accuracy"]
 
 
-def disturbed(steps: int, faults: int, minutes: float, seed: int, hidden: bool) -> dict[str, Any]:
+def disturbed(
+    steps: int, faults: int, minutes: float, seed: int, hidden: bool, made: Machines | None
+) -> dict[str, Any]:
     rng, counts = random.Random(seed), Counter[str]()
-    job = Job(steps, PACE, hidden)
-    began, following, shown = time.monotonic(), None, 0.0
-    try:
-        while job.running() or job.due:
+    kinds = [*SIGNALS, CUT] if made else list(SIGNALS)
+    with Job(steps, PACE, hidden, made) as job:
+        began, following, shown = time.monotonic(), None, 0.0
+        while True:
             time.sleep(0.1)
-            if job.reports():
-                job.finish()
-                break
-            job.revive(rng)
-            step, now = job.step(), time.monotonic()
-            if following is None and step > 10:
+            job.tend(rng)
+            now, latest, healthy = time.monotonic(), job.latest(), job.healthy()
+            if following is None and len(healthy) == NODES:
                 began = following = now
-            if following is not None and now >= following and step < 0.97 * steps:
-                kind = KINDS[sum(counts.values()) % len(KINDS)]
-                if inject(job, kind, rng):
+            complete = len(healthy) == NODES and job.train_with(*range(NODES)) and not job.repairs
+            if counts.total() >= faults and latest.step > steps - LAST and complete:
+                job.end(job.latest().step + LAST)
+                return summary(job, counts, (time.monotonic() - began) / 60)
+            if following is not None and now >= following and counts.total() < faults:
+                kind = kinds[counts.total() % len(kinds)]
+                if job.inject(kind, rng):
                     counts[kind] += 1
-                    following = now + rng.expovariate(faults / (0.93 * 60 * minutes))
+                    following = now + rng.expovariate(faults / (0.8 * 60 * minutes))
             if now > shown + 30:
                 shown = now
-                print(
-                    f"step {step} of {steps}, {sum(counts.values())} faults, {len(job.running())} processes", flush=True
-                )
-        return summary(job, counts, (time.monotonic() - began) / 60)
-    finally:
-        job.close()
+                what = f"step {latest.step} of {steps}, view {latest.view}, {counts.total()} faults"
+                print(f"{what}, healthy: {len(healthy)} of {NODES} sites", flush=True)
 
 
 def summary(job: Job, counts: Counter[str], minutes: float) -> dict[str, Any]:
-    reports = job.reports()
+    reports, lost, views = job.finish(), Counter[str](), 0
+    for path in job.folder.glob("progress-*[0-9]"):
+        progress = read(path)
+        lost[job.names[int(path.name.split("-")[1])]] += progress.lost
+        views = max(views, progress.view)
     return {
-        "minutes": minutes,
+        "minutes": round(minutes, 1),
         "faults": dict(counts),
-        "joins": job.restarts,
-        "finished": len(reports),
-        "steps": max(report["steps"] for report in reports),
-        "lost steps": [report["lost"] for report in reports],
+        "sites killed": len(job.deaths),
+        "deaths": job.deaths.total(),
+        "views": views,
+        "steps": reports[0]["steps"],
+        "lost steps": dict(lost),
         "accuracy": reports[0]["accuracy"],
-        "log": str(job.folder / "log"),
+        "log": str(job.log),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=31)
-    parser.add_argument("--faults", type=int, default=110)
+    parser.add_argument("--faults", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", action="store_true", help="D-NASA with hidden exchanges instead of AdaNASA")
     parser.add_argument("--report", type=Path)
     args = parser.parse_args()
     steps = int(args.minutes * 60 / PACE)
-    result = disturbed(steps, args.faults, args.minutes, args.seed, args.hidden)
-    print(json.dumps(result), flush=True)
-    result["undisturbed"] = undisturbed(steps, args.hidden)
+    own = machines(NODES, Path(tempfile.mkdtemp())) if permitted() else nullcontext()
+    with own as made:
+        result = disturbed(steps, args.faults, args.minutes, args.seed, args.hidden, made)
+        print(json.dumps(result), flush=True)
+        result["undisturbed"] = undisturbed(steps, result["steps"], args.hidden, made)
     print(json.dumps(result, indent=1))
     if args.report:
         args.report.write_text(json.dumps(result, indent=1))
-    assert result["finished"] > 0
+    assert result["sites killed"] == NODES or args.faults < 4 * NODES
     assert result["accuracy"] > result["undisturbed"] - (0.01 if args.minutes > 10 else 0.02)  # of 360 test rows
 
 
 if __name__ == "__main__":
     os.chdir(Path(__file__).parents[2])
+    os.environ.update(ENVIRONMENT)
     main()

@@ -61,7 +61,17 @@ def launch(engine: str, processes: int, *words: object, cwd: Path | None = None)
 # ---------------------------------------------------------------- forks
 
 FORKS = multiprocessing.get_context("forkserver")  # forks of one process without threads, which has imported torch
-FORKS.set_forkserver_preload(["torch._dynamo", "dnasa.cli", "dnasa.data", "dnasa.optim", "matplotlib.pyplot"])
+FORKS.set_forkserver_preload(
+    [
+        "torch._dynamo",
+        "dnasa.cli",
+        "dnasa.data",
+        "dnasa.optim",
+        "dnasa.networks.sites",
+        "matplotlib.pyplot",
+        "sklearn.datasets",
+    ]
+)
 
 
 def run_script(script: Path | str, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -116,7 +126,7 @@ def wait_for(started: Sequence[BaseProcess]) -> int:
 def run_as_main(words: list[str], cwd: Path | str, variables: dict[str, object], outputs: list[Path]) -> None:
     """What Python does with a script, from its start to its exit."""
     for number, path in enumerate(outputs, start=1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.chdir(cwd)
     os.environ.update(ENVIRONMENT | {name: str(value) for name, value in variables.items()})
     sys.argv = words

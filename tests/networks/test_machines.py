@@ -1,9 +1,13 @@
-"""Both engines across machines with addresses of their own, started as docs/distributed.md says."""
+"""All engines across machines with addresses of their own, started as docs/distributed.md says."""
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from benchmarks.machines import NEEDS, Machines, machines, permitted
+from benchmarks.machines import NEEDS, Machines, address, address6, machines, permitted
 from conftest import needs_mpi
 from launching import BIN, ENVIRONMENT, PATIENCE, has_lines, wait_until
+from local_sites import NAMES, write_sites
+from site_processes import SiteProcesses
 
 from dnasa import solve, topology
 from dnasa.problems import LeastSquares
@@ -35,9 +41,9 @@ def mpirun(made: Machines, *options: object) -> list[Any]:
     return [BIN / "mpirun", *options, *common, "-n", len(made.names)]
 
 
-def train(made: Machines, steps: int, *options: object) -> list[Any]:
-    words = ["--nodes", len(made.names), "--steps", steps, "--evaluate", 20, "--out", made.disk / "run"]
-    return ["-m", "dnasa", "train", "--problem", "least_squares", *words, *options]
+def train(made: Machines, steps: int, *options: object, run: str = "run") -> list[Any]:
+    words = ["--steps", steps, "--evaluate", 20, "--out", made.disk / run]
+    return ["-m", "dnasa", "train", "--problem", "least_squares", "--nodes", len(made.names), *words, *options]
 
 
 def start(made: Machines, i: int, *words: object) -> subprocess.Popen[str]:
@@ -49,10 +55,12 @@ def start(made: Machines, i: int, *words: object) -> subprocess.Popen[str]:
 def check_equal_to_the_simulator(made: Machines, processes: Sequence[subprocess.Popen[str]]) -> None:
     outputs = [process.communicate(timeout=PATIENCE)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n".join(outputs)[-3000:]
-    real = pd.read_csv(made.disk / "run" / "history.csv")
     simulated = solve(LeastSquares(), topology.exact(len(made.names)), steps=60, evaluate=20).history
     columns = ["step", "train_loss", "test_loss", "grad_norm", "consensus"]
-    np.testing.assert_allclose(real[columns], simulated[columns], rtol=1e-8, atol=1e-12)
+    histories = list(made.disk.glob("run*/history.csv"))
+    assert histories
+    for path in histories:
+        np.testing.assert_allclose(pd.read_csv(path)[columns], simulated[columns], rtol=1e-8, atol=1e-12)
 
 
 @needs_mpi
@@ -137,3 +145,89 @@ def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path: Path) -> None:
         assert history.nodes.tolist() == sorted(history.nodes, reverse=True)
         assert set(history.nodes) == {3, 2}
         assert "Lost nodes 2" in (run / "log.txt").read_text()
+
+
+# ---------------------------------------------------------------- sites
+
+
+def check_sites(made: Machines, files: Sequence[Path]) -> None:
+    words = [train(made, 60, "--sites", file, run=f"run-{file.stem}") for file in files]
+    processes = [start(made, i, sys.executable, *words[i]) for i in range(len(files))]
+    check_equal_to_the_simulator(made, processes)
+    assert len(list(made.disk.glob("run-*"))) == len(files)
+
+
+@LONG
+def test_sites_across_machines_equal_the_simulator_over_ipv6(tmp_path: Path) -> None:
+    with machines(3, tmp_path) as made:
+        check_sites(made, write_sites(tmp_path, 3, addresses=[f"[{address6(i)}]:7400" for i in range(3)]))
+
+
+@LONG
+@pytest.mark.skipif(shutil.which("iptables") is None, reason="a firewall needs iptables")
+def test_sites_behind_a_firewall_take_part_and_meet_at_a_third_one(tmp_path: Path) -> None:
+    with machines(3, tmp_path) as made:
+        for i in (1, 2):
+            made.refuse_connections(i)
+        addresses = [f"{address(i)}:7400" for i in range(3)]
+        check_sites(made, write_sites(tmp_path, 3, hidden=NAMES[1:3], addresses=addresses))
+
+
+TIMEOUT, SLACK = 4.0, 5.0  # seconds; the slack is for a busy machine
+
+
+@contextmanager
+def training(folder: Path, hidden: Sequence[str] = ()) -> Iterator[tuple[Machines, SiteProcesses]]:
+    """Three sites that train together, on a machine each."""
+    addresses = [f"{address(i)}:7400" for i in range(3)]
+    options = {"timeout": TIMEOUT, "pace": 0.02}
+    with (
+        machines(3, folder) as made,
+        SiteProcesses(folder, 3, options, hidden, addresses, made.names) as job,
+    ):
+        wait_until(lambda: job.train_with(0, 1, 2))
+        yield made, job
+
+
+def check_detection(job: SiteProcesses, fault: Callable[[], object], seconds: float, what: str) -> None:
+    """The first site misses the second one soon after the fault."""
+    began = time.time()
+    fault()
+    wait_until(lambda: any(moment > began for moment in job.losses(0)))
+    took = min(moment for moment in job.losses(0) if moment > began) - began
+    print(f"{what}: noticed after {took:.2f} s")
+    assert took < seconds + SLACK
+    wait_until(lambda: job.train_with(0, 2))
+
+
+@pytest.mark.parametrize("hidden", [(), ("paris",)])
+def test_a_killed_site_is_missed_within_a_second(tmp_path: Path, hidden: Sequence[str]) -> None:
+    with training(tmp_path, hidden) as (_, job):
+        check_detection(job, lambda: job.signal(1, signal.SIGKILL), 1, f"killed, hidden: {hidden}")
+
+
+@LONG
+def test_a_stopped_site_is_missed_after_the_timeout_and_comes_back(tmp_path: Path) -> None:
+    with training(tmp_path) as (_, job):
+        check_detection(job, lambda: job.signal(1, signal.SIGSTOP), TIMEOUT + 1, "stopped")
+        job.signal(1, signal.SIGCONT)
+        wait_until(lambda: job.train_with(0, 1, 2))
+
+
+@LONG
+def test_a_machine_that_is_cut_off_is_missed_after_the_timeout_and_comes_back(tmp_path: Path) -> None:
+    with training(tmp_path) as (made, job):
+        check_detection(job, lambda: made.cut(1), TIMEOUT + 1, "cut off")
+        time.sleep(2 * TIMEOUT)
+        made.mend(1)
+        wait_until(lambda: job.train_with(0, 1, 2))
+        assert all(map(job.runs, range(3)))
+
+
+@LONG
+def test_two_sites_that_cannot_reach_each_other_train_together_again_once_they_can(tmp_path: Path) -> None:
+    with training(tmp_path) as (made, job):
+        check_detection(job, lambda: made.separate(0, 1), TIMEOUT + 1, "link cut")
+        time.sleep(2 * TIMEOUT)
+        made.reunite(0, 1)
+        wait_until(lambda: job.train_with(0, 1, 2))

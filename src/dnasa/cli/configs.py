@@ -96,9 +96,10 @@ def stored(name: str, value: Any) -> Any:
 
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
-    """Drop the default of --data where a problem or shards replace it."""
-    replaced = options.get("problem") is not None or options.get("shard_dir") is not None
-    return {name: value for name, value in options.items() if name != "data" or not replaced}
+    """Drop the defaults of --data and --partition where a problem or shards replace them."""
+    unused = [] if options.get("problem") is None and options.get("shard_dir") is None else ["data"]
+    unused += [] if options.get("shard_dir") is None else ["partition"]
+    return {name: value for name, value in options.items() if name not in unused}
 
 
 # ---------------------------------------------------------------- read

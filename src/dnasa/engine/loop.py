@@ -15,7 +15,7 @@ from dnasa.arrays import like
 from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, name_user_code, nodes_text
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
-from dnasa.engine.recovery import reconnect, surviving
+from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import completed
@@ -153,7 +153,7 @@ class Run:
 
     def run(self) -> Result:
         options, plan = self.options, self.plan
-        settings = run_settings(self.problem, plan, options)
+        self.settings = settings = run_settings(self.problem, plan, options)
         progress = make_progress(plan.steps, self.problem.batch, options.progress if self.network.writes else False)
         with (
             Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
@@ -184,8 +184,12 @@ class Run:
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
-        self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
+        if self.network.membership.join is None:
+            self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
+        else:
+            self._meet(self.network.membership.join, self._initial(), new=True)
         self.first = self.t
+        self.network.membership.admit()
 
         def work() -> Array:
             start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # the stepper changes its own copy
@@ -194,7 +198,7 @@ class Run:
                 self.snapshots = self.stepper.snapshots
                 return self.network.gather(self.recorder.final_answers(self.snapshots))
 
-        answers = surviving(self, work, self._continue_without_lost)
+        answers = surviving(self, work, self._continue)
         self._warn_if_nothing_was_sent()
         return answers
 
@@ -296,19 +300,32 @@ class Run:
             self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
         return decided
 
-    def _continue_without_lost(self) -> None:
-        """The remaining processes continue at the latest step that any of them has reached, and restart the rules."""
-        survivors: Any = self.network.membership.survivors
-        before, own = self.network.node_ids, str(self.t)
-        self.network, steps = reconnect(survivors, lambda network: network.allgather_text(own))
-        self.t, lost = max(map(int, steps)), sorted(set(before) - set(self.network.node_ids))
-        self.recorder.continue_without(self.network, lost, self.t)
-        self.session.continue_without(self.network, self.recorder, lost, self.t)
-        self.problem.continue_without(lost)
-        self.scale = self._gradient_scale()
+    def _continue(self) -> None:
         complete = [self.stepper.complete] if self.options.overlap else self.stepper.snapshots
-        snapshots = zip(self.plan.groups, complete, strict=True)
-        self.snapshots = [snapshot.restarted(group.rule) for group, snapshot in snapshots]
+        self._meet(self.network.membership.survivors, complete)  # type: ignore[arg-type]
+
+    def _meet(self, connect: Callable[[], Network], complete: list[Snapshot], new: bool = False) -> None:
+        """Continue with the processes that are there, at the latest step that any of them has reached; restart the rules."""
+
+        def agree(network: Network) -> tuple[list[Position], list[Any]]:
+            own = Position(0, self.t, new or network.membership.returned, self.settings)
+            positions = positions_of(network, own)
+            return positions, [received_state(network, positions, snapshot.state) for snapshot in complete]
+
+        before = self.network.node_ids
+        self.network, (positions, states) = reconnect(connect, agree)
+        self.t = max(position.step for position in positions if not position.new)
+        self.network.membership.admit()
+        now_here = set(self.network.node_ids)
+        lost, joined = sorted(set(before) - now_here), sorted(now_here - set(before))
+        self.recorder.continue_with(self.network, lost, self.t)
+        self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
+        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - now_here))
+        self.scale = self._gradient_scale()
+        self.snapshots = [
+            snapshot._replace(state=state).restarted(group.rule)
+            for group, snapshot, state in zip(self.plan.groups, complete, states, strict=True)
+        ]
 
     def _warn_if_nothing_was_sent(self) -> None:
         for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):

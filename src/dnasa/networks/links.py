@@ -25,8 +25,8 @@ from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
-STATE, MESSAGE, ARRIVED = range(3)
-STATE_LIMIT = 1 << 20  # bytes
+STATE, MESSAGE, ARRIVED, ASK, OPENING = range(5)
+STATE_LIMIT, OPENING_LIMIT = 1 << 20, 1 << 26  # bytes
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
@@ -112,16 +112,17 @@ class Link:
 
     Attributes:
         instance: Names the process at the other end.
-        state: The latest that it said of itself.
+        state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
-        gone: Whether the process has ended, as far as this one can tell.
+        gone: Whether no process listened at its address, when it was last dialled.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
+        asks: Whether this process wants to know how the run began.
     """
 
     def __init__(self, mesh: "Mesh", site: int):
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
-        self.instance, self.barred = "", ""
+        self.instance, self.barred, self.asks = "", "", False
         self.state: Any = None
         self.connected = self.gone = False
         self.quiet = 0
@@ -157,12 +158,10 @@ class Link:
             self.room.notify_all()
 
     def empty(self) -> None:
-        """Forget what the messages said that a site has not received and will not need."""
+        """Forget the messages that a site has not received and will not need; empty ones of no view keep their count."""
         with self.room:
             for place in range(0, len(self.outbox), 2):
-                _, view, network, number, _ = HEADER.unpack(self.outbox[place])
-                self.outbox[place] = HEADER.pack(MESSAGE, view, network, number, 0)
-                self.outbox[place + 1] = b""
+                self.outbox[place], self.outbox[place + 1] = HEADER.pack(MESSAGE, 0, 0, 0, 0), b""
 
     def break_off(self) -> None:
         """Close the connection; it is made again."""
@@ -227,6 +226,7 @@ class Connection:
         self.next = link.acknowledged  # message to be sent
         self.shown = -1  # version of the own state
         self.told = link.received
+        self.asked = self.asking = False
         self.waiting: tuple[Key, int] | None = None  # the header of a message that is not wanted yet
         self._expect(bytearray(HEADER.size), self._header)
 
@@ -289,6 +289,12 @@ class Connection:
         if self.shown != mesh.version:
             self.shown, text = mesh.version, mesh.state
             self._add(HEADER.pack(STATE, 0, 0, 0, len(text)), text)
+        elif self.asked:
+            self.asked, text = False, json.dumps(mesh.opening).encode()
+            self._add(HEADER.pack(OPENING, 0, 0, 0, len(text)), text)
+        elif link.asks and not self.asking:
+            self.asking = True
+            self._add(HEADER.pack(ASK, 0, 0, 0, 0))
         elif self.told != link.received:
             self.told = link.received
             self._add(HEADER.pack(ARRIVED, 0, 0, self.told, 0))
@@ -333,6 +339,10 @@ class Connection:
             self._place(Key(self.link.site, view, network, number), size)
         elif kind == STATE and size <= STATE_LIMIT:
             self._expect(bytearray(size), self._state)
+        elif kind == ASK and not size:
+            self.asked = True
+        elif kind == OPENING and self.asking and size <= OPENING_LIMIT:
+            self._expect(bytearray(size), self._opening)
         elif kind == ARRIVED and not size:
             self._checked(lambda: self.link.acknowledge(number))
         else:
@@ -348,6 +358,13 @@ class Connection:
     def _arrived(self, key: Key, data: memoryview) -> None:
         self.link.received += 1
         self.mesh.inbox.arrived(key, data)
+
+    def _opening(self, data: memoryview) -> None:
+        opening = self._checked(lambda: parse_opening(bytes(data), len(self.mesh.sites.sites)))
+        self.asking = self.link.asks = False
+        if opening:
+            self.mesh.opening = opening
+        self.mesh.changed()
 
     def _state(self, data: memoryview) -> None:
         try:
@@ -366,8 +383,25 @@ class Connection:
             raise ConnectionAbortedError(str(error)) from error
 
 
+def parse_opening(text: bytes, sites: int) -> list[list[str]]:
+    """How a run began: the texts that the sites exchanged before the first step."""
+    try:
+        opening = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused("it does not say how the run began") from error
+    if not isinstance(opening, list) or not all(
+        isinstance(texts, list) and len(texts) == sites and all(isinstance(part, str) for part in texts)
+        for texts in opening
+    ):
+        raise Refused("it does not say how the run began")
+    return opening
+
+
 class Mesh:
     """This site's connections with all others.
+
+    Attributes:
+        opening: The texts that the sites exchanged before the first step: a site that joins reads them.
 
     Args:
         sites: The file of the sites.
@@ -384,6 +418,7 @@ class Mesh:
         self.news = threading.Condition()
         self.version, self.state, self.description = 0, b"", dict[str, Any]()
         self.conflict = ""  # with another site's run
+        self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
         self.links = {n: Link(self, n) for n in range(len(sites.sites)) if n != sites.own}
@@ -432,8 +467,11 @@ class Mesh:
         return self.links[site].quiet * INTERVAL > timeout
 
     def gone(self, site: int) -> bool:
+        """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
-        return bool(link.barred) or (link.gone and not link.connected)
+        away = not link.connected and time.monotonic() > link.broken + GRACE
+        vanished = away and not self._reachable(site) and not self._hearing(site)
+        return bool(link.barred) or (link.gone and not link.connected) or vanished
 
     def close(self) -> None:
         self.closed.set()
@@ -471,33 +509,37 @@ class Mesh:
 
     def _keep(self, link: Link) -> None:
         """Keep a connection with this site, or find out that it is gone."""
-        attempt, pause = 0, 0.1
+        pause = 0.1
         while not self.closed.is_set():
             if link.connected or link.barred:
-                attempt, pause = 0, 0.1
+                pause = 0.1
                 link.attention.wait(1.0)
                 link.attention.clear()
                 continue
             try:
-                self._connect(link, attempt)
+                self._connect(link)
             except ConnectionRefusedError:
                 link.gone |= self._reachable(link.site)
             except (OSError, ValueError, Refused, InputError) as error:
                 log.debug("no connection", extra={"site": link.name, "reason": first_line(error)})
-            link.gone |= not self._reachable(link.site) and time.monotonic() > link.broken + GRACE
             self.changed()
             self.closed.wait(pause)
-            attempt, pause = attempt + 1, min(2 * pause, 1.0)
+            pause = min(2 * pause, 1.0)
 
-    def _connect(self, link: Link, attempt: int) -> None:
+    def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
         if dials(self.sites, link.site):
             link.use(*dial(self.sites, link.site, link.greeting()))
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
-        elif not self._reachable(self.sites.own):
-            link.use(*meet(self.sites, link.site, link.greeting(), attempt))
+        elif not self._reachable(self.sites.own) and (between := self._hearing(link.site)):
+            link.use(*meet(self.sites, link.site, link.greeting(), between[0]))
+
+    def _hearing(self, site: int) -> list[int]:
+        """The sites that can be dialled, and are connected with this one and that one."""
+        states = ((number, link.state) for number, link in self.links.items() if link.connected and link.state)
+        return [number for number, state in states if site in state.hears and self._reachable(number)]
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable

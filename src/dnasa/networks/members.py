@@ -78,6 +78,7 @@ class Members:
         self.view = View()
         self.coming, self.joining, self.admits = 1, False, False
         self.returned = False  # from outside, since the last view
+        self.began = 0.0  # to meet
         self.report = ""
         self._monitor: SitesMonitor | None = None
         self.mesh = Mesh(sites, run, self._described, SiteState.parse)
@@ -126,14 +127,14 @@ class Members:
 
     # ------------------------------------------------------------ changes
 
-    def changed(self) -> str:
-        """Why the members of this view must meet; empty if they need not."""
+    def changed(self, waiting: bool = False) -> str:
+        """Why the members of this view must meet; empty if they need not. Who waits needs those that have ended, too."""
         for node, instance in self.view.members.items():
             if node == self.node:
                 continue
             state = self.state(node)
             if self._instance(node) != instance or self.mesh.gone(node):
-                if not self._ended(node, instance):
+                if waiting or not self._ended(node, instance):
                     return f"{self.name(node)} is gone"
             elif state.coming > self.view.number or state.view.number > self.view.number:
                 return f"{self.name(node)} calls the others together"
@@ -150,6 +151,19 @@ class Members:
         state, others = self.state(node), self.view.members.keys() - {node}
         return state.joining and state.coming > self.view.number and others <= state.hears | {node}
 
+    def opening(self, wanted: int) -> list[list[str]]:
+        """How the run began, with at least this many exchanges of texts, as the members say."""
+        deadline = time.monotonic() + PATIENCE * self.timeout
+        while len(self.mesh.opening) < wanted:
+            if time.monotonic() > deadline:
+                raise RunError(f"No site of the run told {self.name(self.node)} how it began.")
+            for node, state in self._states().items():
+                if state.admits and node in self._latest().members:
+                    self.links[node].asks = True
+                    self.links[node].wake()
+            self.mesh.wait(0.1)
+        return self.mesh.opening
+
     def begin(self) -> bool:
         """Enter the first view once all sites are here; returns False if the run has begun without this process."""
         return self._meet(lambda: not self.started(), "start")
@@ -165,12 +179,12 @@ class Members:
         deadline = time.monotonic() + PATIENCE * self.timeout
         if not self._meet(lambda: time.monotonic() < deadline, "join"):
             raise RunError(
-                f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once their "
-                "optimizer is made, dnasa.solve does not."
+                f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once they "
+                "have begun to train."
             )
 
     def _meet(self, going: Any, what: str) -> bool:
-        began, warned = time.monotonic(), False
+        self.began, warned = time.monotonic(), False
         while going():
             self._raise_conflict()
             self.publish()
@@ -178,7 +192,7 @@ class Members:
             if view is not None:
                 self._enter(view)
                 return True
-            if not warned and time.monotonic() > began + self.timeout:
+            if not warned and time.monotonic() > self.began + self.timeout:
                 warned = True
                 missing = ", ".join(self.name(node) for node in self.links if node not in self._here())
                 warnings.warn(
@@ -242,6 +256,8 @@ class Members:
         left = {node for node, instance in self.view.members.items() if not self._is_gone(node, instance)}
         settled = all(node in here or self.mesh.silent(node, self.timeout) for node in left - {self.node})
         present = left & set(members)
+        if left & here - present and time.monotonic() < self.began + self.timeout / 2:
+            return False  # two of them may hear each other again soon: who passed their bytes on may be gone
         return settled and (2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present))
 
     def _is_gone(self, node: int, instance: str) -> bool:
@@ -317,13 +333,13 @@ class SitesMonitor(Monitor):
         return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
 
     def lost(self, began: float, timeout: float) -> list[int]:
-        self._look()
+        self._look(waiting=True)
         return super().lost(began, timeout)
 
     def _beat(self) -> None:
         super()._beat()
         self._look()
 
-    def _look(self) -> None:
-        if self.problem is None and (why := self.members.changed()):
+    def _look(self, waiting: bool = False) -> None:
+        if self.problem is None and (why := self.members.changed(waiting)):
             self.problem = ProcessLost(f"The members must meet: {why}.")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,8 @@ def connect(
 def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
     """Describes what all sites must share: the weights, and how messages travel."""
     text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
-    if (count := count_rounds(topology, rounds)) > 1:
-        text += f", {count} rounds"
+    if (number := count_rounds(topology, rounds)) > 1:
+        text += f", {number} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
 
 
@@ -172,6 +173,13 @@ class Connection:
         transport = SiteTransport(self.members, self.number)
         graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
         network = processes.connect(graph, transport, self.rounds, self.channel, self.traffic)
+
+        def allgather_text(text: str) -> list[str]:
+            texts = transport.allgather_text(text)
+            if not self.members.admits and len(texts) == self.topology.nodes:
+                self.members.mesh.opening.append(texts)
+            return texts
+
         membership = replace(
             network.membership,
             survivors=self.survivors,
@@ -180,24 +188,42 @@ class Connection:
             next_call=transport.next_call,
         )
         names = [site.name for site in self.members.mesh.sites.sites]
-        return replace(network, duplicate=self.duplicate, membership=membership, own_folders=True, names=names)
+        return replace(
+            network,
+            allgather_text=allgather_text,
+            duplicate=self.duplicate,
+            membership=membership,
+            own_folders=True,
+            names=names,
+        )
 
     def outside(self) -> Network:
-        """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""
-        node = self.members.node
+        """The network of a site that has not joined yet, until `join` is called. It knows how the run began."""
+        node, exchanged = self.members.node, count()
+
+        def allgather_text(text: str) -> list[str]:
+            number = next(exchanged)
+            texts = self.members.opening(number + 1)[number]
+            if texts[node] != text:
+                raise InputError(
+                    f"{self.members.name(node)} takes part with other settings or data than those it began this run with."
+                )
+            return texts
+
         return Network(
             self.topology.nodes,
             refuse,
             refuse,
             range(node, node + 1),
             node,
-            refuse,
+            allgather_text,
             refuse,
             rounds=count_rounds(self.topology, self.rounds),
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,
             own_folders=True,
+            names=[site.name for site in self.members.mesh.sites.sites],
             membership=Membership(survivors=self.survivors, join=self.join),
         )
 
@@ -222,4 +248,4 @@ class Connection:
 
 
 def refuse(*_: Any) -> Any:
-    raise InputError("This process joins a run that has begun: make the optimizer first.")
+    raise InputError("This process joins a run that has begun: make the optimizer, or call solve, first.")

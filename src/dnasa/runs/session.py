@@ -185,11 +185,13 @@ class Session:
             self.journal.write(t)
             self.journal.detach()
 
-    def continue_without(self, network: Network, recorder: Recorder, lost: list[int], t: int) -> None:
-        """Continue with the remaining processes; the first of them writes from here on."""
+    def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
+        """Continue with the processes that are there now; the first of them writes from here on, or each of them."""
         before, self.network = self.writer, network
         for node in lost:
             self.events.write("lost", peer=node_name(self.names, node), step=t)
+        for node in joined:
+            self.events.write("joined", peer=node_name(self.names, node), step=t)
         if self.writer is not None and before is None:
             self.writer.resume = True
             self.writer.open()
@@ -198,7 +200,9 @@ class Session:
             self.writer.repair_history(recorder.frame(), t)
         if lost:
             self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
-        else:
+        if joined:
+            self.log(f"Nodes {', '.join(map(str, joined))} joined at step {t}: {network.nodes} continue.")
+        if not lost and not joined:
             self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
 
     # ------------------------------------------------------------ signals

@@ -26,7 +26,7 @@ from dnasa.sites.tls import client_context, names, server_context
 DIALLING = 5.0  # seconds for a TCP connection
 HANDSHAKE = 10.0  # seconds for TLS and the greeting
 CHECKING = 30.0  # seconds for `dnasa sites check`
-MEETING = 10.0  # seconds for which a site waits at a third one for another
+MEETING = 3.0  # seconds for which a site waits at a third one for another, which comes there too if it can
 PENDING, PENDING_EACH = 64, 16  # connections that have not greeted yet, and those of one address
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
@@ -52,11 +52,10 @@ def dial(sites: Sites, other: int, greeting: Greeting) -> tuple[ssl.SSLSocket, G
     return _greeted(_connected(peer), sites, other, False, {"to": peer.name, **greeting})
 
 
-def meet(sites: Sites, other: int, greeting: Greeting, attempt: int) -> tuple[ssl.SSLSocket, Greeting]:
-    """Connect to a site that cannot be dialled either, through one that can be, another one at each attempt."""
-    between = [number for number, site in enumerate(sites.sites) if site.reachable]
-    number, name = between[attempt % len(between)], sites.sites[other].name
-    outer, _ = _greeted(_connected(sites.sites[number]), sites, number, False, {"to": name}, wait=MEETING)
+def meet(sites: Sites, other: int, greeting: Greeting, between: int) -> tuple[ssl.SSLSocket, Greeting]:
+    """Connect to a site that cannot be dialled either, through one that can be; the other must come to the same one."""
+    name = sites.sites[other].name
+    outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, {"to": name}, wait=MEETING)
     return _greeted(unwrapped(outer), sites, other, sites.own > other, greeting)
 
 
