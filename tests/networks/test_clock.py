@@ -226,17 +226,19 @@ def test_a_file_and_a_dictionary_say_the_same(tmp_path: Path) -> None:
     found = read_links(path, 3)
     assert found.compute.tolist() == [0.1, 0.2, 0.3]
     assert found.bandwidth.tolist() == [20, 20, 20]
-    assert found.latency == 0.03
+    assert found.latency == (0.03, 0.03)
     assert found.exceptions == (((0, 2), np.inf, 0.1),)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed": 3}, "unknown key 'speed'. The keys here: compute, bandwidth, latency, link."),
+        ({"speed": 3}, "unknown key 'speed'. The keys here: compute, bandwidth, latency, loss, link."),
         ({"compute": None}, "compute is missing"),
         ({"compute": -1}, "compute must be a number of 0 or more, in seconds per gradient, not -1."),
         ({"compute": [1, 2]}, "compute has 2 numbers for 6 nodes: give one for each, or one for all."),
+        ({"latency": [200, 10]}, r"latency must be \[lowest, highest\], not \[200, 10\]."),
+        ({"loss": 1}, "loss must be the share of messages that get lost, from 0 to less than 1, not 1."),
         ({"bandwidth": 0}, "bandwidth must be a number above 0, in Mbit/s, not 0."),
         ({"bandwidth": [1, 1, 1, 1, 1, float("inf")]}, "bandwidth must be a number above 0, in Mbit/s, not inf."),
         ({"bandwidth": True}, "not True"),
