@@ -21,7 +21,7 @@ MODELS = {"mnist": "mlp:32", "a9a": "mlp:64"}
 RUNS: dict[str, tuple[str, float, dict[str, Any]]] = {  # graph, factor of the steps, further options
     "waits, ring": ("ring", 1, {}),
     "waits, exact": ("exact", 1, {}),
-    "late=4": ("exponential", 1, {"late": 4}),
+    "late=4": ("exponential", 1.25, {"late": 4}),
     "late=16": ("exponential", 2.5, {"late": 16}),
 }
 

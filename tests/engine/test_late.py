@@ -2,6 +2,7 @@
 
 import queue
 import random
+import signal
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 import dnasa
 from dnasa import networks, problems, topology
 from dnasa.channels.pairs import Offer, Pairs
-from dnasa.core import InputError, Sent, Snapshot
+from dnasa.core import InputError, Interrupted, Sent, Snapshot
 from dnasa.engine.late import Late, Node, run_node
 from dnasa.networks.clock import with_clock
 from dnasa.rules import registry
@@ -271,3 +272,12 @@ def test_a_run_without_waiting_is_not_resumed(tmp_path: Path) -> None:
 
 def test_the_rules_that_say_they_are_safe_are_those_tested_here() -> None:
     assert {name for name in registry.BUILT_IN if registry.example(name).needs.late} == {*SAFE}
+
+
+def test_an_interrupted_run_says_that_it_cannot_be_resumed(tmp_path: Path) -> None:
+    def interrupt(evaluation: Any) -> None:
+        if evaluation.step == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="A run with late cannot be resumed"):
+        solve(folder=tmp_path / "run", evaluate=10, callback=interrupt)
