@@ -151,12 +151,15 @@ class Needs(NamedTuple):
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
         doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
         fixed_graph: Whether W must be the same in every step.
+        late: Whether the rule converges where nodes do not wait for each other (`late`): its steps must not depend on how
+            often each node takes one, as with gradient tracking, and it must not have `then`.
     """
 
     smallest_eigenvalue: float = -1.0
     directed: bool = False
     doubly_stochastic: bool = False
     fixed_graph: bool = False
+    late: bool = False
 
     @property
     def allows_push_sum(self) -> bool:

@@ -189,7 +189,7 @@ def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path) -> None:
             return x - node
 
         problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
-        options = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90]}
+        options: Any = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90]}
         try:
             return dnasa.solve(problem, graph, "dsgt", network=process.connect(), **options)
         except InputError:

@@ -76,7 +76,7 @@ def train(context: typer.Context, given: Options) -> None:
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     own: Any = {"eta": given.eta, "overlap": given.overlap, "clock": given.clock, "trace": given.trace}
-    own |= {"stop": stop, "callback": callback}
+    own |= {"late": given.late, "stop": stop, "callback": callback}
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
     if given.dry_run:
         inputs.set_output(given, writes=True)

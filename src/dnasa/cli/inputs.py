@@ -39,6 +39,8 @@ def prepare(
     check_source(given, configs.explicit(context))
     channel = make_channel(given)
     nodes, name, weights = count_nodes(context, given), given.topology, given.weights
+    if name is None and given.late is not None:
+        name = "exponential"
     if name is None:
         name, weights = topology.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)

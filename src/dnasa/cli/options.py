@@ -190,6 +190,11 @@ class Options:
         "Predict the seconds on real links (column clock_seconds): a TOML file with compute (seconds per gradient), bandwidth "
         "(Mbit/s that a node sends) and latency (ms).",
     )
+    late: int | None = option(
+        None,
+        "Nodes do not wait for each other, at the speeds of --clock: an exchange with a neighbour may last for this many "
+        "further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
+    )
     trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
     shard_dir: Path | None = option(
         None,
@@ -231,7 +236,7 @@ class Options:
 FIELDS = {each.name: each for each in fields(Options)}
 OF_TRAIN = (
     *("rule", "eta", "stop", "overlap", "clock", "trace", "local_accuracy", "dry_run", "log", "metrics_port"),
-    *("sites", "tensorboard"),
+    *("late", "sites", "tensorboard"),
 )
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "latex")
 

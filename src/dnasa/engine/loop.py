@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, name_user_code, nodes_text
+from dnasa.core import (
+    Array,
+    InputError,
+    Interrupted,
+    Network,
+    Rule,
+    RunError,
+    Schedule,
+    Sent,
+    Snapshot,
+    name_user_code,
+    nodes_text,
+)
+from dnasa.engine.late import Late
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving
@@ -64,6 +77,7 @@ def solve(
     progress: Progress = None,
     trace: str | Path | None = None,
     clock: Mapping[str, Any] | str | Path | None = None,
+    late: int | None = None,
 ) -> Result:
     """Minimize the weighted average of the nodes' losses.
 
@@ -102,6 +116,8 @@ def solve(
         trace: A file for a timeline of the first steps (Chrome, Perfetto).
         clock: Predicts the seconds on these links, as `clock_seconds` in the history: a TOML file, or a dictionary such as
             `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
+        late: Nodes do not wait for each other, at the speeds of `clock`: an exchange with a neighbour may last for this many
+            further steps. `steps` is then the mean of the nodes' steps.
     """
     options = RunOptions(
         evaluate=evaluate,
@@ -123,10 +139,11 @@ def solve(
         progress=progress,
         trace=trace,
         clock=clock,
+        late=late,
     )
     problem = completed(problem)
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)
-    return Run(problem, plan, options).run()
+    return (Run if late is None else LateRun)(problem, plan, options).run()
 
 
 class Run:
@@ -225,7 +242,7 @@ class Run:
             if t == self.plan.steps or recorder.all_diverged or stopped:
                 return
             if t > 0:
-                session.maybe_checkpoint(t, lambda: _restorable(stepper.snapshots), recorder, evaluated)
+                self._checkpoint(t, evaluated)
             self._step(t)
             self.t += 1
             self.bar.advance(self.t)
@@ -234,6 +251,9 @@ class Run:
                 stepper.finish()
                 stopped = self._evaluate(start, 0)
 
+    def _checkpoint(self, t: int, evaluated: bool) -> None:
+        self.session.maybe_checkpoint(t, lambda: _restorable(self.stepper.snapshots), self.recorder, evaluated)
+
     def _step(self, t: int) -> None:
         began = now()
         try:
@@ -241,7 +261,7 @@ class Run:
         except Exception as error:
             name_step(error, t)
             raise
-        gradients = tuple([self._gradient(point, t) for point in points])
+        gradients = tuple([self._gradient(point, self.network.local_nodes, t) for point in points])
         self.recorder.divergence.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
         try:
@@ -251,8 +271,7 @@ class Run:
             raise
         self.timeline.add("rule", began, t)
 
-    def _gradient(self, point: Array, t: int) -> Array:
-        nodes = self.network.local_nodes
+    def _gradient(self, point: Array, nodes: range, t: int) -> Array:
         try:
             g = self.problem.gradient(point, nodes, self.plan.seeds, t)
         except Exception as error:
@@ -261,7 +280,10 @@ class Run:
             raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
-        return g if self.scale is None else g * self.scale
+        if self.scale is None:
+            return g
+        first = nodes.start - self.network.local_nodes.start
+        return g * self.scale[..., first : first + len(nodes), :]
 
     def _gradient_scale(self) -> Array | None:
         """n p_i for every local node, where nodes count differently."""
@@ -346,6 +368,37 @@ class Run:
         if folder is not None and self.network.writes:
             result.save(folder.path)
         return result
+
+
+class LateRun(Run):
+    """A run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
+
+    def _stepper(self) -> Any:
+        late: Any = self.options.late
+        return Late(self.plan.groups[0].rule, self.network, self.snapshots[0], late, self.plan.steps, self._of_node)
+
+    def _step(self, t: int) -> None:
+        stepper: Any = self.stepper
+        began = now()
+        try:
+            stepper.advance()
+        except Exception as error:
+            name_step(error, t)
+            raise
+        self.timeline.add("rule", began, t)
+
+    def _of_node(self, point: Array, node: int, step: int) -> Array:
+        began = now()
+        nodes = range(node, node + 1)
+        g = self._gradient(point, nodes, step)
+        self.recorder.divergence.check_gradient(g, self.t, nodes)
+        self.timeline.exchanged(began, step, "gradient")
+        return g
+
+    def _checkpoint(self, t: int, evaluated: bool) -> None:
+        if self.session.stop_requested:
+            self.session.end("interrupted", t)
+            raise Interrupted(f"Interrupted at step {t}. A run with late cannot be resumed: messages are under way.")
 
 
 def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:
