@@ -349,7 +349,9 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
     files = local_sites(tmp_path, 3)
     graphs = [dnasa.topology.ring(3), dnasa.topology.ring(3), dnasa.topology.path(3)]
     processes = [Process(sites, graph=graph) for sites, graph in zip(files, graphs, strict=True)]
-    with pytest.raises(InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"):
+    with pytest.raises(
+        InputError, match=r"The sites run different things: \w+ runs ring, 3 nodes.*, this site path, 3"
+    ):
         processes[2].connect()
     for process in processes:
         process.end()
@@ -408,13 +410,15 @@ STATE: dict[str, Any] = {
     "hears": [0, 2],
     "report": "",
     "time": 1.5,
+    "accused": {"1": "it sent numbers that are not finite"},
 }
 
 
 def test_what_a_site_says_of_itself_is_read() -> None:
     state = SiteState.parse(STATE)
     assert state.view == (3, 7, {0: "a", 2: "b"})
-    assert state[1:] == (4, False, True, frozenset((0, 2)), "", 1.5)
+    assert state[1:-1] == (4, False, True, frozenset((0, 2)), "", 1.5)
+    assert state.accused == {1: "it sent numbers that are not finite"}
 
 
 @pytest.mark.parametrize(
@@ -431,6 +435,10 @@ def test_what_a_site_says_of_itself_is_read() -> None:
         {"hears": 3},
         {"hears": ["a"]},
         {"time": None},
+        {"accused": [1]},
+        {"accused": {"x": ""}},
+        {"view": [1, 2, {"65536": "a"}]},
+        {"coming": 2**63},
     ],
 )
 def test_a_damaged_state_is_refused(wrong: dict[str, Any]) -> None:
