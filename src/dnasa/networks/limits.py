@@ -8,7 +8,7 @@ import numpy as np
 
 from dnasa.core import Array
 
-FIRST, EARLY, LATER = 1e6, 20, 1e3
+FIRST, EARLY, LATER = 1e12, 20, 1e6  # some rules send squares of gradients, which differ by a factor of 1000
 FLOOR, DIVERGED = 1.0, 1e15
 
 

@@ -185,7 +185,7 @@ class Door:
         self.pending: dict[socket.socket, Pending] = {}
         self.visits: Counter[int] = Counter()  # connections of each site
         self.lock = threading.Lock()
-        self.meetings: dict[frozenset[int], ssl.SSLSocket] = {}
+        self.meetings: dict[frozenset[int], tuple[ssl.SSLSocket, threading.Timer]] = {}
         self.listener = self._listen()
         self.closed = False
         threading.Thread(target=self._accept, name="door", daemon=True).start()
@@ -305,18 +305,18 @@ class Door:
         """Keep the first of the two until the second comes, then pass their bytes on."""
         pair = frozenset((site, other))
         with self.lock:
-            waiting = self.meetings.pop(pair, None)
-            if waiting is None or site_of(waiting, self.sites) == site:
-                self.meetings[pair] = connection
+            earlier, timer = self.meetings.pop(pair, (None, None))
+            waiting = earlier if earlier is not None and site_of(earlier, self.sites) != site else None
+            if timer is not None:
+                timer.cancel()
+            if waiting is None:
                 timer = threading.Timer(MEETING, self._give_up, (pair, connection))
                 timer.daemon = True
                 timer.start()
-                first, waiting = waiting, None
-            else:
-                first = None
-        if first is not None:
-            first.close()  # the same site has come again
+                self.meetings[pair] = connection, timer
         if waiting is None:
+            if earlier is not None:
+                earlier.close()  # the same site has come again
             return
         with closed_on_error(waiting):
             one, two = (self._opened(end) for end in (waiting, connection))
@@ -330,7 +330,7 @@ class Door:
 
     def _give_up(self, pair: frozenset[int], connection: ssl.SSLSocket) -> None:
         with self.lock:
-            if self.meetings.get(pair) is not connection:
+            if self.meetings.get(pair, (None,))[0] is not connection:
                 return
             del self.meetings[pair]
         connection.close()
