@@ -466,13 +466,15 @@ STATE: dict[str, Any] = {
     "hears": [0, 2],
     "report": "",
     "time": 1.5,
+    "accused": {"1": "it sent numbers that are not finite"},
 }
 
 
 def test_what_a_site_says_of_itself_is_read() -> None:
     state = SiteState.parse(STATE)
     assert state.view == (3, 7, {0: "a", 2: "b"})
-    assert state[1:] == (4, False, True, frozenset((0, 2)), "", 1.5)
+    assert state[1:-1] == (4, False, True, frozenset((0, 2)), "", 1.5)
+    assert state.accused == {1: "it sent numbers that are not finite"}
 
 
 @pytest.mark.parametrize(
@@ -489,6 +491,10 @@ def test_what_a_site_says_of_itself_is_read() -> None:
         {"hears": 3},
         {"hears": ["a"]},
         {"time": None},
+        {"accused": [1]},
+        {"accused": {"x": ""}},
+        {"view": [1, 2, {"65536": "a"}]},
+        {"coming": 2**63},
     ],
 )
 def test_a_damaged_state_is_refused(wrong: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from dnasa.arrays import concatenate, contiguous
 from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
-from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsShrink, Transport
+from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsInspect, SupportsShrink, Transport
 from dnasa.topology import Topology, without
 
 Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite
@@ -202,6 +202,7 @@ class Multiplier:
     ):
         self.W, self.transport, self.traffic = W, transport, traffic
         self.average = average  # of all nodes, by an all-reduce, where this is the product
+        self.inspect = transport.inspect if isinstance(transport, SupportsInspect) else lambda *_: None
         self.rows = shares[transport.rank]
         self.routes = find_routes(W, shares, transport.rank)
         self.products = self._products(W)
@@ -215,17 +216,23 @@ class Multiplier:
             return self._averaged(payloads, self.average)
         own, adders = self.products if weights is None else self._products(weights)
         buffers, pending = self._started(payloads)
-        out = [own((part,))[0] for part in decoded(buffers.own, decode)]
+        mine = decoded(buffers.own, decode)
+        out = [own((part,))[0] for part in mine]
         self.transport.finish(pending)
-        for add, stacks in zip(adders, buffers.received(), strict=True):
-            for total, part in zip(out, decoded(stacks, decode), strict=True):
+        for add, (peer, _), stacks in zip(adders, self.routes.incoming, buffers.received(), strict=True):
+            parts = decoded(stacks, decode)
+            self.inspect(peer, parts, mine)
+            for total, part in zip(out, parts, strict=True):
                 add(total, part)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
 
     def neighbours(self, payloads: Messages) -> list[tuple[Array, Messages]]:
         buffers, pending = self._started(payloads)
         self.transport.finish(pending)
-        stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *buffers.received(), strict=True)]
+        received = buffers.received()
+        for (peer, _), parts in zip(self.routes.incoming, received, strict=True):
+            self.inspect(peer, parts, buffers.own)
+        stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *received, strict=True)]
         messages = [message for stack in stacks for message in stack]
         return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks import processes
+from dnasa.networks.limits import FIRST, Limits
 from dnasa.networks.links import Key, Receive
 from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, ProcessTransport
@@ -24,6 +25,8 @@ from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
 from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
+
+LONGEST_TEXT = 1 << 24  # bytes
 
 
 def connect(
@@ -74,6 +77,7 @@ class SiteTransport(ProcessTransport):
         self.number = 2 * number  # of the exchanges; that of the sums is one more
         self.sent: Counter[tuple[int, int]] = Counter()
         self.wanted: Counter[tuple[int, int]] = Counter()
+        self.limits, self.sum_limits = Limits(), Limits(later=FIRST)  # sums differ in kind
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
         return self._start(self.number, receives, sends)
@@ -95,15 +99,33 @@ class SiteTransport(ProcessTransport):
         try:
             receive = self.mesh.inbox.want(key, view_of(buffer))
         except Refused as error:
-            self.mesh.accuse(key.site, str(error))
-            raise self._no_answer([peer], error) from error
+            raise self._accused(peer, str(error)) from error
         self.mesh.links[key.site].wake()
         return receive
 
     def finish(self, pending: list[tuple[int, Receive]]) -> None:
-        for _, receive in pending:
+        for peer, receive in pending:
             if not receive.done.is_set():
-                self.wait_until(partial(receive.done.wait, self.monitor.interval / 10))
+                self.wait_until(partial(self._is_done, peer, receive))
+
+    def _is_done(self, peer: int, receive: Receive) -> bool:
+        done = receive.done.wait(self.monitor.interval / 10)
+        if not done and self.mesh.gone(self.sites[peer]):  # even if it said that it has ended
+            raise self._no_answer([peer], "it is gone")
+        return done
+
+    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
+        """Accuse a site whose numbers are not finite, or much larger than those before."""
+        if wrong := self.limits.check(peer, arrived, own):
+            raise self._accused(peer, wrong)
+
+    def _inspect_sum(self, peer: int, arrived: np.ndarray, own: np.ndarray) -> None:
+        if wrong := self.sum_limits.check(peer, [arrived], [own]):
+            raise self._accused(peer, wrong)
+
+    def _accused(self, peer: int, reason: str) -> RunError:
+        self.mesh.accuse(self.sites[peer], reason)
+        return self._no_answer([peer], reason)
 
     def sum(self, buffer: Array) -> Array:
         """Every member adds up one part, in the order of the members, and sends it to all: the sums are equal everywhere."""
@@ -112,13 +134,17 @@ class SiteTransport(ProcessTransport):
         shape = (len(self.sites), parts[self.rank].size)
         received = np.empty(shape, flat.dtype)
         others = [peer for peer in range(len(self.sites)) if peer != self.rank]
-        received[self.rank] = parts[self.rank]
+        received[self.rank], own = parts[self.rank], flat.copy()
         self.finish(
             self._start(self.number + 1, [(peer, received[peer]) for peer in others], [(p, parts[p]) for p in others])
         )
+        for peer in others:
+            self._inspect_sum(peer, received[peer], own)
         parts[self.rank][:] = received.sum(0)
         sends = [(peer, parts[self.rank].copy()) for peer in others]
         self.finish(self._start(self.number + 1, [(peer, parts[peer]) for peer in others], sends))
+        for peer in others:
+            self._inspect_sum(peer, parts[peer], own)
         return buffer
 
     def _gather(self, own: np.ndarray) -> np.ndarray:
@@ -127,6 +153,22 @@ class SiteTransport(ProcessTransport):
         others = [peer for peer in range(len(self.sites)) if peer != self.rank]
         self.finish(self._start(self.number + 1, [(p, rows[p]) for p in others], [(p, own) for p in others]))
         return rows
+
+    def allgather_text(self, text: str) -> list[str]:
+        """All sites' texts, none of them longer than `LONGEST_TEXT`."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        lengths = self._gather(np.array([data.size])).ravel().tolist()
+        for peer, length in enumerate(lengths):
+            if not 0 <= length <= LONGEST_TEXT:
+                raise self._accused(peer, f"it announced a text of {length} bytes")
+        rows = self._gather(np.pad(data, (0, max(lengths) - data.size)))
+        return [self._text(peer, row[:length]) for peer, (row, length) in enumerate(zip(rows, lengths, strict=True))]
+
+    def _text(self, peer: int, row: np.ndarray) -> str:
+        try:
+            return row.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise self._accused(peer, "its text is not UTF-8") from error
 
     def next_call(self) -> str:
         """What the others call next; with nobody else, a step."""
