@@ -180,7 +180,7 @@ TIMEOUT, SLACK = 4.0, 5.0  # seconds; the slack is for a busy machine
 def training(folder: Path, hidden: Sequence[str] = ()) -> Iterator[tuple[Machines, SiteProcesses]]:
     """Three sites that train together, on a machine each."""
     addresses = [f"{address(i)}:7400" for i in range(3)]
-    options = {"timeout": TIMEOUT, "pace": 0.02}
+    options = {"timeout": TIMEOUT, "pace": 0.02, "steps": 10**6}
     with (
         machines(3, folder) as made,
         SiteProcesses(folder, 3, options, hidden, addresses, made.names) as job,

@@ -20,7 +20,8 @@ import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.engine.recovery import reconnect, surviving
 from dnasa.networks import sites as site_engine
-from dnasa.networks.members import Members, SiteState
+from dnasa.networks.links import HEADER, MESSAGE, Key
+from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.sites import Connection, described, leave
 from dnasa.optim import Decentralized
@@ -358,6 +359,48 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
     assert views((one, two, three)) == [[0, 1, 2]] * 3
     assert [process.members.returned for process in (one, two, three)] == [False, False, True]
     for process in (one, two, three):
+        process.end()
+
+
+@pytest.mark.parametrize("larger", ["one", "others"])
+def test_of_two_views_with_one_number_the_one_with_the_larger_id_is_left(tmp_path: Path, larger: str) -> None:
+    """Two sites that cannot hear each other may both form one, with a third."""
+    processes = one, two, three = processes_of(tmp_path, 3)
+    in_threads(one.connect, two.connect, three.connect)
+    instances = {process.sites.own: process.members.mesh.instance for process in processes}
+    ids = (9, 5) if larger == "one" else (5, 9)
+    for process in processes:
+        process.connection.admit()
+        without = 1 if process is one else 0
+        members = {node: instance for node, instance in instances.items() if node != without}
+        process.members._enter(View(2, ids[process is not one], members))
+
+    def follow(process: Process) -> None:
+        while len(process.members.view.members) < 3:
+            wait_until(process.members.changed)
+            process.members.meet()
+            process.connection.admit()
+
+    in_threads(*(lambda p=p: follow(p) for p in processes))
+    assert views(processes) == [[0, 1, 2]] * 3
+    assert len({process.members.view.id for process in processes}) == 1
+    for process in processes:
+        process.end()
+
+
+def test_messages_that_a_site_does_not_need_any_more_do_not_count_as_wrong_ones(tmp_path: Path) -> None:
+    one, two = processes_of(tmp_path, 2)
+    in_threads(one.connect, two.connect)
+    view = one.members.view.id
+    receive = two.members.mesh.inbox.want(Key(0, view, 0, 1), memoryview(bytearray(8)))
+    link = one.members.links[1]
+    link.outbox += HEADER.pack(MESSAGE, view, 0, 1, 8), bytes(8)
+    link.empty()
+    link.wake()
+    wait_until(lambda: not link.outbox)
+    assert not receive.done.is_set()
+    assert not two.members.links[0].barred
+    for process in (one, two):
         process.end()
 
 

@@ -33,7 +33,7 @@ TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
 INTERVAL = 0.5  # seconds between two states
 HUSH = 10  # intervals of silence after which a connection is dialled again: after an outage TCP waits too long
-GRACE = 1.0  # seconds for which a site that cannot be dialled may be away
+GRACE = 0.8  # seconds for which a site that cannot be dialled may be away
 
 
 class Key(NamedTuple):

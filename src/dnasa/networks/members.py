@@ -16,7 +16,7 @@ out one of them; with the second it goes itself.
 import random
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 from dnasa.core import InputError, ProcessLost, RunError, first_line
@@ -124,7 +124,8 @@ class Members:
     # ------------------------------------------------------------ what the others say
 
     def _heard(self) -> set[int]:
-        return {node for node, link in self.links.items() if link.connected and not link.barred}
+        known = {node for node, link in self.links.items() if link.connected and not link.barred}
+        return {node for node in known if not self.mesh.silent(node, self.timeout)}
 
     def state(self, node: int) -> SiteState:
         return self.links[node].state or NOTHING
@@ -140,14 +141,18 @@ class Members:
             return self.state(node).accused
         return {other: link.barred[:REASON] for other, link in self.links.items() if link.barred}
 
-    def _latest(self) -> View:
-        """The latest view that any other site is in."""
-        return max((state.view for state in self._states().values()), key=lambda view: view[:2], default=View())
+    def _views(self, without: Container[int] = ()) -> list[View]:
+        """The views of other sites, the latest last; of two with one number, the one with the larger id counts."""
+        views = (state.view for node, state in self._states().items() if node not in without)
+        return sorted(views, key=lambda view: view[:2])
+
+    def _includes(self, view: View) -> bool:
+        return view.members.get(self.node) == self.mesh.instance
 
     def started(self) -> bool:
         """Whether others are in a view without this process."""
-        latest = self._latest()
-        return latest.number > 0 and latest.members.get(self.node) != self.mesh.instance
+        latest = self._views()[-1:]
+        return bool(latest and latest[0].number and not self._includes(latest[0]))
 
     # ------------------------------------------------------------ changes
 
@@ -160,8 +165,10 @@ class Members:
             if self._instance(node) != instance or self.mesh.gone(node):
                 if waiting or not self._ended(node, instance):
                     return f"{self.name(node)} is gone"
-            elif state.coming > self.view.number or state.view.number > self.view.number:
+            elif state.coming > self.view.number or state.view[:2] > self.view[:2]:
                 return f"{self.name(node)} calls the others together"
+        if any(self._includes(view) and view[:2] > self.view[:2] for view in self._views()):
+            return "some have formed another view"
         if self.admits and any(self._may_join(node) for node in self._heard() - self.view.members.keys()):
             return "another site wants to join"
         return ""
@@ -182,7 +189,7 @@ class Members:
             if time.monotonic() > deadline:
                 raise RunError(f"No site of the run told {self.name(self.node)} how it began.")
             for node, state in self._states().items():
-                if state.admits and node in self._latest().members:
+                if state.admits and node in self._views()[-1].members:
                     self.links[node].asks = True
                     self.links[node].wake()
             self.mesh.wait(0.1)
@@ -233,13 +240,12 @@ class Members:
     def _offered(self) -> View | None:
         """A view that others have formed with this process. If they formed one without it, it wants to join the next."""
         out = self._left_out(self._here() | {self.node})
-        offered = [s.view for node, s in self._states().items() if s.view.number >= self.coming and node not in out]
-        own = [view for view in offered if view.members.get(self.node) == self.mesh.instance]
-        if own:
-            return max(own, key=lambda view: view[:2])
-        latest = max((view.number for view in offered), default=0)
-        if latest and self.view.number:
+        offered = [view for view in self._views(without=out) if view[:2] > self.view[:2]]
+        if offered and self._includes(offered[-1]):
+            return offered[-1]
+        if offered and self.view.number:
             self._come_back()
+        latest = offered[-1].number if offered else 0
         called = [state.coming for state in self._states().values() if not state.joining or self.joining]
         self.coming = max([self.coming, latest + 1, *called])
         return None
@@ -303,9 +309,15 @@ class Members:
         present = left & set(members)
         if left & here - present - self._left_out(here) and time.monotonic() < self.began + self.timeout / 2:
             return False  # two of them may hear each other again soon: who passed their bytes on may be gone
-        return all(self.mesh.silent(node, self.timeout) for node in absent) and (
-            2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present)
-        )
+        most = 2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present)
+        settled = all(self.mesh.silent(node, self.timeout) for node in absent)
+        return settled and most and not self._defers(here, left)
+
+    def _defers(self, here: set[int], left: set[int]) -> bool:
+        """Whether most of the others hear an earlier member, which this one does not hear: it closes the list."""
+        heard = [self.state(node).hears for node in here - {self.node}]
+        earlier = [node for node in left - here - self._left_out(here) if node < self.node]
+        return any(2 * (1 + sum(node in hears for hears in heard)) > len(left) for node in earlier)
 
     def _is_gone(self, node: int, instance: str) -> bool:
         return node != self.node and (self._instance(node) != instance or self.mesh.gone(node))
