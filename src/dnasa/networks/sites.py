@@ -220,6 +220,7 @@ class Connection:
             admit=self.admit,
             returned=self.members.returned,
             next_call=transport.next_call,
+            accuse=lambda rank, reason: self.members.mesh.accuse(transport.sites[rank], reason),
         )
         return replace(network, duplicate=self.duplicate, membership=membership)
 

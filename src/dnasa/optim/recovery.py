@@ -16,6 +16,7 @@ from dnasa.optim.node import Node
 from dnasa.runs.metrics import squared_distances
 
 T = TypeVar("T")
+APART = 1000  # calls between two processes of one network; those that exchange are a few apart
 
 
 class Position(NamedTuple):
@@ -140,7 +141,8 @@ class Recovery:
 
     def _positions(self, network: Network, new: bool) -> list[Position]:
         own = Position(self.calls, self.node.t, new, self.settings)
-        positions = [Position(*json.loads(text)) for text in network.allgather_text(json.dumps(own))]
+        texts = network.allgather_text(json.dumps(own))
+        positions = [self._position(network, own, rank, text) for rank, text in enumerate(texts)]
         known = next((position for position in positions if not position.new), None)
         if known is None:
             raise RunError("All processes that had the model are gone.")
@@ -149,6 +151,20 @@ class Recovery:
         if any(position.settings != known.settings for position in positions):
             raise ProcessLost("A process with other settings wants to join.")
         return positions
+
+    def _position(self, network: Network, own: Position, rank: int, text: str) -> Position:
+        """The position of that process; one that has none, or one that none can have, is left out."""
+        try:
+            position = Position(*json.loads(text))
+            apart = (
+                0 if own.new or position.new else max(abs(position.calls - own.calls), abs(position.step - own.step))
+            )
+        except (TypeError, ValueError, RecursionError):
+            apart = APART + 1
+        if apart > APART:
+            network.membership.accuse(rank, f"it is at {text[:70]!r}")
+            raise ProcessLost(f"Rank {rank} has no position like the others.")
+        return position
 
     def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
         """The state to continue with, from exchanges that all processes make in this order:
