@@ -381,6 +381,7 @@ class Membership:
         admit: Allows others to join from now on: this process has the model.
         returned: Whether the others went on without this process, so that it needs their model.
         next_call: What the other processes call next.
+        accuse: `accuse(rank, reason)` leaves out a process that says what it must not say; between trusted ones, nothing.
     """
 
     note: Callable[[str], None] = lambda call: None
@@ -390,6 +391,7 @@ class Membership:
     admit: Callable[[], None] = lambda: None
     returned: bool = False
     next_call: Callable[[], str] = lambda: "step"
+    accuse: Callable[[int, str], None] = lambda rank, reason: None
 
 
 @dataclass(frozen=True)

@@ -304,6 +304,24 @@ def test_calls_that_the_others_have_done_are_left_out_and_the_next_one_is_done_a
     assert results == ["done", *["missed"] * ahead, *["done"] * (5 - ahead)]
 
 
+@pytest.mark.parametrize(
+    "text", ["[", "[1]", "[1, 2, false, 0, 5]", '["a", 1, false, 0]', "[1000000, 5, false, 0]", "{}"]
+)
+def test_a_process_whose_position_none_can_have_is_left_out(text: str) -> None:
+    accused: list[tuple[int, str]] = []
+    network = Network(
+        2,
+        lambda messages, t: messages,
+        lambda a: a,
+        allgather_text=lambda own: [own, text],
+        membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+    )
+    recovery = Recovery(SimpleNamespace(network=network, t=3), 0)  # type: ignore[arg-type]
+    with pytest.raises(ProcessLost):
+        recovery._positions(network, False)
+    assert [rank for rank, _ in accused] == [1]
+
+
 # ---------------------------------------------------------------- members
 
 

@@ -1,6 +1,7 @@
 """Recovery from a change of the network: the processes that are left continue together, with those that joined."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -8,6 +9,7 @@ from dnasa.arrays import copied
 from dnasa.core import Array, InputError, Network, ProcessLost, RunError, State, leaves, rebuilt
 
 T = TypeVar("T")
+APART = 1000  # steps or calls between two processes of one network; those that exchange are a few apart
 
 
 class HasNetwork(Protocol):
@@ -52,7 +54,8 @@ class Position(NamedTuple):
 
 def positions_of(network: Network, own: Position) -> list[Position]:
     """Everyone's position. All must have the same settings: a process with others that wants to join is refused."""
-    positions = [Position(*json.loads(text)) for text in network.allgather_text(json.dumps(own))]
+    texts = network.allgather_text(json.dumps(own))
+    positions = [_position(network, own, rank, text) for rank, text in enumerate(texts)]
     known = next((position for position in positions if not position.new), None)
     if known is None:
         raise RunError("All processes that had the model are gone.")
@@ -61,6 +64,19 @@ def positions_of(network: Network, own: Position) -> list[Position]:
     if any(position.settings != known.settings for position in positions):
         raise ProcessLost("A process with other settings wants to join.")
     return positions
+
+
+def _position(network: Network, own: Position, rank: int, text: str) -> Position:
+    """The position of that process; one that has none, or one that none can have, is left out."""
+    try:
+        position = Position(*json.loads(text))
+        apart = max(abs(position.calls - own.calls), abs(position.step - own.step))
+    except (TypeError, ValueError, RecursionError):
+        position, apart = own._replace(new=False), math.inf
+    if apart > APART * network.every and not (own.new or position.new):
+        network.membership.accuse(rank, f"it is at {text[:70]!r}")
+        raise ProcessLost(f"Rank {rank} has no position like the others.")
+    return position
 
 
 def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:

@@ -273,7 +273,7 @@ class Members:
         return View(self.coming, random.getrandbits(63), {node: self._instance(node) for node in members})
 
     def _mutual(self, here: Iterable[int]) -> list[int]:
-        """Those who all hear each other, after those with the most conflicts have left one by one."""
+        """The sites that all hear each other, after those with the most conflicts have left one by one."""
         heard = {node: self._heard() if node == self.node else self.state(node).hears for node in here}
         members, accused = sorted(here), {node: self._charged(node) for node in here}
 
@@ -297,7 +297,7 @@ class Members:
         return accused
 
     def _left_out(self, here: set[int]) -> set[int]:
-        """Those whom sites here accuse, and who have no place among them."""
+        """The sites that others here accuse, and that have no place among them."""
         accused = {other for node in here for other in self._accused(node)}
         return accused - set(self._mutual(here | accused)) if accused else set()
 

@@ -228,6 +228,7 @@ class Connection:
             admit=self.admit,
             returned=self.members.returned,
             next_call=transport.next_call,
+            accuse=lambda rank, reason: self.members.mesh.accuse(transport.sites[rank], reason),
         )
         names = [site.name for site in self.members.mesh.sites.sites]
         return replace(
