@@ -7,7 +7,7 @@
 In an exchange every process sends an array to each of its neighbours and has received theirs. All engines have mutual TLS 1.3
 and one connection for each pair, except for "tcp", which is the code of "tls" without TLS: the reference. On the link "100:20"
 each process has a network namespace of its own (`benchmarks.machines`), sends at most 100 Mbit/s, and what it sends arrives
-20 ms later. "tls-128" is TLS with AES-128 instead of AES-256.
+20 ms later. "dnasa" is our engine, "tls" the shortest program with the same sockets.
 
 `--parts` are speed; loss: the seconds until a peer that was killed, stopped or cut off is reported, with engines that give up a
 peer after 3 silent seconds; attack: what strangers at the port of a process do to it.
@@ -37,18 +37,10 @@ from typing import Any
 from benchmarks.machines import NEEDS, Machines, machines, permitted
 
 LOOPBACK = "loopback"
-ENGINES = ["tcp", "tls", "tls-128", "grpc", "zenoh"]
+ENGINES = ["tcp", "tls", "dnasa", "grpc", "zenoh"]
 PARTS = ["speed", "loss", "attack"]
 SIZES = {1_000: "1 kB", 40_000_000: "40 MB"}
 STRANGERS = 200
-AES_128 = """openssl_conf = start
-[start]
-ssl_conf = ssl
-[ssl]
-system_default = chosen
-[chosen]
-Ciphersuites = TLS_AES_128_GCM_SHA256
-"""  # Python before 3.15 cannot choose the ciphers of TLS 1.3
 
 
 # ---------------------------------------------------------------- keys
@@ -85,6 +77,7 @@ def make_keys(folder: Path, sites: int) -> None:
         plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         (folder / name).mkdir()
         (folder / name / "site.crt").write_bytes(certificate.public_bytes(pem))
+        (folder / name / "site.key").touch(0o600)
         (folder / name / "site.key").write_bytes(key.private_bytes(pem, *plain))
         return certificate
 
@@ -123,8 +116,6 @@ class Node:
         self.address = addresses[i]
         self.log = folder / f"{engine}-{i}.log"
         environment = {"GRPC_VERBOSITY": "INFO"} | os.environ
-        if engine == "tls-128":
-            environment["OPENSSL_CONF"] = str(folder / "aes128.cnf")
         self.process = subprocess.Popen(
             made.on(i, *words) if made else words,
             env=environment,
@@ -403,7 +394,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_keys(folder, sites=max(3, *options.neighbours, 2) + 1)
-        (folder / "aes128.cnf").write_text(AES_128)
         if "speed" in options.parts:
             speed(options.engines, options.links, options.neighbours, folder)
         if "loss" in options.parts:

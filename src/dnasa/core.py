@@ -151,12 +151,15 @@ class Needs(NamedTuple):
         directed: Whether the rule works on directed graphs; otherwise W must be symmetric.
         doubly_stochastic: Whether W must be doubly stochastic, so that the rule cannot be used with push-sum.
         fixed_graph: Whether W must be the same in every step.
+        late: Whether the rule converges where nodes do not wait for each other (`late`): its steps must not depend on how
+            often each node takes one, as with gradient tracking, and it must not have `then`.
     """
 
     smallest_eigenvalue: float = -1.0
     directed: bool = False
     doubly_stochastic: bool = False
     fixed_graph: bool = False
+    late: bool = False
 
     @property
     def allows_push_sum(self) -> bool:
@@ -415,6 +418,7 @@ class Network:
         membership: What changes when processes come and go.
         all_reduce: Whether an exchange is one all-reduce, in which all nodes together send 2(n - 1) messages.
         clock: Predicts the seconds of a simulated run; None: nobody asked.
+        names: The names of the nodes by their original numbers; empty if they have none.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
     """
 
@@ -437,6 +441,7 @@ class Network:
     membership: Membership = Membership()
     all_reduce: bool = False
     clock: "Clock | None" = None
+    names: Sequence[str] = ()
     own_folders: bool = False
 
     def __repr__(self) -> str:

@@ -77,6 +77,19 @@ def test_a_clock_predicts_seconds(tmp_path: Path) -> None:
     assert run("train", "--config", out / "config.json").stdout.splitlines()[:5] == done.stdout.splitlines()[:5]
 
 
+def test_nodes_need_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    links, out = tmp_path / "links.toml", tmp_path / "run"
+    links.write_text("compute = [0.1, 0.1, 0.5, 0.1]\nbandwidth = 1000\nlatency = [10, 200]\nloss = 0.02\n")
+    words = ["train", *"--problem least_squares --nodes 4 --steps 40 --late 8 --clock".split(), links, "--out", out]
+    done = run(*words)
+    assert "exponential" in done.stdout, done.stderr
+    assert pd.read_csv(out / "history.csv").clock_seconds.iloc[-1] < 40 * 0.5
+    words[-1] = tmp_path / "other"
+    assert "cannot be resumed" in refused([*words, "--checkpoint-every", 10], monkeypatch, capfd)
+
+
 def test_a_clock_refuses_messages_that_get_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from dnasa.channels import cast, exchange
 from dnasa.channels.exchange import row_bytes
 from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError, Sent
 from dnasa.networks import processes, simulated
-from dnasa.networks.elastic import ElasticTransport
+from dnasa.networks.groups import GroupTransport
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.sites import SiteTransport
 from dnasa.networks.torchdist import TorchTransport
@@ -213,8 +213,8 @@ def test_after_a_loss_the_graph_of_the_others_is_exact_again() -> None:
     assert done == [("exact", pytest.approx((0 + 1 + 3 + 4) / 4))] * 4
 
 
-def test_torch_transports_declare_what_they_support() -> None:
-    transports = [TorchTransport, SiteTransport, ElasticTransport]
+def test_transports_declare_what_they_support() -> None:
+    transports = [TorchTransport, GroupTransport, SiteTransport]
     assert [issubclass(transport, SupportsDuplicate) for transport in transports] == [True, True, False]
     assert not any(issubclass(transport, SupportsShrink) for transport in transports)
     assert [issubclass(transport, SupportsAllReduce) for transport in transports] == [True, False, False]

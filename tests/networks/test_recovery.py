@@ -116,7 +116,7 @@ def train_with_one_lost(
 @pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa"])  # hidden exchanges, and not
 def test_the_others_continue_and_another_process_takes_the_place(tmp_path: Path, rule: str) -> None:
-    processes, opts = train_with_one_lost(tmp_path, rule, lambda late: train(late, rule))
+    _, opts = train_with_one_lost(tmp_path, rule, lambda late: train(late, rule))
     assert [opt.t for opt in opts] == [60, 60, 60]
     assert all(opt.nodes == [0, 1, 2] for opt in opts)
     assert all(opt.lost_steps <= 4 for opt in opts)
@@ -170,6 +170,62 @@ def test_solve_continues_without_a_lost_process(tmp_path: Path) -> None:
     assert len(results) == 2
     assert results[0].history.nodes.tolist() == [3, 2]
     for process in processes:
+        process.end()
+
+
+def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path) -> None:
+    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    lost, lost_at = processes[2], threading.Event()
+
+    def solve(process: Process) -> Any:
+        calls = 0
+
+        def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
+            nonlocal calls
+            calls += 1
+            if process is lost and calls == 30:
+                raise InterruptedError
+            if process in processes and calls == 50:
+                wait_until(lambda: lost_at.is_set() and process.members.changed())
+            return x - node
+
+        problem = dnasa.problems.Custom(gradient, start=np.zeros(2), fingerprint="quadratic")
+        options: Any = {"eta": 0.1, "steps": 90, "evaluate": [20, 40, 90]}
+        try:
+            return dnasa.solve(problem, graph, "dsgt", network=process.connect(), **options)
+        except InputError:
+            return process.end()
+
+    def come_back() -> Any:
+        wait_until(lambda: all(p.members.view.number > 1 for p in processes if p is not lost))
+        late.append(Process(lost.sites))
+        lost_at.set()
+        return solve(late[0])
+
+    late: list[Process] = []
+    results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes), come_back) if result]
+    assert [result.history.nodes.iloc[-1] for result in results] == [3, 3, 3]
+    assert results[0].history.nodes.tolist() == [3, 2, 3]
+    assert results[2].history.step.tolist() == [90]
+    np.testing.assert_allclose(results[0].mean, [1, 1], atol=0.2)  # of the other two it would be 0.5
+    for process in (*processes, *late):
+        process.end()
+
+
+def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
+    processes = processes_of(tmp_path, 2)
+    networks = in_threads(*(process.connect for process in processes))
+    in_threads(*(lambda n=n: n.allgather_text(f"data of {n.rank}") for n in networks))
+    for process in processes:
+        process.connection.admit()
+    processes[1].end()
+    late = Process(processes[1].sites)
+    network = late.connect()
+    with pytest.raises(
+        InputError, match="paris takes part with other settings or data than those it began this run with"
+    ):
+        network.allgather_text("other data")
+    for process in (processes[0], late):
         process.end()
 
 
@@ -426,7 +482,7 @@ def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:
 
 
 def test_before_the_optimizer_is_made_a_process_that_joins_cannot_use_the_network() -> None:
-    with pytest.raises(InputError, match="make the optimizer first"):
+    with pytest.raises(InputError, match="make the optimizer, or call solve, first"):
         site_engine.refuse(torch.ones(1))
 
 
@@ -473,13 +529,15 @@ STATE: dict[str, Any] = {
     "hears": [0, 2],
     "report": "",
     "time": 1.5,
+    "accused": {"1": "it sent numbers that are not finite"},
 }
 
 
 def test_what_a_site_says_of_itself_is_read() -> None:
     state = SiteState.parse(STATE)
     assert state.view == (3, 7, {0: "a", 2: "b"})
-    assert state[1:] == (4, False, True, frozenset((0, 2)), "", 1.5)
+    assert state[1:-1] == (4, False, True, frozenset((0, 2)), "", 1.5)
+    assert state.accused == {1: "it sent numbers that are not finite"}
 
 
 @pytest.mark.parametrize(
@@ -496,6 +554,10 @@ def test_what_a_site_says_of_itself_is_read() -> None:
         {"hears": 3},
         {"hears": ["a"]},
         {"time": None},
+        {"accused": [1]},
+        {"accused": {"x": ""}},
+        {"view": [1, 2, {"65536": "a"}]},
+        {"coming": 2**63},
     ],
 )
 def test_a_damaged_state_is_refused(wrong: dict[str, Any]) -> None:

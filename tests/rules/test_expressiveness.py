@@ -322,7 +322,7 @@ def test_public_objects_are_printed_as_one_short_line() -> None:
     some = core.Network(NODES, lambda messages, t: messages, lambda a: a, range(1), topology=graph)
     lines = {
         "Rule dsgd with stepsize": rules.dsgd(schedules.constant(0.1)),
-        "Rule dnasa with early, restart, estimate, form, stepsize": rules.dnasa(*schedules.diminishing(4)),
+        "Rule dnasa with early, restart, estimate, needs, form, stepsize": rules.dnasa(*schedules.diminishing(4)),
         f"Network {graph}, 1 of them here": some,
         f"Evaluation at step 2 of 2 runs, means of shape {seen[-1].mean.shape}": seen[-1],
         "Encoding for classification: 2 columns to 4 inputs, 2 outputs": own.encoding,

@@ -37,7 +37,7 @@ def top_k(share: float) -> Codec:
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
         split = 4 * count(width)
-        positions = _numbers(payload[..., :split], torch.int32).long()
+        positions = _numbers(payload[..., :split], torch.int32).long().clamp(0, width - 1)  # whatever another site sent
         values = _numbers(payload[..., split:], dtype)
         return payload.new_zeros((*payload.shape[:-1], width), dtype=dtype).scatter_(-1, positions, values)
 

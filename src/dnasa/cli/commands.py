@@ -17,6 +17,7 @@ from dnasa.cli.rendering import (
     graph_rows,
     graph_title,
     history_table,
+    print_dry_run,
     print_kept,
     print_line,
     print_lost_nodes,
@@ -25,6 +26,7 @@ from dnasa.cli.rendering import (
     settings_table,
     timing_line,
 )
+from dnasa.cli.sites import sites
 from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
@@ -56,6 +58,9 @@ def train(context: typer.Context, given: Options) -> None:
     inputs.set_output(given)
     if given.config is not None:
         return configs.repeat(context, given.config)
+    if given.dry_run:
+        given = inputs.of_dry_run(given)
+    inputs.start_logs(given)
     if given.local_accuracy and given.problem is not None:
         raise InputError("--local-accuracy needs a classification problem: leave --problem out.")
     if given.trace is not None:
@@ -71,8 +76,11 @@ def train(context: typer.Context, given: Options) -> None:
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
     own: Any = {"eta": given.eta, "overlap": given.overlap, "clock": given.clock, "trace": given.trace}
-    own |= {"stop": stop, "callback": callback}
+    own |= {"late": given.late, "stop": stop, "callback": callback}
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
+    if given.dry_run:
+        inputs.set_output(given, writes=True)
+        return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.writes)
     print_lost_nodes(result.settings, source.sites)
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
@@ -91,6 +99,8 @@ def train(context: typer.Context, given: Options) -> None:
         if result.writes:
             pictures.save_history(out, result)
         trained.save(out, source, result, shared["network"])
+        if shared["folder"].journal is not None:
+            shared["folder"].journal.write(given.steps)  # also what the tests of the model sent
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
@@ -207,7 +217,7 @@ app.command("data")(show_data)
 
 
 @app.command()
-@takes("plugin", "trust", "quiet", "log_json")
+@takes("plugin", "trust", "log", "metrics_port", "quiet", "log_json")
 def resume(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder of a run begun with --out.")],
@@ -244,3 +254,4 @@ app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)
 app.add_typer(keys, name="keys")
+app.add_typer(sites, name="sites")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 DRAWING = ("format", "latex", "x")  # options of what is made of a finished run
-NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json")
+NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
 OLD_NAMES = {"wire": "message_dtype"}
@@ -96,9 +96,10 @@ def stored(name: str, value: Any) -> Any:
 
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
-    """Drop the default of --data where a problem or shards replace it."""
-    replaced = options.get("problem") is not None or options.get("shard_dir") is not None
-    return {name: value for name, value in options.items() if name != "data" or not replaced}
+    """Drop the defaults of --data and --partition where a problem or shards replace them."""
+    unused = [] if options.get("problem") is None and options.get("shard_dir") is None else ["data"]
+    unused += [] if options.get("shard_dir") is None else ["partition"]
+    return {name: value for name, value in options.items() if name not in unused}
 
 
 # ---------------------------------------------------------------- read
@@ -153,7 +154,7 @@ def resume(context: typer.Context, folder: Path, command: str, options: dict[str
     plugins.check_trusted(foreign, folder / "config.json", context.params["trust"])
     survive = options.get("survive") and networks.can_survive()
     options |= {"out": str(folder), "engine": None, "survive": survive}
-    options |= {name: context.params[name] for name in ("quiet", "log_json")}
+    options |= {name: context.params[name] for name in ("quiet", "log_json", "log", "metrics_port")}
     invoke(context, command, options, {RESUMED: True})
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 PARTITION = ("partition", "partition_seed")
+DRY_STEPS = 40
 
 
 def prepare(
@@ -38,6 +39,8 @@ def prepare(
     check_source(given, configs.explicit(context))
     channel = make_channel(given)
     nodes, name, weights = count_nodes(context, given), given.topology, given.weights
+    if name is None and given.late is not None:
+        name = "exponential"
     if name is None:
         name, weights = topology.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
@@ -112,12 +115,36 @@ def check_source(given: Options, explicit: Collection[str]) -> None:
             raise InputError(f"{flag(name)} belongs to --data: it does nothing with --problem.")
 
 
+def of_dry_run(given: Options) -> Options:
+    """The options of a run that sends and writes nothing: few steps, as many as K-GT needs to send something."""
+    if given.out is not None or given.engine is not None:
+        raise InputError("--dry-run writes nothing and connects to nobody: leave out --out and --engine.")
+    return replace(given, steps=min(given.steps, DRY_STEPS))
+
+
+def start_logs(given: Options) -> None:
+    """Begin what lasts until the process ends: the log of events and the metrics."""
+    if given.log is not None:
+        from dnasa.sites import events
+
+        events.LOGGER.addHandler(events.json_lines(given.log))
+    if given.metrics_port is not None:
+        from dnasa.runs.exporter import Exporter
+
+        Exporter(given.metrics_port)
+
+
 def make_network(graph: "Topology", rounds: str, given: Options, channel: "Channel | None") -> "Network":
+    count = int(rounds) if rounds.isdecimal() else rounds
+    if given.dry_run:
+        from dnasa.runs import dry_run
+
+        return networks.with_pauses(dry_run.connect(graph, count, channel, given.sites), given.every)
     engine = given.engine or ("sites" if given.sites else networks.detect())
     network = networks.connect(
         graph,
         engine,
-        int(rounds) if rounds.isdecimal() else rounds,
+        count,
         given.timeout,
         given.device,
         channel=channel,

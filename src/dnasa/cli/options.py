@@ -190,6 +190,11 @@ class Options:
         "Predict the seconds on real links (column clock_seconds): a TOML file with compute (seconds per gradient), bandwidth "
         "(Mbit/s that a node sends) and latency (ms).",
     )
+    late: int | None = option(
+        None,
+        "Nodes do not wait for each other, at the speeds of --clock: an exchange with a neighbour may last for this many "
+        "further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
+    )
     trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
     shard_dir: Path | None = option(
         None,
@@ -212,6 +217,15 @@ class Options:
         None, "Repeat the run of this config.json; options given on the command line take precedence."
     )
     trust: bool = option(False, "Execute the Python files that a config, a study or a trained model names.")
+    dry_run: bool = option(
+        False, "Send nothing, and show what this process would send in the first steps: to whom, arrays, bytes."
+    )
+    log: str | None = option(
+        None, "Append events to this file as JSON lines: losses, evaluations, ...; - is standard error."
+    )
+    metrics_port: str | None = option(
+        None, "Serve metrics for Prometheus at this port of 127.0.0.1, or at HOST:PORT.", metavar="[HOST:]PORT"
+    )
     tensorboard: bool = option(False, "Also write the history for TensorBoard, into OUT/tensorboard.")
     quiet: bool = option(False, "Print nothing but errors.")
     log_json: bool = option(
@@ -220,7 +234,10 @@ class Options:
 
 
 FIELDS = {each.name: each for each in fields(Options)}
-OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "sites", "trace", "local_accuracy", "tensorboard")
+OF_TRAIN = (
+    *("rule", "eta", "stop", "overlap", "clock", "trace", "local_accuracy", "dry_run", "log", "metrics_port"),
+    *("late", "sites", "tensorboard"),
+)
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "latex")
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dnasa.core import Network
     from dnasa.runs.result import Result
     from dnasa.topology import Topology
 
@@ -147,11 +148,35 @@ def graph_rows(graph: "Topology") -> dict[str, str]:
 
 
 def print_lost_nodes(settings: Mapping[str, Any], sites: Sequence[str] = ()) -> None:
-    from dnasa.runs.folder import node_names
+    from dnasa.runs.names import node_names
 
     for loss in settings.get("lost", []):
         nodes = node_names(sites, loss["nodes"])
         print_line(f"Lost at step {loss['step']}: {nodes} and their data; the others continued.")
+
+
+def print_dry_run(network: "Network", steps: int) -> None:
+    """What this process would have sent, by kind and receiver."""
+    import pandas as pd
+
+    from dnasa.runs.audit import Audit
+
+    rows = [
+        {
+            "what": line["kind"],
+            "to": line["to"],
+            "arrays": ", ".join(f"{array['dtype']} {tuple(array['shape'])}" for array in line["arrays"]),
+            "messages": line["messages"],
+            "bytes": line["bytes"],
+            "bytes per step": f"{line['bytes'] / steps:,.0f}" if line["kind"] == "exchange" else "",
+        }
+        for line in Audit(network.traffic, network.names).lines()
+    ]
+    print_wide(frame_table(pd.DataFrame(rows), f"What this process would send in {steps} steps"))
+    print_line(
+        "Nothing was sent. Exchanges are those of the rule. Means of models and metrics are sent at evaluations, the model at "
+        "the end (gather), and as text the settings and, with --shard-dir, summaries of the data."
+    )
 
 
 def print_kept(history: "pd.DataFrame") -> None:
@@ -187,7 +212,7 @@ def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> 
     """`node` is missing where only an evaluation showed it."""
     import pandas as pd
 
-    from dnasa.runs.folder import node_name
+    from dnasa.runs.names import node_name
 
     where = "" if pd.isna(node) else f" at {node_name(sites, int(node))}"
     return f"The run diverged at step {step}{where}: {remedy}."

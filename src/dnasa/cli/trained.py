@@ -127,8 +127,13 @@ def _write_output(file: Path, content: bytes) -> None:
 def watch(
     folder: Annotated[Path, typer.Argument(help="Folder of a run that is under way or begins later, or of several.")],
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1. Default: one that is free.", show_default=False)] = 0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print who takes part instead: sites, their states, steps and bytes.")
+    ] = False,
 ) -> None:
     """Serve the page of a run while it is under way, to browsers on this machine; Ctrl-C ends it."""
+    if once:
+        return _print_sites(folder)
     from dnasa.pages import Server
 
     with Server(folder, port) as server:
@@ -136,6 +141,22 @@ def watch(
         print_line(f"Open {server.url} in a browser; Ctrl-C ends it.{waiting}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
+
+
+def _print_sites(folder: Path) -> None:
+    import pandas as pd
+
+    from dnasa.runs.overview import read_overview
+
+    try:
+        found = read_overview(folder).sites
+    except OSError as error:
+        raise InputError(f"Cannot read the events in {folder}: {error.strerror}.") from error
+    if not found:
+        raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
+    columns = ("state", "since", "step", "bytes")
+    rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in found.items()]
+    console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
 
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:

@@ -12,10 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dnasa.arrays import like
-from dnasa.core import Array, InputError, Network, Rule, RunError, Schedule, Sent, Snapshot, name_user_code, nodes_text
+from dnasa.core import (
+    Array,
+    InputError,
+    Interrupted,
+    Network,
+    Rule,
+    RunError,
+    Schedule,
+    Sent,
+    Snapshot,
+    name_user_code,
+    nodes_text,
+)
+from dnasa.engine.late import Late
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
-from dnasa.engine.recovery import reconnect, surviving
+from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import completed
@@ -64,6 +77,7 @@ def solve(
     progress: Progress = None,
     trace: str | Path | None = None,
     clock: Mapping[str, Any] | str | Path | None = None,
+    late: int | None = None,
 ) -> Result:
     """Minimize the weighted average of the nodes' losses.
 
@@ -102,6 +116,8 @@ def solve(
         trace: A file for a timeline of the first steps (Chrome, Perfetto).
         clock: Predicts the seconds on these links, as `clock_seconds` in the history: a TOML file, or a dictionary such as
             `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
+        late: Nodes do not wait for each other, at the speeds of `clock`: an exchange with a neighbour may last for this many
+            further steps. `steps` is then the mean of the nodes' steps.
     """
     options = RunOptions(
         evaluate=evaluate,
@@ -123,10 +139,11 @@ def solve(
         progress=progress,
         trace=trace,
         clock=clock,
+        late=late,
     )
     problem = completed(problem)
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)
-    return Run(problem, plan, options).run()
+    return (Run if late is None else LateRun)(problem, plan, options).run()
 
 
 class Run:
@@ -153,7 +170,7 @@ class Run:
 
     def run(self) -> Result:
         options, plan = self.options, self.plan
-        settings = run_settings(self.problem, plan, options)
+        self.settings = settings = run_settings(self.problem, plan, options)
         progress = make_progress(plan.steps, self.problem.batch, options.progress if self.network.writes else False)
         with (
             Session(self._folder(), options.checkpoint_every, settings, plan.steps, self.network) as self.session,
@@ -184,8 +201,12 @@ class Run:
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
-        self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
+        if self.network.membership.join is None:
+            self.t, self.snapshots = self.session.restore(self.plan.groups, self._initial(), self.recorder)
+        else:
+            self._meet(self.network.membership.join, self._initial(), new=True)
         self.first = self.t
+        self.network.membership.admit()
 
         def work() -> Array:
             start = [s._replace(sent=replace(s.sent)) for s in self.snapshots]  # the stepper changes its own copy
@@ -194,7 +215,7 @@ class Run:
                 self.snapshots = self.stepper.snapshots
                 return self.network.gather(self.recorder.final_answers(self.snapshots))
 
-        answers = surviving(self, work, self._continue_without_lost)
+        answers = surviving(self, work, self._continue)
         self._warn_if_nothing_was_sent()
         return answers
 
@@ -221,13 +242,17 @@ class Run:
             if t == self.plan.steps or recorder.all_diverged or stopped:
                 return
             if t > 0:
-                session.maybe_checkpoint(t, lambda: _restorable(stepper.snapshots), recorder, evaluated)
+                self._checkpoint(t, evaluated)
             self._step(t)
             self.t += 1
             self.bar.advance(self.t)
+            session.step(self.t)
             if evaluated and t == 0:
                 stepper.finish()
                 stopped = self._evaluate(start, 0)
+
+    def _checkpoint(self, t: int, evaluated: bool) -> None:
+        self.session.maybe_checkpoint(t, lambda: _restorable(self.stepper.snapshots), self.recorder, evaluated)
 
     def _step(self, t: int) -> None:
         began = now()
@@ -236,7 +261,7 @@ class Run:
         except Exception as error:
             name_step(error, t)
             raise
-        gradients = tuple([self._gradient(point, t) for point in points])
+        gradients = tuple([self._gradient(point, self.network.local_nodes, t) for point in points])
         self.recorder.divergence.check_gradient(gradients[0], t)
         began = self.timeline.add("gradient", began, t)
         try:
@@ -246,8 +271,7 @@ class Run:
             raise
         self.timeline.add("rule", began, t)
 
-    def _gradient(self, point: Array, t: int) -> Array:
-        nodes = self.network.local_nodes
+    def _gradient(self, point: Array, nodes: range, t: int) -> Array:
         try:
             g = self.problem.gradient(point, nodes, self.plan.seeds, t)
         except Exception as error:
@@ -256,7 +280,10 @@ class Run:
             raise
         if type(g) is not type(point) or g.shape != point.shape or g.dtype != point.dtype:
             g = as_gradient(g, point)
-        return g if self.scale is None else g * self.scale
+        if self.scale is None:
+            return g
+        first = nodes.start - self.network.local_nodes.start
+        return g * self.scale[..., first : first + len(nodes), :]
 
     def _gradient_scale(self) -> Array | None:
         """n p_i for every local node, where nodes count differently."""
@@ -273,7 +300,7 @@ class Run:
             name_step(error, t)
             raise
         self.bar.show(t, evaluation.rows)
-        self.session.record(self.recorder)
+        self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began, t)
         return self._stops(evaluation)
 
@@ -295,19 +322,32 @@ class Run:
             self.session.log(f"Stopped at step {evaluation.step} by the callback or stop condition.")
         return decided
 
-    def _continue_without_lost(self) -> None:
-        """The remaining processes continue at the latest step that any of them has reached, and restart the rules."""
-        survivors: Any = self.network.membership.survivors
-        before, own = self.network.node_ids, str(self.t)
-        self.network, steps = reconnect(survivors, lambda network: network.allgather_text(own))
-        self.t, lost = max(map(int, steps)), sorted(set(before) - set(self.network.node_ids))
-        self.recorder.continue_without(self.network, lost, self.t)
-        self.session.continue_without(self.network, self.recorder, lost, self.t)
-        self.problem.continue_without(lost)
-        self.scale = self._gradient_scale()
+    def _continue(self) -> None:
         complete = [self.stepper.complete] if self.options.overlap else self.stepper.snapshots
-        snapshots = zip(self.plan.groups, complete, strict=True)
-        self.snapshots = [snapshot.restarted(group.rule) for group, snapshot in snapshots]
+        self._meet(self.network.membership.survivors, complete)  # type: ignore[arg-type]
+
+    def _meet(self, connect: Callable[[], Network], complete: list[Snapshot], new: bool = False) -> None:
+        """Continue with the processes that are there, at the latest step that any of them has reached; restart the rules."""
+
+        def agree(network: Network) -> tuple[list[Position], list[Any]]:
+            own = Position(0, self.t, new or network.membership.returned, self.settings)
+            positions = positions_of(network, own)
+            return positions, [received_state(network, positions, snapshot.state) for snapshot in complete]
+
+        before = self.network.node_ids
+        self.network, (positions, states) = reconnect(connect, agree)
+        self.t = max(position.step for position in positions if not position.new)
+        self.network.membership.admit()
+        now_here = set(self.network.node_ids)
+        lost, joined = sorted(set(before) - now_here), sorted(now_here - set(before))
+        self.recorder.continue_with(self.network, lost, self.t)
+        self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
+        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - now_here))
+        self.scale = self._gradient_scale()
+        self.snapshots = [
+            snapshot._replace(state=state).restarted(group.rule)
+            for group, snapshot, state in zip(self.plan.groups, complete, states, strict=True)
+        ]
 
     def _warn_if_nothing_was_sent(self) -> None:
         for group, snapshot in zip(self.plan.groups, self.snapshots, strict=True):
@@ -328,6 +368,37 @@ class Run:
         if folder is not None and self.network.writes:
             result.save(folder.path)
         return result
+
+
+class LateRun(Run):
+    """A run whose nodes do not wait for each other. A step is as many steps of nodes as there are nodes."""
+
+    def _stepper(self) -> Any:
+        late: Any = self.options.late
+        return Late(self.plan.groups[0].rule, self.network, self.snapshots[0], late, self.plan.steps, self._of_node)
+
+    def _step(self, t: int) -> None:
+        stepper: Any = self.stepper
+        began = now()
+        try:
+            stepper.advance()
+        except Exception as error:
+            name_step(error, t)
+            raise
+        self.timeline.add("rule", began, t)
+
+    def _of_node(self, point: Array, node: int, step: int) -> Array:
+        began = now()
+        nodes = range(node, node + 1)
+        g = self._gradient(point, nodes, step)
+        self.recorder.divergence.check_gradient(g, self.t, nodes)
+        self.timeline.exchanged(began, step, "gradient")
+        return g
+
+    def _checkpoint(self, t: int, evaluated: bool) -> None:
+        if self.session.stop_requested:
+            self.session.end("interrupted", t)
+            raise Interrupted(f"Interrupted at step {t}. A run with late cannot be resumed: messages are under way.")
 
 
 def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:

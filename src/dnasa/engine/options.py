@@ -33,3 +33,4 @@ class RunOptions(NamedTuple):
     progress: Progress
     trace: str | Path | None
     clock: Mapping[str, Any] | str | Path | None
+    late: int | None

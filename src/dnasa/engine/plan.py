@@ -81,6 +81,8 @@ def make_plan(
         check_weights(group.rule, topology, network.rounds, _named(group), network.every)
     if network.every > steps and network.nodes > 1:
         raise InputError(f"every is {network.every}, but the run has {steps} steps: nothing would be exchanged.")
+    if options.late is not None:
+        _check_late(options, network, groups)
     _check_storage(options, network)
     _check_watching(options)
     _check_patience(problem, options.patience)
@@ -196,6 +198,30 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
         raise InputError(
             f"The problem has data for {problem.nodes} nodes, the topology has {topology.nodes}: give both the same number."
         )
+
+
+def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup]) -> None:
+    """Refuse what cannot be done without waiting."""
+    whole("late", options.late, low=0)
+    if not network.simulated:
+        raise InputError("late is for simulated runs: leave it out, real processes wait for their neighbours.")
+    if network.clock is None:
+        raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
+    if len(groups) > 1:
+        raise InputError("With late, each rule has an order of events of its own: give one rule at a time.")
+    if not groups[0].rule.needs.late or groups[0].rule.then:
+        safe = ", ".join(name for name in RULES if registry.example(name).needs.late)
+        raise InputError(f"{_named(groups[0])} needs nodes that wait for each other: leave late out, or use {safe}.")
+    graph = network.topology
+    if graph.period > 1 or graph.directed or graph.sparse.diagonal().min() < 0:
+        raise InputError(
+            f"late needs an undirected graph that stays the same, with weights that are not negative, unlike {graph.name}: use "
+            "exponential or ring."
+        )
+    if network.rounds > 1 or network.every > 1 or network.channel is not None or options.overlap:
+        raise InputError("late exchanges messages once, as they are: leave out rounds, every, overlap and compression.")
+    if options.checkpoint_every is not None or options.resume or getattr(options.folder, "resume", False):
+        raise InputError("A run with late cannot be resumed, since messages are under way: leave out checkpoints.")
 
 
 def _check_storage(options: RunOptions, network: Network) -> None:
@@ -314,6 +340,7 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
         "the steps between exchanges": network.every,
         "the channel": network.channel.settings if network.channel else None,
         "the clock": network.clock.fingerprint if network.clock else None,
+        "late": options.late,
         "the evaluation steps": f"{len(eval_steps)} up to {eval_steps[-1]}, {crc32(str(eval_steps).encode()):08x}",
         "the own metrics": list(options.metrics),
         "the patience": options.patience,

@@ -1,9 +1,11 @@
 """Recovery from a change of the network: the processes that are left continue together, with those that joined."""
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from dnasa.core import Network, ProcessLost
+from dnasa.arrays import copied
+from dnasa.core import Array, InputError, Network, ProcessLost, RunError, State, leaves, rebuilt
 
 T = TypeVar("T")
 
@@ -37,3 +39,57 @@ def reconnect(connect: Callable[[], Network], agree: Callable[[Network], T]) -> 
             return network, agree(network)
         except ProcessLost:
             continue
+
+
+class Position(NamedTuple):
+    """How far a process is: its calls that all make together, its steps, whether it needs the others' state, its settings."""
+
+    calls: int
+    step: int
+    new: bool
+    settings: Any
+
+
+def positions_of(network: Network, own: Position) -> list[Position]:
+    """Everyone's position. All must have the same settings: a process with others that wants to join is refused."""
+    positions = [Position(*json.loads(text)) for text in network.allgather_text(json.dumps(own))]
+    known = next((position for position in positions if not position.new), None)
+    if known is None:
+        raise RunError("All processes that had the model are gone.")
+    if own.new:
+        check_joining(json.loads(json.dumps(own.settings)), known.settings)
+    if any(position.settings != known.settings for position in positions):
+        raise ProcessLost("A process with other settings wants to join.")
+    return positions
+
+
+def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:
+    """Check that a process that joins has the settings of the others."""
+    for name, value in known.items():
+        if own[name] != value:
+            detail = "" if len(str(value)) > 60 else f": {value} there, {own[name]} here"
+            raise InputError(
+                f"The run has another setting of {name} than this process{detail}. Use the same settings in every process."
+            )
+
+
+def mean_of_known(network: Network, positions: Sequence[Position], a: Array) -> Array:
+    """The mean of `(..., k, m)` over the nodes that are not new, `(..., m)`; those that are new send zeros."""
+    new = [position.new for position in positions]
+    own = copied(a)  # the sum may overwrite it
+    if new[network.rank]:
+        own[...] = 0
+    return network.mean(own) * (len(new) / (len(new) - sum(new)))
+
+
+def received_state(network: Network, positions: Sequence[Position], state: State) -> State:
+    """The state to continue with: a process that is new has the mean of the others, in each array."""
+    if not any(position.new for position in positions):
+        return state
+    means = {name: mean_of_known(network, positions, a) for name, a in leaves(state).items()}
+    if not positions[network.rank].new:
+        return state
+    arrays = {name: copied(a) for name, a in leaves(state).items()}
+    for name, a in arrays.items():
+        a[...] = means[name][..., None, :]
+    return rebuilt(state, arrays)

@@ -4,6 +4,7 @@ Payloads of equal shape and dtype are stacked; the stacks for one neighbour lie 
 """
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from dnasa.core import Array, Messages
 
 ALIGNMENT = 16  # bytes; every stack begins at a multiple of it
+Arrays = tuple[tuple[tuple[int, ...], str], ...]  # shapes and dtypes
 
 
 class Routes(NamedTuple):
@@ -54,7 +56,7 @@ class Buffers:
     Attributes:
         receives: The neighbours that messages come from, each with its buffer.
         sends: The neighbours that messages go to, each with its buffer.
-        bytes: What an exchange sends.
+        arrays: What each neighbour is sent.
         own: The stacks of this process's rows, where the payloads are.
     """
 
@@ -72,7 +74,7 @@ class Buffers:
         self.selections = [(rows, area) for _, rows, area in outgoing if area is not self.packed]
         self.receives = [(peer, area.data) for (peer, _), area in zip(routes.incoming, self.incoming, strict=True)]
         self.sends = [(peer, area.data) for peer, _, area in outgoing]
-        self.bytes = sum(data.nbytes for _, data in self.sends)
+        self.arrays = [described(area.stacks) for _, _, area in outgoing]
         self.own = self.packed.stacks
 
     def _allocate(self, example: Array, rows: int) -> Area:
@@ -107,6 +109,11 @@ class Buffers:
 
     def _on_device(self, area: Area) -> list[Array]:
         return area.stacks if self.device is None else [stack.to(self.device) for stack in area.stacks]
+
+
+def described(arrays: Sequence[Array]) -> Arrays:
+    """The shapes and dtypes of arrays."""
+    return tuple((tuple(a.shape), str(a.dtype).removeprefix("torch.")) for a in arrays)
 
 
 def find_stacks(payloads: Messages) -> list[Stack]:

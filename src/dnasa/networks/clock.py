@@ -1,7 +1,8 @@
 """The seconds that a simulated run would take on given links.
 
 Each node has a time of its own. It computes its gradients, exchanges messages, and continues once it has sent and received
-all of them, so a slow node delays its neighbours first and others later. The messages of a node share its bandwidth.
+all of them, so a slow node delays its neighbours first and others later. The messages of a node share its bandwidth. A message
+that gets lost is sent again, as TCP does, and arrives later.
 """
 
 import json
@@ -17,13 +18,16 @@ import numpy as np
 from dnasa.arrays import crc32
 from dnasa.core import InputError, Network, first_line
 from dnasa.files import read_bytes
+from dnasa.randomness import Streams
 from dnasa.topology import Topology
 
 Times = Any  # of the nodes in seconds, (n,); 0.0 at the start
-Exchanged = Callable[[Times, float], Times]  # (times, bytes of each message) -> times after the exchange
+Exchanged = Callable[[Times, float, int], Times]  # (times, bytes of each message, number) -> times after the exchange
 OF_NODES = {"compute": "seconds per gradient", "bandwidth": "Mbit/s"}
 OF_LINKS = {"bandwidth": "Mbit/s", "latency": "ms"}
+UNITS = OF_NODES | OF_LINKS
 BYTE = 8e-6 * 1514 / 1448  # Mbit, with the headers of TCP in Ethernet frames
+AGAIN = 0.2  # seconds after which, and after a round trip, TCP sends again at the earliest
 
 
 def with_clock(network: Network, given: Mapping[str, Any] | str | Path) -> Network:
@@ -56,7 +60,7 @@ class Clock:
     def exchanged(self, times: Times, size: float, exchanges: range) -> Times:
         """The times after these exchanges, with `size` bytes in each message; with 0 bytes none is made."""
         for k in exchanges if size else ():
-            times = self.exchanges[k % len(self.exchanges)](times, size)
+            times = self.exchanges[k % len(self.exchanges)](times, size, k)
         return times
 
     def hidden(self, times: Times, rest: float, early: float, exchanges: range) -> Times:
@@ -64,6 +68,30 @@ class Clock:
         computed = self.computed(times, 1)
         arrived = self.exchanged(np.broadcast_to(times, computed.shape), rest, exchanges)
         return np.maximum(computed, self.exchanged(arrived, early, exchanges))
+
+    def single_messages(self, nodes: int) -> "SingleMessages":
+        """The same links for messages that are sent one by one."""
+        return SingleMessages(self.links, nodes)
+
+
+class SingleMessages:
+    """When a message arrives that is sent without asking the receiver. Those of a node leave one after the other."""
+
+    def __init__(self, links: "Links", nodes: int):
+        self.links = links
+        latency, limit = links.between(*np.indices((nodes, nodes)).reshape(2, -1))
+        self.latency = latency.reshape(nodes, nodes)
+        self.bandwidth = np.minimum(links.bandwidth[:, None], limit.reshape(nodes, nodes))
+        self.idle = np.zeros(nodes)  # when the last message of a node has left
+        self.sent = np.zeros((nodes, nodes), dtype=int)
+        self.losses = Streams("lost")
+
+    def send(self, i: int, j: int, now: float, size: float) -> tuple[float, bool]:
+        """When a message of `size` bytes from node i arrives at node j; or when it is sent again, and True."""
+        self.idle[i] = max(now, self.idle[i]) + size * BYTE / self.bandwidth[i, j]
+        self.sent[i, j] += 1
+        lost = self.links.loss > 0 and self.losses.at(i, j, int(self.sent[i, j])).random() < self.links.loss
+        return float(self.idle[i] + self.latency[i, j] + (AGAIN + self.latency[i, j] if lost else 0)), bool(lost)
 
 
 # ---------------------------------------------------------------- links
@@ -74,13 +102,14 @@ class Link(NamedTuple):
 
     nodes: tuple[int, int]
     bandwidth: float  # Mbit/s
-    latency: float  # seconds
+    latency: float | None  # seconds; None: as the other links
 
 
 class Links(NamedTuple):
     compute: np.ndarray  # seconds per gradient of each node
     bandwidth: np.ndarray  # Mbit/s that each node sends
-    latency: float  # seconds
+    latency: tuple[float, float]  # seconds; each link has its own in this range
+    loss: float  # share of the messages
     exceptions: tuple[Link, ...]
 
     def exchange(self, graph: Topology) -> Exchanged:
@@ -88,14 +117,14 @@ class Links(NamedTuple):
         entries = graph.sparse.tocoo()
         apart = entries.row != entries.col
         receivers, senders = entries.row[apart], entries.col[apart]
-        latency, limit = self._between(senders, receivers)
+        latency, limit = self.between(senders, receivers)
         sending = np.bincount(senders, minlength=graph.nodes) * BYTE / self.bandwidth
         transfer = np.maximum(sending[senders], BYTE / limit)
 
-        def exchanged(times: Times, size: float) -> Times:
+        def exchanged(times: Times, size: float, k: int) -> Times:
             after = times + size * sending
             leaving = np.maximum(times[senders], times[receivers] + latency)
-            np.maximum.at(after, receivers, leaving + size * transfer + latency)
+            np.maximum.at(after, receivers, leaving + size * transfer + latency + self._lost(latency, k))
             return after
 
         return exchanged
@@ -103,17 +132,35 @@ class Links(NamedTuple):
     def all_reduce(self) -> Exchanged:
         """An all-reduce around a ring: 2(n - 1) times, each node sends 1/n to the next, at the pace of the slowest."""
         nodes = len(self.compute)
-        latency, limit = self._between(np.arange(nodes), np.arange(1, nodes + 1) % nodes)
+        latency, limit = self.between(np.arange(nodes), np.arange(1, nodes + 1) % nodes)
         part = BYTE / np.minimum(self.bandwidth, limit) / nodes
-        return lambda times, size: np.full(nodes, times.max() + 2 * (nodes - 1) * (latency + size * part).max())
+        each = np.tile(latency, (2 * (nodes - 1), 1))
 
-    def _between(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def exchanged(times: Times, size: float, k: int) -> Times:
+            return np.full(nodes, times.max() + (each + size * part + self._lost(each, k)).max(-1).sum())
+
+        return exchanged
+
+    def _lost(self, latency: np.ndarray, k: int) -> Any:
+        """The seconds for which messages of exchange k are late because they get lost."""
+        if not self.loss:
+            return 0.0
+        return (Streams("lost").at(0, 0, k).geometric(1 - self.loss, latency.shape) - 1) * (AGAIN + 2 * latency)
+
+    def between(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The latency and the bandwidth of these links."""
-        latency, bandwidth = np.full(len(senders), self.latency), np.full(len(senders), np.inf)
+        bandwidth = np.full(len(senders), np.inf)
+        low, high = self.latency
+        latency = np.full(len(senders), low)
+        if high > low:
+            ends = zip(np.minimum(senders, receivers).tolist(), np.maximum(senders, receivers).tolist(), strict=True)
+            latency += (high - low) * np.array([Streams("latency").at(0, i, j).random() for i, j in ends])
         for link in self.exceptions:
             i, j = link.nodes
             here = ((senders == i) & (receivers == j)) | ((senders == j) & (receivers == i))
-            latency[here], bandwidth[here] = link.latency, link.bandwidth
+            bandwidth[here] = link.bandwidth
+            if link.latency is not None:
+                latency[here] = link.latency
         return latency, bandwidth
 
 
@@ -136,27 +183,45 @@ def read_links(given: Mapping[str, Any] | str | Path, nodes: int) -> Links:
 
 
 def _links(given: Mapping[str, Any], nodes: int) -> Links:
-    _check_keys(given, (*OF_NODES, "latency", "link"), "")
+    _check_keys(given, (*OF_NODES, "latency", "loss", "link"), "")
     for key in (*OF_NODES, "latency"):
         if key not in given:
             raise InputError(f"{key} is missing: links need {', '.join(OF_NODES)} and latency.")
     compute, bandwidth = (_of_nodes(key, given[key], nodes) for key in OF_NODES)
-    latency = _number("latency", given["latency"]) / 1000
+    latency = _latency(given["latency"])
     exceptions = given.get("link", [])
     if not isinstance(exceptions, list) or not all(isinstance(link, Mapping) for link in exceptions):
         raise InputError("link must be a list of tables: write [[link]] for each.")
-    return Links(compute, bandwidth, latency, tuple(_link(link, nodes, latency) for link in exceptions))
+    own = tuple(_link(link, nodes) for link in exceptions)
+    return Links(compute, bandwidth, latency, _share("loss", given.get("loss", 0)), own)
 
 
-def _link(given: Mapping[str, Any], nodes: int, latency: float) -> Link:
+def _link(given: Mapping[str, Any], nodes: int) -> Link:
     _check_keys(given, ("nodes", *OF_LINKS), "link.")
     ends: Any = given.get("nodes")
     known = isinstance(ends, list) and all(type(i) is int and 0 <= i < nodes for i in ends)
     if not known or len(ends) != 2 or ends[0] == ends[1]:
         raise InputError(f"link.nodes must be two nodes from 0 to {nodes - 1}, such as [0, 1], not {ends!r:.40}.")
     bandwidth = _number("bandwidth", given["bandwidth"], "link.") if "bandwidth" in given else math.inf
-    own = _number("latency", given["latency"], "link.") / 1000 if "latency" in given else latency
-    return Link((ends[0], ends[1]), bandwidth, own)
+    latency = _number("latency", given["latency"], "link.") / 1000 if "latency" in given else None
+    return Link((ends[0], ends[1]), bandwidth, latency)
+
+
+def _latency(given: Any) -> tuple[float, float]:
+    """A latency, or the lowest and the highest: each link then has its own."""
+    pair = given if isinstance(given, list) and len(given) == 2 else [given, given]
+    low, high = (_number("latency", each) / 1000 for each in pair)
+    if low > high:
+        raise InputError(f"latency must be [lowest, highest], not {given}.")
+    return low, high
+
+
+def _share(key: str, given: Any) -> float:
+    if type(given) not in (int, float) or not 0 <= given < 1:
+        raise InputError(
+            f"{key} must be the share of messages that get lost, from 0 to less than 1, not {given!r:.40}."
+        )
+    return float(given)
 
 
 def _check_keys(given: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
@@ -177,6 +242,5 @@ def _number(key: str, value: Any, where: str = "") -> float:
     low = "above 0" if key == "bandwidth" else "of 0 or more"
     good = type(value) in (int, float) and 0 <= value < math.inf and (value > 0 or key != "bandwidth")
     if not good:
-        unit = (OF_NODES | OF_LINKS)[key]
-        raise InputError(f"{where}{key} must be a number {low}, in {unit}, not {value!r:.40}.")
+        raise InputError(f"{where}{key} must be a number {low}, in {UNITS[key]}, not {value!r:.40}.")
     return float(value)

@@ -49,11 +49,11 @@ def connect(
     channel: Channel | None = None,
 ) -> Network:
     """The network of these sites; its `rank` is the number of this process's site."""
-    transport = SiteTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
+    transport = GroupTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
     return processes.connect(topology, transport, rounds, channel)
 
 
-class SiteTransport:
+class GroupTransport:
     """Messages between the first processes of the sites, and from each of them to the others of its site."""
 
     def __init__(self, sites: list[list[int]], nodes: Sequence[range], timeout: float):
@@ -92,8 +92,8 @@ class SiteTransport:
         """The texts of all processes of all sites."""
         return self.across.allgather_text(text)
 
-    def duplicate(self) -> "SiteTransport":
-        return SiteTransport(self.sites, self.nodes, self.across.timeout)
+    def duplicate(self) -> "GroupTransport":
+        return GroupTransport(self.sites, self.nodes, self.across.timeout)
 
     def _check_equal(self, sends: Sequence[Message]) -> None:
         own = crc32(*(buffer for _, buffer in sends))

@@ -1,8 +1,8 @@
 """One connection with every other site, dialled again whenever it breaks.
 
-A connection carries frames of three kinds: a site's state (small, JSON, only the latest counts), messages, and how many
-messages have arrived. Messages are kept until the other side has them, so a connection that breaks loses nothing. One thread
-of each connection sends and receives; nothing else touches its TLS object.
+A connection carries frames of four kinds: a site's state (small, JSON, only the latest counts), messages, messages that the
+other side does not need any more, and how many have arrived. Messages are kept until the other side has them, so a connection
+that breaks loses nothing. One thread of each connection sends and receives; nothing else touches its TLS object.
 """
 
 import json
@@ -16,16 +16,17 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from dnasa.core import InputError, first_line
-from dnasa.sites.connecting import Door, Greeting, Refused, dial, dials, log, meet, send_greeting
+from dnasa.core import first_line
+from dnasa.sites.connecting import Door, Greeting, Refused, closed_on_error, dial, dials, log, meet, send_greeting
+from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
-STATE, MESSAGE, ARRIVED = range(3)
-STATE_LIMIT = 1 << 20  # bytes
+STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
+STATE_LIMIT, OPENING_LIMIT, MESSAGE_LIMIT = 1 << 20, 1 << 26, 1 << 40  # bytes
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
@@ -60,10 +61,12 @@ class Inbox:
         self.largest = 1 << 20
         self.wanted: dict[Key, Receive] = {}
         self.early: dict[Key, memoryview] = {}
+        self.counts: dict[Key, int] = {}  # messages of each site, view and network (number 0)
 
     def enter(self, view: int) -> None:
         with self.lock:
-            self.past.add(self.view)
+            self.past |= {self.view, *(key.view for key in self.counts)} - {view}
+            self.counts = {key: count for key, count in self.counts.items() if key.view in (self.view, view)}
             self.view = view
             self.wanted.clear()
             self.early = {key: data for key, data in self.early.items() if key.view == view}
@@ -85,19 +88,23 @@ class Inbox:
     def place(self, key: Key, size: int) -> memoryview | None:
         """Where a message goes; None if it must wait until it is wanted."""
         with self.lock:
+            last = self.counts.get(key._replace(number=0), key.number - 1 if key.view in self.past else 0)
+            if key.number != last + 1:
+                raise Refused(f"it sent message {key.number} after message {last}")
             if receive := self.wanted.get(key):
                 if len(receive.buffer) != size:
                     raise Refused(f"it sent {size} bytes where {len(receive.buffer)} were expected")
                 return receive.buffer
             old, large = key.view in self.past, size > 2 * self.largest
-            if old and large:
-                raise Refused(f"it sent an old message of {size} bytes")
+            if (old and large) or size > MESSAGE_LIMIT:
+                raise Refused(f"it sent {size} bytes where none were expected")
             if not old and (large or sum(other.site == key.site for other in self.early) >= EARLY_LIMIT):
                 return None
         return memoryview(bytearray(size))
 
     def arrived(self, key: Key, data: memoryview) -> None:
         with self.lock:
+            self.counts[key._replace(number=0)] = key.number
             if receive := self.wanted.pop(key, None):
                 if data is not receive.buffer:
                     receive.buffer[:] = data
@@ -116,17 +123,19 @@ class Link:
         gone: Whether no process listened at its address, when it was last dialled.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
+        asks: Whether this process wants to know how the run began.
+        problem: The last reason for which there was no connection.
     """
 
     def __init__(self, mesh: "Mesh", site: int):
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
-        self.instance, self.barred = "", ""
+        self.instance, self.barred, self.problem, self.asks = "", "", "", False
         self.state: Any = None
         self.connected = self.gone = False
         self.quiet = 0
         self.broken = time.monotonic()
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
-        self.acknowledged = self.received = 0  # messages
+        self.sent = self.acknowledged = self.received = 0  # messages
         self.room = threading.Condition()
         self.using = threading.Lock()  # the one connection
         self.connection: Connection | None = None
@@ -148,18 +157,20 @@ class Link:
     def acknowledge(self, count: int) -> None:
         """The other side has received this many messages."""
         with self.room:
-            if not self.acknowledged <= count <= self.acknowledged + len(self.outbox) // 2:
+            if not self.acknowledged <= count <= self.sent:
                 raise Refused("it acknowledged messages that were not sent")
             for _ in range(2 * (count - self.acknowledged)):
                 self.outbox.popleft()
             self.acknowledged = count
             self.room.notify_all()
 
-    def empty(self) -> None:
-        """Forget the messages that a site has not received and will not need; empty ones of no view keep their count."""
+    def withdraw(self) -> None:
+        """Forget the messages that a site has not received and will not need."""
         with self.room:
             for place in range(0, len(self.outbox), 2):
-                self.outbox[place], self.outbox[place + 1] = HEADER.pack(MESSAGE, 0, 0, 0, 0), b""
+                _, view, network, number, _ = HEADER.unpack(self.outbox[place])
+                self.outbox[place] = HEADER.pack(WITHDRAWN, view, network, number, 0)
+                self.outbox[place + 1] = b""
 
     def break_off(self) -> None:
         """Close the connection; it is made again."""
@@ -178,11 +189,12 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.gone, self.quiet = Connection(self, tls), True, False, 0
+            self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
                 self.connection.run()
             except (OSError, ValueError) as error:
-                log.info("lost connection", extra={"site": self.name, "reason": first_line(error)})
+                self.mesh.events.write("disconnected", peer=self.name, reason=first_line(error))
             finally:
                 self.connection.close()
                 self.connection, self.connected, self.broken = None, False, time.monotonic()
@@ -197,13 +209,13 @@ class Link:
             self.mesh.conflict = f"{self.name} runs {greeting.get('run')!s:.300}, this site {self.mesh.run}"
             raise Refused(f"the runs differ: {self.mesh.conflict}")
         instance, received = greeting.get("instance"), greeting.get("received")
-        if not isinstance(instance, str) or not isinstance(received, int):
+        if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
         with self.room:
             if instance != self.instance:  # another process of this site
                 self.instance, self.state = instance, None
                 self.outbox.clear()
-                self.acknowledged = self.received = 0
+                self.sent = self.acknowledged = self.received = 0
                 self.room.notify_all()
         if greeting.get("knows") == self.mesh.instance:
             self.acknowledge(received)
@@ -223,6 +235,7 @@ class Connection:
         self.next = link.acknowledged  # message to be sent
         self.shown = -1  # version of the own state
         self.told = link.received
+        self.asked = self.asking = False
         self.waiting: tuple[Key, int] | None = None  # the header of a message that is not wanted yet
         self._expect(bytearray(HEADER.size), self._header)
 
@@ -285,6 +298,12 @@ class Connection:
         if self.shown != mesh.version:
             self.shown, text = mesh.version, mesh.state
             self._add(HEADER.pack(STATE, 0, 0, 0, len(text)), text)
+        elif self.asked:
+            self.asked, text = False, json.dumps(mesh.opening).encode()
+            self._add(HEADER.pack(OPENING, 0, 0, 0, len(text)), text)
+        elif link.asks and not self.asking:
+            self.asking = True
+            self._add(HEADER.pack(ASK, 0, 0, 0, 0))
         elif self.told != link.received:
             self.told = link.received
             self._add(HEADER.pack(ARRIVED, 0, 0, self.told, 0))
@@ -294,7 +313,8 @@ class Connection:
                 if place >= len(link.outbox):
                     return False
                 self._add(link.outbox[place], link.outbox[place + 1])
-            self.next += 1
+                self.next += 1
+                link.sent = max(link.sent, self.next)
         return True
 
     def _add(self, header: bytes | memoryview, body: bytes | memoryview = b"") -> None:
@@ -329,10 +349,16 @@ class Connection:
             self._place(Key(self.link.site, view, network, number), size)
         elif kind == STATE and size <= STATE_LIMIT:
             self._expect(bytearray(size), self._state)
+        elif kind == ASK and not size:
+            self.asked = True
+        elif kind == OPENING and self.asking and size <= OPENING_LIMIT:
+            self._expect(bytearray(size), self._opening)
         elif kind == ARRIVED and not size:
             self._checked(lambda: self.link.acknowledge(number))
+        elif kind == WITHDRAWN and not size:
+            self.link.received += 1
         else:
-            self.mesh.accuse(self.link.site, f"it sent a frame of kind {kind} with {size} bytes")
+            self._refuse(f"it sent a frame of kind {kind} with {size} bytes")
 
     def _place(self, key: Key, size: int) -> bool:
         buffer = self._checked(lambda: self.mesh.inbox.place(key, size))
@@ -345,12 +371,18 @@ class Connection:
         self.link.received += 1
         self.mesh.inbox.arrived(key, data)
 
+    def _opening(self, data: memoryview) -> None:
+        opening = self._checked(lambda: parse_opening(bytes(data), len(self.mesh.sites.sites)))
+        self.asking = self.link.asks = False
+        if opening:
+            self.mesh.opening = opening
+        self.mesh.changed()
+
     def _state(self, data: memoryview) -> None:
         try:
             state = self.mesh.parse(json.loads(bytes(data)))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            self.mesh.accuse(self.link.site, f"its state cannot be read: {first_line(error)}")
-            return
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            self._refuse(f"its state cannot be read: {first_line(error)}")
         self.link.state = state
         self.mesh.changed()
 
@@ -358,12 +390,32 @@ class Connection:
         try:
             return work()
         except Refused as error:
-            self.mesh.accuse(self.link.site, str(error))
-            raise ConnectionAbortedError(str(error)) from error
+            self._refuse(str(error))
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self.mesh.accuse(self.link.site, reason)
+        raise ConnectionAbortedError(reason)
+
+
+def parse_opening(text: bytes, sites: int) -> list[list[str]]:
+    """How a run began: the texts that the sites exchanged before the first step."""
+    try:
+        opening = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused("it does not say how the run began") from error
+    if not isinstance(opening, list) or not all(
+        isinstance(texts, list) and len(texts) == sites and all(isinstance(part, str) for part in texts)
+        for texts in opening
+    ):
+        raise Refused("it does not say how the run began")
+    return opening
 
 
 class Mesh:
     """This site's connections with all others.
+
+    Attributes:
+        opening: The texts that the sites exchanged before the first step: a site that joins reads them.
 
     Args:
         sites: The file of the sites.
@@ -374,11 +426,13 @@ class Mesh:
 
     def __init__(self, sites: Sites, run: str, describe: Callable[[], dict[str, Any]], parse: Callable[[Any], Any]):
         self.sites, self.run, self.describe, self.parse = sites, run, describe, parse
+        self.events = Events(sites.sites[sites.own].name)
         self.instance = uuid.uuid4().hex
         self.inbox = Inbox()
         self.news = threading.Condition()
         self.version, self.state, self.description = 0, b"", dict[str, Any]()
         self.conflict = ""  # with another site's run
+        self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
         self.links = {n: Link(self, n) for n in range(len(sites.sites)) if n != sites.own}
@@ -395,8 +449,9 @@ class Mesh:
             description = self.describe()
             if description == self.description and not again:
                 return
-            self.description, self.version = description, self.version + 1
+            self.description = description
             self.state = json.dumps({**description, "time": time.time()}).encode()
+            self.version += 1  # last: connections look at it first
         for link in self.links.values():
             link.wake()
 
@@ -412,14 +467,14 @@ class Mesh:
     def enter(self, view: int) -> None:
         self.inbox.enter(view)
         for link in self.links.values():
-            link.wake() if link.connected else link.empty()
+            link.wake() if link.connected else link.withdraw()
 
     def accuse(self, site: int, reason: str) -> None:
         """Leave out a site that does what it must not do."""
         link = self.links[site]
         if not link.barred:
             link.barred = reason
-            log.warning("%s is left out: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+            log.warning("%s is barred: %s", link.name, reason, extra={"site": link.name, "reason": reason})
         link.break_off()
         self.changed()
 
@@ -480,21 +535,33 @@ class Mesh:
                 self._connect(link)
             except ConnectionRefusedError:
                 link.gone |= self._reachable(link.site)
-            except (OSError, ValueError, Refused, InputError) as error:
-                log.debug("no connection", extra={"site": link.name, "reason": first_line(error)})
+            except Exception as error:  # whatever it is, dial again
+                self._explain(link, error)
             self.changed()
             self.closed.wait(pause)
             pause = min(2 * pause, 1.0)
 
+    def _explain(self, link: Link, error: Exception) -> None:
+        """Log why there is no connection, and warn once if the other site refuses this one."""
+        reason = first_line(error)
+        log.debug("no connection", extra={"site": link.name, "reason": reason})
+        if not isinstance(error, OSError) and reason != link.problem:
+            link.problem = reason
+            log.warning("no connection with %s: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+
     def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
         if dials(self.sites, link.site):
-            link.use(*dial(self.sites, link.site, link.greeting()))
+            self._use(link, *dial(self.sites, link.site, link.greeting()))
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
         elif not self._reachable(self.sites.own) and (between := self._hearing(link.site)):
-            link.use(*meet(self.sites, link.site, link.greeting(), between[0]))
+            self._use(link, *meet(self.sites, link.site, link.greeting(), between[0]))
+
+    def _use(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
+        with closed_on_error(tls):
+            link.use(tls, greeting)
 
     def _hearing(self, site: int) -> list[int]:
         """The sites that can be dialled, and are connected with this one and that one."""

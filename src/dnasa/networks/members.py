@@ -6,19 +6,27 @@ view; the others see that and come too. As soon as every member of the last view
 timeout, the first of those who came closes the list, and the others take it over from its state. Two sites that cannot
 hear each other are never in one view: the later of them stays outside until they can. Sites that are cut off from most of the
 others wait until they are back.
+
+A site accuses another that sends what it must not send, and does not hear it any more. Of two sites that do not hear each
+other, the one stays outside that does not hear more of the others, or has accused more sites so far; then the accused one, then
+the later one. So a site whose neighbours accuse it is left out, whomever it accuses. One that accuses others falsely can push
+out one of them; with the second it goes itself.
 """
 
 import random
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
-from dnasa.core import InputError, ProcessLost, RunError
+from dnasa.core import InputError, ProcessLost, RunError, first_line
 from dnasa.networks.links import Link, Mesh
 from dnasa.networks.monitor import Monitor
+from dnasa.sites.connecting import log
 from dnasa.sites.file import Sites
 
+FURTHEST = 10**6  # numbers by which another site's views may be ahead
+REASON = 200  # characters of an accusation
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
@@ -41,6 +49,7 @@ class SiteState(NamedTuple):
         admits: Whether others may join.
         hears: The sites it is connected with.
         report: What its process is doing (`ProcessReport`), as text.
+        accused: The sites that it bars, and why.
     """
 
     view: View
@@ -50,20 +59,24 @@ class SiteState(NamedTuple):
     hears: frozenset[int] = frozenset()
     report: str = ""
     time: float = 0.0
+    accused: dict[int, str] = {}  # noqa: RUF012 (never changed)
 
     @classmethod
-    def parse(cls, given: Any) -> "SiteState":
-        """Check the state of another site; raises a ValueError, TypeError or KeyError."""
+    def parse(cls, given: Any, sites: int = 2**16, furthest: int = 2**63) -> "SiteState":
+        """Check the state of another of so many sites, with views up to this number; raises an error if it is not one."""
         number, identity, members = given["view"]
-        view = View(_number(number), _number(identity), {_number(int(n)): str(name) for n, name in members.items()})
-        hears = frozenset(map(_number, given["hears"]))
+        nodes = {_number(int(node), sites): str(name)[:64] for node, name in members.items()}
+        view = View(_number(number, furthest), _number(identity), nodes)
+        hears = frozenset(_number(node, sites) for node in given["hears"])
+        accused = {_number(int(node), sites): str(why)[:REASON] for node, why in given["accused"].items()}
         flags = bool(given["joining"]), bool(given["admits"])
-        return cls(view, _number(given["coming"]), *flags, hears, str(given["report"]), float(given["time"]))
+        coming, report = _number(given["coming"], furthest), str(given["report"])
+        return cls(view, coming, *flags, hears, report, float(given["time"]), accused)
 
 
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**64:
-        raise ValueError(f"{value!s:.30} is no number")
+def _number(value: Any, limit: int = 2**64) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(f"{value!s:.30} is not a number below {limit}")
     return value
 
 
@@ -80,8 +93,9 @@ class Members:
         self.returned = False  # from outside, since the last view
         self.began = 0.0  # to meet
         self.report = ""
+        self.charges: dict[int, set[int]] = {}  # the sites that each site has accused so far
         self._monitor: SitesMonitor | None = None
-        self.mesh = Mesh(sites, run, self._described, SiteState.parse)
+        self.mesh = Mesh(sites, run, self._described, self._parsed)
         self.publish = self.mesh.publish
         self.mesh.open()
 
@@ -97,7 +111,12 @@ class Members:
             "admits": self.admits,
             "hears": sorted(self._heard()),
             "report": self.report,
+            "accused": self._accused(self.node),
         }
+
+    def _parsed(self, given: Any) -> SiteState:
+        own = max(self.view.number, self.coming)
+        return SiteState.parse(given, len(self.links) + 1, own + FURTHEST if self.view.number else 2**63)
 
     def name(self, node: int) -> str:
         return self.mesh.sites.sites[node].name
@@ -117,9 +136,15 @@ class Members:
     def _states(self) -> dict[int, SiteState]:
         return {node: self.state(node) for node in self._heard()}
 
-    def _views(self) -> list[View]:
-        """The views of the other sites, the latest last; of two with one number, the one with the larger id counts."""
-        return sorted((state.view for state in self._states().values()), key=lambda view: view[:2])
+    def _accused(self, node: int) -> dict[int, str]:
+        if node != self.node:
+            return self.state(node).accused
+        return {other: link.barred[:REASON] for other, link in self.links.items() if link.barred}
+
+    def _views(self, without: Container[int] = ()) -> list[View]:
+        """The views of other sites, the latest last; of two with one number, the one with the larger id counts."""
+        views = (state.view for node, state in self._states().items() if node not in without)
+        return sorted(views, key=lambda view: view[:2])
 
     def _includes(self, view: View) -> bool:
         return view.members.get(self.node) == self.mesh.instance
@@ -157,6 +182,19 @@ class Members:
         state, others = self.state(node), self.view.members.keys() - {node}
         return state.joining and state.coming > self.view.number and others <= state.hears | {node}
 
+    def opening(self, wanted: int) -> list[list[str]]:
+        """How the run began, with at least this many exchanges of texts, as the members say."""
+        deadline = time.monotonic() + PATIENCE * self.timeout
+        while len(self.mesh.opening) < wanted:
+            if time.monotonic() > deadline:
+                raise RunError(f"No site of the run told {self.name(self.node)} how it began.")
+            for node, state in self._states().items():
+                if state.admits and node in self._views()[-1].members:
+                    self.links[node].asks = True
+                    self.links[node].wake()
+            self.mesh.wait(0.1)
+        return self.mesh.opening
+
     def begin(self) -> bool:
         """Enter the first view once all sites are here; returns False if the run has begun without this process."""
         return self._meet(lambda: not self.started(), "start")
@@ -172,8 +210,8 @@ class Members:
         deadline = time.monotonic() + PATIENCE * self.timeout
         if not self._meet(lambda: time.monotonic() < deadline, "join"):
             raise RunError(
-                f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once their "
-                "optimizer is made, dnasa.solve does not."
+                f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once they "
+                "have begun to train."
             )
 
     def _meet(self, going: Any, what: str) -> bool:
@@ -201,7 +239,8 @@ class Members:
 
     def _offered(self) -> View | None:
         """A view that others have formed with this process. If they formed one without it, it wants to join the next."""
-        offered = [view for view in self._views() if view[:2] > self.view[:2]]
+        out = self._left_out(self._here() | {self.node})
+        offered = [view for view in self._views(without=out) if view[:2] > self.view[:2]]
         if offered and self._includes(offered[-1]):
             return offered[-1]
         if offered and self.view.number:
@@ -234,30 +273,51 @@ class Members:
         return View(self.coming, random.getrandbits(63), {node: self._instance(node) for node in members})
 
     def _mutual(self, here: Iterable[int]) -> list[int]:
-        """Those who all hear each other: of two that do not, the later one stays outside."""
+        """Those who all hear each other, after those with the most conflicts have left one by one."""
         heard = {node: self._heard() if node == self.node else self.state(node).hears for node in here}
-        members: list[int] = []
-        for node in sorted(here):
-            if all(other in heard[node] and node in heard[other] for other in members):
-                members.append(node)
+        members, accused = sorted(here), {node: self._charged(node) for node in here}
+
+        def strangers(node: int) -> set[int]:
+            return {m for m in members if m != node and not (m in heard[node] and node in heard[m])}
+
+        def conflicts(node: int) -> tuple[int, int, int]:
+            return len(strangers(node) | self.charges[node]), sum(node in accused[m] for m in members), node
+
+        while divided := list(filter(strangers, members)):
+            members.remove(max(divided, key=conflicts))
         return members
+
+    def _charged(self, node: int) -> dict[int, str]:
+        """The sites that this one accuses; each accusation is logged and remembered."""
+        accused, known = self._accused(node), self.charges.setdefault(node, set())
+        for other in accused.keys() - known - {node}:
+            known.add(other)
+            names = {"accuser": self.name(node), "site": self.name(other), "reason": accused[other]}
+            log.warning("%s accuses %s: %s", *names.values(), extra=names)
+        return accused
+
+    def _left_out(self, here: set[int]) -> set[int]:
+        """Those whom sites here accuse, and who have no place among them."""
+        accused = {other for node in here for other in self._accused(node)}
+        return accused - set(self._mutual(here | accused)) if accused else set()
 
     def _complete(self, here: set[int], members: list[int]) -> bool:
         if not self.view.number:
             return len(members) == len(self.links) + 1
         left = {node for node, instance in self.view.members.items() if not self._is_gone(node, instance)}
-        settled = all(node in here or self.mesh.silent(node, self.timeout) for node in left - {self.node})
+        absent = left - here - {self.node} - self._left_out(here)
         present = left & set(members)
-        if left & here - present and time.monotonic() < self.began + self.timeout / 2:
+        if left & here - present - self._left_out(here) and time.monotonic() < self.began + self.timeout / 2:
             return False  # two of them may hear each other again soon: who passed their bytes on may be gone
         most = 2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present)
+        settled = all(self.mesh.silent(node, self.timeout) for node in absent)
         return settled and most and not self._defers(here, left)
 
     def _defers(self, here: set[int], left: set[int]) -> bool:
         """Whether most of the others hear an earlier member, which this one does not hear: it closes the list."""
         heard = [self.state(node).hears for node in here - {self.node}]
-        counts = [1 + sum(node in hears for hears in heard) for node in left - here if node < self.node]
-        return any(2 * count > len(left) for count in counts)
+        earlier = [node for node in left - here - self._left_out(here) if node < self.node]
+        return any(2 * (1 + sum(node in hears for hears in heard)) > len(left) for node in earlier)
 
     def _is_gone(self, node: int, instance: str) -> bool:
         return node != self.node and (self._instance(node) != instance or self.mesh.gone(node))
@@ -330,6 +390,16 @@ class SitesMonitor(Monitor):
         """The call of the others after this process's last one; empty as long as there is none."""
         key = f"{network} {self.counts.get(network, 0) + 1}"
         return next((report.calls[key] for report in self.reports if report and key in report.calls), "")
+
+    def _find_problem(self, calls: dict[str, str]) -> Exception | None:
+        """If most members make this process's calls, accuse the others; what else they report does not stop this process."""
+        others = {self.nodes[rank]: (rank, report) for rank, report in enumerate(self.reports) if report}
+        wrong = {node: error for node, other in others.items() if (error := self._difference(calls, *other))}
+        if 2 * len(wrong) >= len(self.nodes):
+            return next(iter(wrong.values()))
+        for node, error in wrong.items():
+            self.members.mesh.accuse(node, first_line(error))
+        return None
 
     def lost(self, began: float, timeout: float) -> list[int]:
         self._look(waiting=True)

@@ -7,29 +7,57 @@ while messages travel, and there are no barriers.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import concatenate, contiguous
 from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
-from dnasa.networks.buffers import Buffers, Routes
+from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
-from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsShrink, Transport
+from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsInspect, SupportsShrink, Transport
 from dnasa.topology import Topology, without
 
 Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite
 
 
+EXCHANGES = ("exchange", "average")  # what rules send; the rest is for evaluations, checkpoints and agreement
+
+
+class Sending(NamedTuple):
+    """A kind of message: its purpose, the first node of the process that it goes to (None: all others), and its arrays."""
+
+    kind: str
+    peer: int | None
+    arrays: Arrays
+
+
 @dataclass
 class Traffic:
-    """What this process has sent."""
+    """What this process has sent: the number of messages of each kind, and their bytes."""
 
-    messages: int = 0
-    bytes: int = 0
+    sent: dict[Sending, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, kind: str, peer: int | None, arrays: Arrays, size: int, messages: int = 1) -> None:
+        sending = Sending(kind, peer, arrays)
+        count, total = self.sent.get(sending, (0, 0))
+        self.sent[sending] = count + messages, total + size
+
+    @property
+    def messages(self) -> int:
+        """The messages of the exchanges."""
+        return self._total(0)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the exchanges."""
+        return self._total(1)
+
+    def _total(self, place: int) -> int:
+        return sum(counts[place] for sending, counts in list(self.sent.items()) if sending.kind in EXCHANGES)
 
 
 def connect(
@@ -100,7 +128,7 @@ class ProcessNetwork:
             self.mean,
             transport.nodes[transport.rank],
             rank=transport.rank,
-            allgather_text=transport.allgather_text,
+            allgather_text=self.allgather_text,
             gather=self.gather,
             traffic=self.traffic,
             rounds=self.count,
@@ -133,7 +161,13 @@ class ProcessNetwork:
             self.multipliers[key] = Multiplier(W, self.shares, self.transport, self.traffic, self.average)
         return self.multipliers[key]
 
+    def allgather_text(self, text: str) -> list[str]:
+        self.traffic.add("text", None, (), len(text.encode()))
+        return self.transport.allgather_text(text)
+
     def mean(self, a: Array) -> Array:
+        row = a[..., 0, :]  # as large as the mean of the nodes here
+        self.traffic.add("mean", None, described([row]), row.nbytes)
         return self._mean(a, self.transport.sum)
 
     def _mean(self, a: Array, add: Sum) -> Array:
@@ -148,6 +182,7 @@ class ProcessNetwork:
 
     def gather(self, x: Array) -> Array:
         """All nodes' rows in every process: each contributes its own to a sum with zeros."""
+        self.traffic.add("gather", None, described([x]), x.nbytes)
         shape = (*x.shape[:-2], self.topology.nodes, x.shape[-1])
         everything = np.zeros(shape, x.dtype) if isinstance(x, np.ndarray) else x.new_zeros(shape)
         everything[..., self.rows.start : self.rows.stop, :] = x
@@ -167,6 +202,7 @@ class Multiplier:
     ):
         self.W, self.transport, self.traffic = W, transport, traffic
         self.average = average  # of all nodes, by an all-reduce, where this is the product
+        self.inspect = transport.inspect if isinstance(transport, SupportsInspect) else lambda *_: None
         self.rows = shares[transport.rank]
         self.routes = find_routes(W, shares, transport.rank)
         self.products = self._products(W)
@@ -180,17 +216,23 @@ class Multiplier:
             return self._averaged(payloads, self.average)
         own, adders = self.products if weights is None else self._products(weights)
         buffers, pending = self._started(payloads)
-        out = [own((part,))[0] for part in decoded(buffers.own, decode)]
+        mine = decoded(buffers.own, decode)
+        out = [own((part,))[0] for part in mine]
         self.transport.finish(pending)
-        for add, stacks in zip(adders, buffers.received(), strict=True):
-            for total, part in zip(out, decoded(stacks, decode), strict=True):
+        for add, (peer, _), stacks in zip(adders, self.routes.incoming, buffers.received(), strict=True):
+            parts = decoded(stacks, decode)
+            self.inspect(peer, parts, mine)
+            for total, part in zip(out, parts, strict=True):
                 add(total, part)
         return tuple(out) if decode is not None else tuple(message for part in out for message in part)
 
     def neighbours(self, payloads: Messages) -> list[tuple[Array, Messages]]:
         buffers, pending = self._started(payloads)
         self.transport.finish(pending)
-        stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *buffers.received(), strict=True)]
+        received = buffers.received()
+        for (peer, _), parts in zip(self.routes.incoming, received, strict=True):
+            self.inspect(peer, parts, buffers.own)
+        stacks = [concatenate(parts, -2) for parts in zip(buffers.own, *received, strict=True)]
         messages = [message for stack in stacks for message in stack]
         return [(weights, tuple(m[..., nodes, :] for m in messages)) for nodes, weights in self.turns]
 
@@ -203,16 +245,16 @@ class Multiplier:
     def _started(self, payloads: Messages) -> tuple[Buffers, Any]:
         """The buffers of an exchange, and the messages on their way."""
         buffers = self._filled(payloads)
-        self.traffic.messages += len(buffers.sends)
-        self.traffic.bytes += buffers.bytes
+        for (peer, data), arrays in zip(buffers.sends, buffers.arrays, strict=True):
+            self.traffic.add("exchange", self.transport.nodes[peer].start, arrays, data.nbytes)
         return buffers, self.transport.start(buffers.receives, buffers.sends)
 
     def _averaged(self, payloads: Messages, average: Callable[[Array], Array]) -> Messages:
         """The average of all nodes for each node here. In a ring all-reduce, each process sends its sum in parts, twice."""
         mean = average(concatenate(payloads, -1))
         processes, size = len(self.transport.nodes), mean.nbytes * max(1, 4 // mean.dtype.itemsize)  # at least 32 bits
-        self.traffic.messages += 2 * (processes - 1)
-        self.traffic.bytes += 2 * (processes - 1) * size // processes
+        sent = 2 * (processes - 1)
+        self.traffic.add("average", None, described([mean]), sent * size // processes, messages=sent)
         return split(concatenate([mean[..., None, :]] * len(self.rows), -2), payloads)
 
     def _products(self, weights: Any) -> tuple[Product, list["Adder"]]:

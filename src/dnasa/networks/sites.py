@@ -9,12 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks import processes
+from dnasa.networks.limits import FIRST, Limits
 from dnasa.networks.links import Key, Receive
 from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, ProcessTransport
@@ -22,6 +25,8 @@ from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
 from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
+
+LONGEST_TEXT = 1 << 24  # bytes
 
 
 def connect(
@@ -40,8 +45,8 @@ def connect(
 def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
     """Describes what all sites must share: the weights, and how messages travel."""
     text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
-    if (count := count_rounds(topology, rounds)) > 1:
-        text += f", {count} rounds"
+    if (number := count_rounds(topology, rounds)) > 1:
+        text += f", {number} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
 
 
@@ -72,6 +77,7 @@ class SiteTransport(ProcessTransport):
         self.number = 2 * number  # of the exchanges; that of the sums is one more
         self.sent: Counter[tuple[int, int]] = Counter()
         self.wanted: Counter[tuple[int, int]] = Counter()
+        self.limits, self.sum_limits = Limits(), Limits(later=FIRST)  # sums differ in kind
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
         return self._start(self.number, receives, sends)
@@ -93,15 +99,33 @@ class SiteTransport(ProcessTransport):
         try:
             receive = self.mesh.inbox.want(key, view_of(buffer))
         except Refused as error:
-            self.mesh.accuse(key.site, str(error))
-            raise self._no_answer([peer], error) from error
+            raise self._accused(peer, str(error)) from error
         self.mesh.links[key.site].wake()
         return receive
 
     def finish(self, pending: list[tuple[int, Receive]]) -> None:
-        for _, receive in pending:
+        for peer, receive in pending:
             if not receive.done.is_set():
-                self.wait_until(lambda receive=receive: receive.done.wait(self.monitor.interval / 10))
+                self.wait_until(partial(self._is_done, peer, receive))
+
+    def _is_done(self, peer: int, receive: Receive) -> bool:
+        done = receive.done.wait(self.monitor.interval / 10)
+        if not done and self.mesh.gone(self.sites[peer]):  # even if it said that it has ended
+            raise self._no_answer([peer], "it is gone")
+        return done
+
+    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
+        """Accuse a site whose numbers are not finite, or much larger than those before."""
+        if wrong := self.limits.check(peer, arrived, own):
+            raise self._accused(peer, wrong)
+
+    def _inspect_sum(self, peer: int, arrived: np.ndarray, own: np.ndarray) -> None:
+        if wrong := self.sum_limits.check(peer, [arrived], [own]):
+            raise self._accused(peer, wrong)
+
+    def _accused(self, peer: int, reason: str) -> RunError:
+        self.mesh.accuse(self.sites[peer], reason)
+        return self._no_answer([peer], reason)
 
     def sum(self, buffer: Array) -> Array:
         """Every member adds up one part, in the order of the members, and sends it to all: the sums are equal everywhere."""
@@ -110,13 +134,17 @@ class SiteTransport(ProcessTransport):
         shape = (len(self.sites), parts[self.rank].size)
         received = np.empty(shape, flat.dtype)
         others = [peer for peer in range(len(self.sites)) if peer != self.rank]
-        received[self.rank] = parts[self.rank]
+        received[self.rank], own = parts[self.rank], flat.copy()
         self.finish(
             self._start(self.number + 1, [(peer, received[peer]) for peer in others], [(p, parts[p]) for p in others])
         )
+        for peer in others:
+            self._inspect_sum(peer, received[peer], own)
         parts[self.rank][:] = received.sum(0)
         sends = [(peer, parts[self.rank].copy()) for peer in others]
         self.finish(self._start(self.number + 1, [(peer, parts[peer]) for peer in others], sends))
+        for peer in others:
+            self._inspect_sum(peer, parts[peer], own)
         return buffer
 
     def _gather(self, own: np.ndarray) -> np.ndarray:
@@ -125,6 +153,22 @@ class SiteTransport(ProcessTransport):
         others = [peer for peer in range(len(self.sites)) if peer != self.rank]
         self.finish(self._start(self.number + 1, [(p, rows[p]) for p in others], [(p, own) for p in others]))
         return rows
+
+    def allgather_text(self, text: str) -> list[str]:
+        """All sites' texts, none of them longer than `LONGEST_TEXT`."""
+        data = np.frombuffer(text.encode(), np.uint8)
+        lengths = self._gather(np.array([data.size])).ravel().tolist()
+        for peer, length in enumerate(lengths):
+            if not 0 <= length <= LONGEST_TEXT:
+                raise self._accused(peer, f"it announced a text of {length} bytes")
+        rows = self._gather(np.pad(data, (0, max(lengths) - data.size)))
+        return [self._text(peer, row[:length]) for peer, (row, length) in enumerate(zip(rows, lengths, strict=True))]
+
+    def _text(self, peer: int, row: np.ndarray) -> str:
+        try:
+            return row.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise self._accused(peer, "its text is not UTF-8") from error
 
     def next_call(self) -> str:
         """What the others call next; with nobody else, a step."""
@@ -150,7 +194,7 @@ def as_array(buffer: Array) -> np.ndarray:
 
 def view_of(buffer: Array) -> memoryview:
     """The bytes of a contiguous array, where they are."""
-    return memoryview(as_array(buffer).reshape(-1).view(np.uint8))
+    return as_array(buffer).reshape(-1).view(np.uint8).data
 
 
 @dataclass
@@ -171,6 +215,13 @@ class Connection:
         transport = SiteTransport(self.members, self.number)
         graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
         network = processes.connect(graph, transport, self.rounds, self.channel, self.traffic)
+
+        def allgather_text(text: str) -> list[str]:
+            texts = transport.allgather_text(text)
+            if not self.members.admits and len(texts) == self.topology.nodes:
+                self.members.mesh.opening.append(texts)
+            return texts
+
         membership = replace(
             network.membership,
             survivors=self.survivors,
@@ -178,24 +229,43 @@ class Connection:
             returned=self.members.returned,
             next_call=transport.next_call,
         )
-        return replace(network, duplicate=self.duplicate, membership=membership, own_folders=True)
+        names = [site.name for site in self.members.mesh.sites.sites]
+        return replace(
+            network,
+            allgather_text=allgather_text,
+            duplicate=self.duplicate,
+            membership=membership,
+            own_folders=True,
+            names=names,
+        )
 
     def outside(self) -> Network:
-        """The network of a site that has not joined yet: an optimizer calls `join` when it is ready."""
-        node = self.members.node
+        """The network of a site that has not joined yet, until `join` is called. It knows how the run began."""
+        node, exchanged = self.members.node, count()
+
+        def allgather_text(text: str) -> list[str]:
+            number = next(exchanged)
+            texts = self.members.opening(number + 1)[number]
+            if texts[node] != text:
+                raise InputError(
+                    f"{self.members.name(node)} takes part with other settings or data than those it began this run with."
+                )
+            return texts
+
         return Network(
             self.topology.nodes,
             refuse,
             refuse,
             range(node, node + 1),
             node,
-            refuse,
+            allgather_text,
             refuse,
             rounds=count_rounds(self.topology, self.rounds),
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,
             own_folders=True,
+            names=[site.name for site in self.members.mesh.sites.sites],
             membership=Membership(survivors=self.survivors, join=self.join),
         )
 
@@ -220,4 +290,4 @@ class Connection:
 
 
 def refuse(*_: Any) -> Any:
-    raise InputError("This process joins a run that has begun: make the optimizer first.")
+    raise InputError("This process joins a run that has begun: make the optimizer, or call solve, first.")

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,16 +110,9 @@ def exit_together(monitor: Monitor) -> None:
 class Waiter:
     """Waits in a thread of its own, since a wait of gloo that is given up breaks the connection."""
 
-    unfinished: ClassVar[set[Any]] = set()  # waits of all waiters
-
     def __init__(self) -> None:
         self.works: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="waiter", daemon=True).start()
-
-    @classmethod
-    def stuck(cls) -> bool:
-        """Whether a wait was given up and has not ended since."""
-        return bool(cls.unfinished)
 
     def _run(self) -> None:
         while True:
@@ -130,13 +123,11 @@ class Waiter:
             except RuntimeError as raised:
                 error = raised
             del work
-            self.unfinished.discard(result)
             result.put(error)
 
     def wait(self, work: Any, wait_until: Callable[[Callable[[], bool]], None]) -> None:
         """Wait until this work of a process group is done; raises its error."""
         result: queue.SimpleQueue[RuntimeError | None] = queue.SimpleQueue()
-        self.unfinished.add(result)
         self.works.put((work, result))
 
         def done() -> bool:
@@ -154,26 +145,43 @@ class Waiter:
 Pending = list[tuple[list[int], Callable[..., object]]]  # the other processes, and a function that waits
 
 
-class GlooTransport(ProcessTransport):
-    """Messages over a process group of gloo, or none for a process alone."""
+TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
 
-    carries_cuda = False
 
-    def __init__(self, group: Any, rank: int, nodes: Sequence[range], timeout: float, liveness: Liveness, number: int):
-        super().__init__(rank, nodes, timeout, liveness)
-        self.group = group
-        self.number = number
-        self.waiter = Waiter()
-        self.tag = str(number)
-        self.ranks: Sequence[int] = range(len(nodes))  # in the group, of the processes that exchange messages
+class TorchTransport(ProcessTransport):
+    """Messages travel between the processes `ranks`, by default all; sums and texts are those of all processes."""
+
+    def __init__(self, nodes: Sequence[range], timeout: float, ranks: Sequence[int] | None = None):
+        backends, size = str(dist.get_backend_config()), dist.get_world_size()
+        if "gloo" not in backends:
+            raise InputError(
+                "Texts and metrics use gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
+                "or leave that to dnasa.connect."
+            )
+        super().__init__(dist.get_rank(), nodes, timeout, start_monitor() if size > 1 else Liveness())
+        self.group, self.number, self.waiter = dist.group.WORLD, next(TAGS), Waiter()
+        self.tag = str(self.number)
+        self.ranks = ranks or range(size)  # of the processes that exchange messages
+        self.carries_cuda = "nccl" in backends
+        self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+        if self.carries_cuda and any(is_cuda(buffer) for _, buffer in (*receives, *sends)):
+            return self._start_on_gpu(receives, sends)
         self.check()
-        calls = [(self.group.recv, *message) for message in receives]
-        calls += [(self.group.send, *message) for message in sends]
+        group: Any = self.group
+        calls = [(group.recv, *message) for message in receives] + [(group.send, *message) for message in sends]
         with self._errors([peer for _, peer, _ in calls]):
             works = [(peer, call([as_tensor(buffer)], self.ranks[peer], self.number)) for call, peer, buffer in calls]
         return [([peer], partial(self._wait, work)) for peer, work in works]
+
+    def _start_on_gpu(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
+        calls = [(dist.irecv, *message) for message in receives] + [(dist.isend, *message) for message in sends]
+        with self._errors([peer for _, peer, _ in calls]):
+            works = dist.batch_isend_irecv(
+                [dist.P2POp(call, buffer, self.ranks[peer], self.gpu_group) for call, peer, buffer in calls]
+            )
+        return [([], work.wait) for work in works]  # giving up a wait of NCCL would end the process group
 
     def finish(self, pending: Pending) -> None:
         for peers, wait in pending:
@@ -186,21 +194,27 @@ class GlooTransport(ProcessTransport):
     def sum(self, buffer: Array) -> Array:
         return self._sum(self.group, buffer)
 
+    def all_reduce(self) -> Callable[[Array], Array]:
+        return partial(self._sum, self.gpu_group or dist.new_group(list(self.ranks)))
+
     def _sum(self, group: Any, buffer: Array) -> Array:
-        self._collective(lambda: group.allreduce([as_tensor(buffer)], unlimited(AllreduceOptions())))
+        if is_cuda(buffer):
+            with self._errors([]):
+                group.allreduce([buffer]).wait()
+        else:
+            self._collective(lambda: group.allreduce([as_tensor(buffer)], unlimited(AllreduceOptions())))
         return buffer
 
     def _gather(self, own: np.ndarray) -> np.ndarray:
-        row = torch.from_numpy(own)
-        rows = [row.clone() for _ in range(1 if self.group is None else self.group.size())]
-        self._collective(lambda: self.group.allgather([rows], [row], unlimited(AllgatherOptions())))
+        row, group = torch.from_numpy(own), self.group
+        rows = [row.clone() for _ in range(group.size())]  # type: ignore[union-attr]
+        self._collective(lambda: group.allgather([rows], [row], unlimited(AllgatherOptions())))  # type: ignore[union-attr]
         return torch.stack(rows).numpy()
 
     def _collective(self, start: Callable[[], Any]) -> None:
         self.check()
-        if self.group is not None:
-            with self._errors([]):
-                self._wait(start())
+        with self._errors([]):
+            self._wait(start())
 
     @contextlib.contextmanager
     def _errors(self, peers: Sequence[int]) -> Iterator[None]:
@@ -212,46 +226,6 @@ class GlooTransport(ProcessTransport):
         except RuntimeError as error:
             self.liveness.diagnose()
             raise self._no_answer(peers, first_line(error)) from error
-
-
-TAGS = itertools.count(1)  # one for each transport: all processes make theirs in the same order
-
-
-class TorchTransport(GlooTransport):
-    """Messages travel between the processes `ranks`, by default all; sums and texts are those of all processes."""
-
-    def __init__(self, nodes: Sequence[range], timeout: float, ranks: Sequence[int] | None = None):
-        backends, size = str(dist.get_backend_config()), dist.get_world_size()
-        if "gloo" not in backends:
-            raise InputError(
-                "Texts and metrics use gloo: start the process group with backend 'cpu:gloo,cuda:nccl', "
-                "or leave that to dnasa.connect."
-            )
-        liveness = start_monitor() if size > 1 else Liveness()
-        super().__init__(dist.group.WORLD, dist.get_rank(), nodes, timeout, liveness, next(TAGS))
-        self.ranks = ranks or range(size)
-        self.carries_cuda = "nccl" in backends
-        self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
-
-    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:
-        if not self.carries_cuda or not any(is_cuda(buffer) for _, buffer in (*receives, *sends)):
-            return super().start(receives, sends)
-        calls = [(dist.irecv, *message) for message in receives] + [(dist.isend, *message) for message in sends]
-        with self._errors([peer for _, peer, _ in calls]):
-            works = dist.batch_isend_irecv(
-                [dist.P2POp(call, buffer, self.ranks[peer], self.gpu_group) for call, peer, buffer in calls]
-            )
-        return [([], work.wait) for work in works]  # giving up a wait of NCCL would end the process group
-
-    def all_reduce(self) -> Callable[[Array], Array]:
-        return partial(self._sum, self.gpu_group or dist.new_group(list(self.ranks)))
-
-    def _sum(self, group: Any, buffer: Array) -> Array:
-        if not is_cuda(buffer):
-            return super()._sum(group, buffer)
-        with self._errors([]):
-            group.allreduce([buffer]).wait()
-        return buffer
 
     def duplicate(self) -> "TorchTransport":
         return TorchTransport(self.nodes, self.timeout)

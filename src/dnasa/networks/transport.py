@@ -58,6 +58,14 @@ class SupportsShrink(Protocol):
 
 
 @runtime_checkable
+class SupportsInspect(Protocol):
+    """A transport that does not trust the other processes."""
+
+    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
+        """Check the messages of another process before use, where this one sent `own`; raises an error that names it."""
+
+
+@runtime_checkable
 class SupportsAllReduce(Protocol):
     """A transport over a library that has an all-reduce."""
 

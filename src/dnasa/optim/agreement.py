@@ -45,16 +45,6 @@ def check_same_modules(network: Network, model: nn.Module) -> None:
                 )
 
 
-def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:
-    """Check that a process that joins has the settings of the others."""
-    for name, value in known.items():
-        if own[name] != value:
-            detail = "" if len(str(value)) > 60 else f": {value} there, {own[name]} here"
-            raise InputError(
-                f"The run has another setting of {name} than this process{detail}. Use the same settings in every process."
-            )
-
-
 def start_at_the_same_point(node: Node) -> None:
     """Send the values of rank 0 to all, and check that they arrived."""
     row = node.parameters.row()

@@ -1,30 +1,19 @@
 """The calls that all nodes make together, in a network that processes leave and join."""
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
-from dnasa.core import InputError, Network, ProcessLost, RunError, State, leaves, rebuilt
-from dnasa.engine.recovery import reconnect, surviving
-from dnasa.optim.agreement import check_joining, copy_from
+from dnasa.core import InputError, Network, ProcessLost, RunError, State
+from dnasa.engine.recovery import Position, mean_of_known, positions_of, received_state, reconnect, surviving
+from dnasa.optim.agreement import copy_from
 from dnasa.optim.node import Node
 from dnasa.runs.metrics import squared_distances
 
 T = TypeVar("T")
-
-
-class Position(NamedTuple):
-    """How far a process is: its calls of `step`, `averaged` and `consensus`, its steps, and whether it has no state yet."""
-
-    calls: int
-    step: int
-    new: bool
-    settings: Any
 
 
 class Recovery:
@@ -139,16 +128,7 @@ class Recovery:
         warn_of_changes(before, network, step)
 
     def _positions(self, network: Network, new: bool) -> list[Position]:
-        own = Position(self.calls, self.node.t, new, self.settings)
-        positions = [Position(*json.loads(text)) for text in network.allgather_text(json.dumps(own))]
-        known = next((position for position in positions if not position.new), None)
-        if known is None:
-            raise RunError("All processes that had the model are gone.")
-        if new:
-            check_joining(json.loads(json.dumps(self.settings)), known.settings)
-        if any(position.settings != known.settings for position in positions):
-            raise ProcessLost("A process with other settings wants to join.")
-        return positions
+        return positions_of(network, Position(self.calls, self.node.t, new, self.settings))
 
     def _received(self, network: Network, positions: Sequence[Position], state: State) -> State:
         """The state to continue with, from exchanges that all processes make in this order:
@@ -161,20 +141,17 @@ class Recovery:
         4. The mean squared distance to the mean answer, for a `consensus` that this process missed.
         """
         new = [position.new for position in positions]
-        joins, factor = new[network.rank], len(new) / (len(new) - sum(new))
 
         def mean(a: Tensor) -> Tensor:
-            row = a.reshape(1, -1)
-            return (network.mean(torch.zeros_like(row) if joins else row.clone()) * factor).view_as(a)
+            return mean_of_known(network, positions, a.reshape(1, -1)).view_as(a)
 
+        state = received_state(network, positions, state)
         if any(new):
-            means = {name: mean(a) for name, a in leaves(state).items()}
             copy_from(network, new.index(False), self.node.untrained)
-            state = rebuilt(state, means) if joins else state
         answer, buffers = self.node.rule.result(state), self.node.buffers.tensors
         self.means = [mean(a) for a in (answer, *buffers)]
         self.consensus = float(mean(squared_distances(answer, self.means[0].view(-1))))
-        if joins:
+        if new[network.rank]:
             for a, value in zip(buffers, self.means[1:], strict=True):
                 a.copy_(value)
         return state

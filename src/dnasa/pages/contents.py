@@ -149,6 +149,7 @@ class Folder:
             "count": history.count,
             "columns": history.since(first),
             "sites": sites,
+            "members": self._attempt(lambda: parts.members(self.path), []),
             "graph": self._attempt(lambda: parts.graph(self.path), None),
             "tests": self._attempt(lambda: parts.tests(self.path), None),
             "comparison": self._attempt(lambda: parts.comparison(self.path, history.looks), []),

@@ -10,11 +10,13 @@ from dnasa.core import InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.pages.history import History, is_number, short, text
 from dnasa.plots import Looks, positions, title
-from dnasa.runs.folder import node_name, node_names
 from dnasa.runs.graph import MOST_EDGES
+from dnasa.runs.names import node_name, node_names
+from dnasa.runs.overview import read_overview
 from dnasa.runs.result import parse_rows
 
 MOST_EVENTS = 200  # of a log, the last ones
+MOST_SITES = 1000
 MOST_TRACED = 20  # steps of a trace that are drawn
 MOST_CLASSES = 40  # of a confusion matrix
 MOST_COMPARED = 200  # methods of a comparison
@@ -131,6 +133,12 @@ def log(path: Path) -> list[str]:
     file = path / "log.txt"
     lines = read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
     return [line[:300] for line in lines[-MOST_EVENTS:]]
+
+
+def members(path: Path) -> list[list[Any]]:
+    """The sites of a run between processes: name, state, since when, last step, bytes sent; from their events."""
+    found = read_overview(path).sites.items()
+    return [[text(name), text(s.state), text(s.since), short(s.step), short(s.bytes)] for name, s in found][:MOST_SITES]
 
 
 # ---------------------------------------------------------------- what failed

@@ -98,10 +98,10 @@ class Problem(Protocol):
         return None
 
     def continue_without(self, lost: Sequence[int]) -> None:
-        """Called when nodes were lost.
+        """Called when nodes were lost or came back.
 
         Args:
-            lost: The nodes.
+            lost: The nodes that are lost now.
         """
         return None
 

@@ -230,9 +230,9 @@ class Sharded(Problem):
         """Divide the test rows among the remaining nodes.
 
         Args:
-            lost: The nodes that were lost.
+            lost: The nodes that are lost.
         """
-        self.remaining = [node for node in self.remaining if node not in set(lost)]
+        self.remaining = [node for node in range(len(self.shards)) if node not in set(lost)]
         if self.test_counts:
             self.test_total = sum(self.test_counts[node] for node in self.remaining)
 

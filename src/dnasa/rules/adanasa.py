@@ -117,7 +117,7 @@ def adanasa(
         answer=(lambda s: s.average) if weight else None,
         restart=lambda s: s._replace(y=s.z),
         estimate=lambda s: s.y,
-        needs=Needs(doubly_stochastic=True),  # the radius is that of x itself, which push-sum scales
+        needs=Needs(doubly_stochastic=True, late=True),  # the radius is that of x itself, which push-sum scales
         stepsize=step_length,
     )
     return declare(rule, form)

@@ -5,7 +5,7 @@ With a proximal step: NEXT with a linear surrogate (Di Lorenzo and Scutari, 2016
 
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Prox, Rule, Schedule, assign, no_prox
+from dnasa.core import Array, Gradients, Messages, Needs, Prox, Rule, Schedule, assign, no_prox
 
 
 class State(NamedTuple):
@@ -36,5 +36,6 @@ def dsgt(eta: Schedule, *, prox: Prox = no_prox) -> Rule:
         assign("x", "u"),
         restart=lambda s: s._replace(u=s.v),
         estimate=lambda s: s.u,
+        needs=Needs(late=True),
         stepsize=lambda s, t: eta(t),
     )

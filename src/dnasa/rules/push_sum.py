@@ -71,6 +71,6 @@ def push_sum(rule: Rule) -> Rule:
         answer=lambda s: rule.result(s.inner) / s.w,
         restart=lambda s: init(s.x / s.w),
         estimate=lambda s: rule.gradient_estimate(s.inner),
-        needs=rule.needs._replace(directed=True),
+        needs=rule.needs._replace(directed=True, late=False),
         stepsize=stepsize and (lambda s, t: stepsize(s.inner, t)),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dnasa.core import Array, Gradients, Messages, Rule, Schedule, assign
+from dnasa.core import Array, Gradients, Messages, Needs, Rule, Schedule, assign
 from dnasa.rules.forms import TrackedAverage, declare
 
 
@@ -32,6 +32,7 @@ def tracked_average(eta: Schedule, alpha: Schedule, early: Callable[[State, int]
         early=early,
         restart=lambda s: s._replace(u=s.v),
         estimate=lambda s: s.z,
+        needs=Needs(late=True),
         stepsize=lambda s, t: eta(t),
     )
 

@@ -26,7 +26,7 @@ class Divergence:
         self.nodes = self.steps.copy()
         self.agreed = self.steps.copy()
         self.all_runs = False
-        self.pending: list[tuple[int, Array]] = []  # checks whose results are still on a GPU
+        self.pending: list[tuple[Array, int, range]] = []  # checks whose results are still on a GPU
 
     def continue_with(self, network: Network) -> None:
         self.network = network
@@ -36,27 +36,28 @@ class Divergence:
         """Real processes must stop together, so there only what all of them know counts."""
         self.all_runs = bool(((self.steps if self.network.simulated else self.agreed) >= 0).all())
 
-    def check_gradient(self, g: Array, t: int) -> None:
-        """Mark runs whose gradient is not finite; results on a GPU are read later, many at once."""
+    def check_gradient(self, g: Array, t: int, nodes: range | None = None) -> None:
+        """Mark runs whose gradient is not finite, at these nodes or all local ones; results on a GPU are read later."""
+        nodes = nodes or self.network.local_nodes
         if getattr(g, "is_cuda", False):
-            self.pending.append((t, g.isfinite().all(-1)))
+            self.pending.append((g.isfinite().all(-1), t, nodes))
             if len(self.pending) == MOST_PENDING:
                 self.read_pending()
         elif not adds_up(g):
             finite = np.isfinite(g) if isinstance(g, np.ndarray) else g.isfinite()
-            self._mark(to_numpy(finite.all(-1)), t)
+            self._mark(to_numpy(finite.all(-1)), t, nodes)
 
-    def _mark(self, finite: np.ndarray, t: int) -> None:
-        """Mark runs where `finite`, (variants, seeds, k), is false at a local node."""
+    def _mark(self, finite: np.ndarray, t: int, nodes: range) -> None:
+        """Mark runs where `finite`, (variants, seeds, k), is false at one of the nodes."""
         bad = ~finite.all(-1) & (self.steps < 0)
         if bad.any():
             self.steps[bad] = t
-            self.nodes[bad] = np.asarray(self.network.local_nodes)[finite[bad].argmin(-1)]
+            self.nodes[bad] = np.asarray(nodes)[finite[bad].argmin(-1)]
             self._update()
 
     def read_pending(self) -> None:
-        for t, finite in self.pending:
-            self._mark(to_numpy(finite), t)
+        for finite, t, nodes in self.pending:
+            self._mark(to_numpy(finite), t, nodes)
         self.pending.clear()
 
     def check_metrics(self, metrics: list[np.ndarray], t: int) -> None:

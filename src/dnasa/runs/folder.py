@@ -7,8 +7,9 @@ import platform
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from dnasa.runs.result import parse_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dnasa.runs.journal import Journal
 
 STATES = ("running", "done", "interrupted", "failed", "diverged")
 
@@ -46,9 +49,10 @@ class RunFolder:
 
     `config.json` has everything needed to repeat the run, `graph.json` the graph of its nodes, `history.csv` grows by one
     row per evaluation and run, `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json`
-    how it ended. The trained model and its tests, `model.json`, `model.safetensors` and `evaluation.json`, are written at
-    the end. A process that writes holds `.lock`, which excludes other writers, and `.running`, by which readers see that
-    it runs: a reader never touches `.lock`, so it cannot make a start fail.
+    how it ended. Processes among several add their events and what they sent (`Journal`). The trained model and its tests,
+    `model.json`, `model.safetensors` and `evaluation.json`, are written at the end. A process that writes holds `.lock`,
+    which excludes other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it
+    cannot make a start fail.
     """
 
     FIRST = (LOCK, RUNNING, "config.json", "graph.json", "history.csv", "log.txt", "status.json")  # from the start
@@ -60,6 +64,7 @@ class RunFolder:
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*", "alone-*")  # folders of further runs
+    SITES = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several
 
     def __init__(
         self, path: str | Path, config: dict[str, Any] | None = None, resume: bool = False, force: bool = False
@@ -70,6 +75,7 @@ class RunFolder:
         self.config = {"format": FORMAT} | (config or {})
         self.own = OwnFiles(path)
         self.locks = ExitStack()
+        self.journal: Journal | None = None  # of a process among several
         self.steps: int | None = None
         self.history_bytes = self.history_crc = 0
         if resume:
@@ -89,7 +95,7 @@ class RunFolder:
         listed = self.own.names()
         if not listed & {"config.json", "x.safetensors"}:
             self._check_empty(listed)
-        occupied = any(os.path.lexists(self.path / name) for name in listed - IN_USE)
+        occupied = any(os.path.lexists(self.path / name) for name in listed - IN_USE - self._journals())
         if occupied and not self.resume and not self.force:
             raise InputError(
                 f"{self.path} holds a run already: choose another folder, continue it with `dnasa resume {self.path}`, or "
@@ -104,16 +110,21 @@ class RunFolder:
                 f"{self.path} has no list of the run's files ({LIST}), as those of older versions: it is read, but not "
                 "continued or replaced. Start again in another folder."
             )
-        other = next((path for path in self.path.iterdir() if path.name not in listed & IN_USE), None)
+        known = listed & (IN_USE | self._journals())
+        other = next((path for path in self.path.iterdir() if path.name not in known), None)
         if other is not None:
             raise InputError(
                 f"{self.path} holds files that are not of a run, such as {other.name}: choose an empty or a new folder."
             )
 
+    def _journals(self) -> set[str]:
+        """The events and audits that were written here, perhaps by earlier runs: they are only ever appended to."""
+        return {name for name in self.own.names() if any(fnmatch(name, pattern) for pattern in self.SITES)}
+
     def _check_names(self, own: set[str]) -> None:
         files = [self.path / name for name in (*self.FIRST, *self.LATER)]
         folders = [self.path / name for name in self.FOLDERS]
-        parts = [path for pattern in self.PARTS for path in self.path.glob(pattern)]
+        parts = [path for pattern in (*self.PARTS, *self.SITES) for path in self.path.glob(pattern)]
         real = {path for path in (*files, *folders) if path.is_dir() and not path.is_symlink()}
         others = {path for path in (*files, *folders, *parts) if os.path.lexists(path) and path.name not in own}
         for path in sorted((others - real) | real.intersection(files)):
@@ -131,7 +142,7 @@ class RunFolder:
             self.locks.enter_context(locks.acquire(self.path / RUNNING, wait=True) or nullcontext())
             if not self.resume:
                 self.check()  # again: another run may have begun and ended since
-                self.own.clear((LOCK, RUNNING))
+                self.own.clear((LOCK, RUNNING, *self._journals()))  # an audit stays
         except InputError:
             self.close()
             raise
@@ -291,19 +302,6 @@ def _own_rules(run: dict[str, Any]) -> dict[str, Any]:
 
 def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str)
-
-
-def node_name(sites: Sequence[str], node: Any) -> str:
-    """The name of the node's site, or its number."""
-    return sites[node] if type(node) is int and 0 <= node < len(sites) else f"node {node}"
-
-
-def node_names(sites: Sequence[str], nodes: Any) -> str:
-    """The names of these nodes, a list or whatever a file has in its place."""
-    several = nodes if isinstance(nodes, list) else [nodes]
-    if sites:
-        return ", ".join(node_name(sites, node) for node in several)
-    return f"nodes {', '.join(map(str, several))}"
 
 
 def _is_history(data: bytes) -> bool:

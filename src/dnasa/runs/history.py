@@ -190,7 +190,8 @@ class Recorder:
         while self.rows and self.rows[-1]["step"] == t:
             self.rows.pop()
 
-    def continue_without(self, network: Network, lost: Sequence[int], t: int) -> None:
+    def continue_with(self, network: Network, lost: Sequence[int], t: int) -> None:
+        """Continue with the processes that are there now."""
         self.network = network
         self.periods.append((t, network.nodes))
         if lost:

@@ -180,9 +180,9 @@ class OwnFiles:
         self.removed.add(name)
 
     def clear(self, names: Collection[str] = ()) -> None:
-        """Remove all files on the list but those in use, and the folders that are empty then; list `names` instead."""
+        """Remove all files on the list but those in use and `names`, and folders that are empty then; list `names` alone."""
         with self._locked():
-            for name in sorted(self.names() - IN_USE):
+            for name in sorted(self.names() - IN_USE - set(names)):
                 self._clear(name)
             self._store({*ALWAYS, *names})
 

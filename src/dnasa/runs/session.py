@@ -24,7 +24,10 @@ from dnasa.runs.early_stopping import EarlyStopping
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
+from dnasa.runs.journal import Journal
+from dnasa.runs.names import node_name
 from dnasa.runs.result import parse_rows
+from dnasa.sites.events import Events
 
 
 class Session:
@@ -36,6 +39,9 @@ class Session:
         self.steps = steps
         self.network = network
         self.settings = json.loads(to_json(settings))
+        self.names = network.names or ([] if folder is None else folder.sites)
+        first = network.node_ids[network.local_nodes.start]
+        self.events = Events("all nodes" if network.simulated else node_name(self.names, first))
         self.stop_requested = False
         self.resumed_at = -1  # the step a resumed run began at: its evaluation and checkpoint exist already
         self.t = 0
@@ -46,6 +52,9 @@ class Session:
             graph = None if network.topology is None else graph_json(network.topology)
             self.writer.open()
             self.writer.begin(self.settings, steps, graph)
+        if folder is not None and not network.simulated:
+            folder.journal = Journal(folder.path, self.events.site, network, self.names)
+        self.events.write("started", steps=steps, sites=[node_name(self.names, node) for node in network.node_ids])
 
     @property
     def writer(self) -> RunFolder | None:
@@ -105,10 +114,26 @@ class Session:
 
     # ------------------------------------------------------------ write
 
-    def record(self, recorder: Recorder) -> None:
-        """Append the rows of this evaluation to the history on disk."""
+    def record(self, recorder: Recorder, t: int) -> None:
+        """Append the rows of this evaluation to the history on disk; between processes, also the events and the audit."""
         if self.writer is not None:
             self.writer.append(recorder.frame(last=True))
+        measured = {name: value for name, value in recorder.rows[-1].items() if isinstance(value, float)}
+        counts = {} if self.network.traffic is None else {"bytes": self.network.traffic.bytes}
+        self.events.write("evaluated", step=t, members=self.network.nodes, **counts, metrics=measured)
+        if self.journal is not None:
+            self.journal.begin()
+            if t > 0:  # the starting point is evaluated after the first step
+                self.journal.write(t)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Where this process writes its events and what it sent."""
+        return None if self.folder is None else self.folder.journal
+
+    def step(self, t: int) -> None:
+        """Say that t steps are done."""
+        self.events.step(t, self.network.traffic)
 
     def maybe_checkpoint(
         self, t: int, snapshots: Callable[[], list[Snapshot]], recorder: Recorder, evaluated: bool
@@ -148,14 +173,25 @@ class Session:
             self.writer.log(line)
 
     def end(self, state: str, t: int) -> None:
+        self._end_journal(state, t)
         if self.writer is not None:
             self.writer.status(state, t, self.steps)
             self.writer.log(f"{state.capitalize()} at step {t}.")
             self.writer.close()
 
-    def continue_without(self, network: Network, recorder: Recorder, lost: list[int], t: int) -> None:
-        """Continue with the remaining processes; the first of them writes from here on."""
+    def _end_journal(self, state: str, t: int) -> None:
+        self.events.write("ended", state=state, step=t)
+        if self.journal is not None:
+            self.journal.write(t)
+            self.journal.detach()
+
+    def continue_with(self, network: Network, recorder: Recorder, lost: list[int], joined: list[int], t: int) -> None:
+        """Continue with the processes that are there now; the first of them writes from here on, or each of them."""
         before, self.network = self.writer, network
+        for node in lost:
+            self.events.write("lost", peer=node_name(self.names, node), step=t)
+        for node in joined:
+            self.events.write("joined", peer=node_name(self.names, node), step=t)
         if self.writer is not None and before is None:
             self.writer.resume = True
             self.writer.open()
@@ -164,7 +200,9 @@ class Session:
             self.writer.repair_history(recorder.frame(), t)
         if lost:
             self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
-        else:
+        if joined:
+            self.log(f"Nodes {', '.join(map(str, joined))} joined at step {t}: {network.nodes} continue.")
+        if not lost and not joined:
             self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
 
     # ------------------------------------------------------------ signals
@@ -184,6 +222,9 @@ class Session:
         self.stop_requested = True
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if kind is not None and kind is not Interrupted:
+            with suppress(RunError):
+                self._end_journal("failed", self.t)
         if self.writer is not None and kind is not None and kind is not Interrupted:
             with suppress(RunError):
                 self.writer.status("failed", self.t, self.steps)

@@ -36,9 +36,9 @@ class Timeline:
             )
         return ended
 
-    def exchanged(self, began: float, t: int) -> None:
-        """Add the time of an exchange within a rule's step, and subtract it from the rule's."""
-        self.totals["rule"] -= self.add("exchange", began, t) - began
+    def exchanged(self, began: float, t: int, name: str = "exchange") -> None:
+        """Add the time of an exchange, or of a gradient, within a rule's step, and subtract it from the rule's."""
+        self.totals["rule"] -= self.add(name, began, t) - began
 
     def waited(self, began: float, part_of: str) -> None:
         """Add the time that a rule's step or an evaluation waited for the other thread."""

@@ -8,13 +8,16 @@ bytes on; inside, they encrypt from end to end, so it sees only ciphertext.
 import json
 import logging
 import math
+import os
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from dnasa.core import InputError, first_line
@@ -23,10 +26,17 @@ from dnasa.sites.tls import client_context, names, server_context
 
 DIALLING = 5.0  # seconds for a TCP connection
 HANDSHAKE = 10.0  # seconds for TLS and the greeting
+CHECKING = 30.0  # seconds for `dnasa sites check`
 MEETING = 3.0  # seconds for which a site waits at a third one for another, which comes there too if it can
-PENDING, PENDING_EACH = 64, 16  # connections that have not greeted yet, and those of one address
+RELAYED = 120.0  # seconds of silence after which bytes are no longer passed on
+PENDING, PENDING_EACH = (
+    64,
+    16,
+)  # connections that have not greeted yet, and those of one address; then the oldest is closed
+VISITS = 4  # connections of one site at a time, besides two for each site that it meets here
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16
+CHECK, LONGEST_CHECK = "check", 1 << 24  # a greeting of `dnasa sites check`, and the bytes it may send at once
 Greeting = dict[str, Any]
 
 log = logging.getLogger("dnasa.sites")
@@ -93,11 +103,11 @@ def send_greeting(connection: ssl.SSLSocket, greeting: Greeting) -> None:
 
 
 def read_greeting(connection: ssl.SSLSocket) -> Greeting:
-    (length,) = LENGTH.unpack(_read(connection, LENGTH.size))
+    (length,) = LENGTH.unpack(read_exactly(connection, LENGTH.size))
     if length > LONGEST_GREETING:
         raise Refused(f"its greeting has {length} bytes")
     try:
-        greeting = json.loads(_read(connection, length))
+        greeting = json.loads(read_exactly(connection, length))
     except (ValueError, RecursionError) as error:
         raise Refused("its greeting is not JSON") from error
     if not isinstance(greeting, dict):
@@ -105,31 +115,49 @@ def read_greeting(connection: ssl.SSLSocket) -> Greeting:
     return greeting
 
 
-def _read(connection: ssl.SSLSocket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
+def read_exactly(connection: ssl.SSLSocket, size: int) -> bytes:
+    data = bytearray(size)
+    rest = memoryview(data)
+    while rest:
+        count = connection.recv_into(rest)
+        if not count:
             raise ConnectionResetError("The connection was closed.")
-        parts += part
-    return bytes(parts)
+        rest = rest[count:]
+    return bytes(data)
+
+
+def answer_check(connection: ssl.SSLSocket, checking: bool) -> None:
+    """Tell the time, and acknowledge what the other side sends to measure the link."""
+    with closed_after(connection, CHECKING), suppress(ConnectionError):
+        send_greeting(connection, {"time": time.time(), "checking": checking})
+        while True:
+            (size,) = LENGTH.unpack(read_exactly(connection, LENGTH.size))
+            if size > LONGEST_CHECK:
+                raise Refused(f"it sent {size} bytes to measure the link")
+            read_exactly(connection, size)
+            connection.sendall(b"k")
 
 
 @contextmanager
-def closed_after(connection: socket.socket, seconds: float) -> Iterator[None]:
-    """Shut the connection down if this takes longer, however slowly bytes trickle in."""
-    same = connection.dup()  # TLS takes the connection's own number over
+def closed_after(connection: socket.socket, seconds: float) -> Iterator[Callable[[str], None]]:
+    """Shut the connection down if this takes longer, however slowly bytes trickle in, or when the function is called."""
+    same, reasons = socket.socket(fileno=os.dup(connection.fileno())), list[str]()  # TLS takes the number over
 
-    def shut_down() -> None:
+    def shut_down(reason: str) -> None:
+        reasons.append(reason)
         with suppress(OSError):
             same.shutdown(socket.SHUT_RDWR)
 
-    connection.settimeout(seconds)
-    timer = threading.Timer(seconds, shut_down)
+    connection.settimeout(2 * seconds)
+    timer = threading.Timer(seconds, shut_down, (f"it has not greeted within {seconds:g} s",))
     timer.daemon = True
-    timer.start()
     try:
-        yield
+        timer.start()
+        yield shut_down
+    except OSError as error:
+        if reasons:
+            raise Refused(reasons[0]) from error
+        raise
     finally:
         timer.cancel()
         same.close()
@@ -147,7 +175,16 @@ def closed_on_error(connection: socket.socket) -> Iterator[None]:
 # ---------------------------------------------------------------- accepting
 
 
+CROWDED = "too many connections at once"
 Welcome = Callable[[int, ssl.SSLSocket, Greeting], None]
+
+
+@dataclass(eq=False)
+class Pending:
+    """A connection that has not greeted yet."""
+
+    host: str
+    shut_down: Callable[[str], None] = lambda reason: None
 
 
 class Door:
@@ -155,15 +192,17 @@ class Door:
 
     Attributes:
         welcome: Called in a thread with each site that has come, the connection, and its greeting.
+        checked: Called with each site that has checked this one; None during a run.
         refusals: How many connections were refused, by address.
     """
 
-    def __init__(self, sites: Sites, welcome: Welcome):
-        self.sites, self.welcome = sites, welcome
+    def __init__(self, sites: Sites, welcome: Welcome, checked: Callable[[int], None] | None = None):
+        self.sites, self.welcome, self.checked = sites, welcome, checked
         self.refusals: Counter[str] = Counter()
-        self.pending: Counter[str] = Counter()
+        self.pending: dict[socket.socket, Pending] = {}
+        self.visits: Counter[int] = Counter()  # connections of each site
         self.lock = threading.Lock()
-        self.meetings: dict[frozenset[int], ssl.SSLSocket] = {}
+        self.meetings: dict[frozenset[int], tuple[ssl.SSLSocket, threading.Timer]] = {}
         self.listener = self._listen()
         self.closed = False
         threading.Thread(target=self._accept, name="door", daemon=True).start()
@@ -178,7 +217,7 @@ class Door:
             )
         except OSError as error:
             raise InputError(
-                f"Cannot listen on {host} port {port}: {first_line(error.strerror or error)}. If others dial this site at "
+                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. If others dial this site at "
                 "an address that is not on this machine, write listen = '0.0.0.0:PORT' into the file of the sites."
             ) from error
 
@@ -197,41 +236,65 @@ class Door:
                     threading.Event().wait(0.1)
                 continue
             host = str(address[0])
-            with self.lock:
-                full = self.pending.total() >= PENDING or self.pending[host] >= PENDING_EACH
-                self.pending[host] += not full
-            if full:
+            try:
+                self._make_room(host)
+                threading.Thread(
+                    target=self._admit, args=(connection, self._pend(connection, host)), daemon=True
+                ).start()
+            except (Refused, RuntimeError) as error:  # for example, no thread can be started
+                self._settle(connection)
                 connection.close()
-                self._refuse(host, "too many connections at once")
-            else:
-                threading.Thread(target=self._admit, args=(connection, host), daemon=True).start()
+                self._refuse(host, first_line(error))
 
-    def _admit(self, plain: socket.socket, host: str) -> None:
-        pending = True
+    def _pend(self, connection: socket.socket, host: str) -> Pending:
+        with self.lock:
+            self.pending[connection] = Pending(host)
+            return self.pending[connection]
 
-        def settled() -> None:
-            nonlocal pending
-            with self.lock:
-                self.pending[host] -= pending
-                self.pending += Counter()  # drops zeros
-            pending = False
+    def _settle(self, connection: socket.socket) -> None:
+        with self.lock:
+            self.pending.pop(connection, None)
 
+    def _make_room(self, host: str) -> None:
+        """Shut down the oldest connection if there are many: others cannot keep a site out by keeping theirs open."""
+        with self.lock:
+            everyone = list(self.pending.values())
+        same = [pending for pending in everyone if pending.host == host]
+        if len(everyone) >= 2 * PENDING:
+            raise Refused(CROWDED)
+        if len(same) >= PENDING_EACH or len(everyone) >= PENDING:
+            (same if len(same) >= PENDING_EACH else everyone)[0].shut_down(CROWDED)
+
+    def _admit(self, plain: socket.socket, pending: Pending) -> None:
+        host = pending.host
         try:
             with closed_on_error(plain):
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                with closed_after(plain, HANDSHAKE):
+                with closed_after(plain, HANDSHAKE) as pending.shut_down:
                     connection = server_context(self.sites.keys).wrap_socket(plain, server_side=True)
                     with closed_on_error(connection):
                         site, greeting = site_of(connection, self.sites), read_greeting(connection)
-                settled()
-                with closed_on_error(connection):
+                self._settle(plain)
+                with closed_on_error(connection), self._visit(site):
                     self._enter(site, connection, greeting)
         except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
             log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
-        except (Refused, InputError, OSError) as error:
+        except (Refused, InputError, OSError, ValueError) as error:
             self._refuse(host, getattr(error, "verify_message", "") or first_line(error))
         finally:
-            settled()
+            self._settle(plain)
+
+    @contextmanager
+    def _visit(self, site: int) -> Iterator[None]:
+        with self.lock:
+            if self.visits[site] >= VISITS + 2 * len(self.sites.sites):
+                raise Refused(f"{self.sites.sites[site].name} has too many connections at once")
+            self.visits[site] += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.visits[site] -= 1
 
     def _refuse(self, host: str, reason: str) -> None:
         """Log a refusal: the first of an address, then the 10th, the 100th, and so on."""
@@ -241,16 +304,23 @@ class Door:
             self.refusals[host] += 1
             count = self.refusals[host]
         if math.log10(count).is_integer():
-            log.warning("refused %s: %s", host, reason, extra={"address": host, "reason": reason, "count": count})
+            fields = {"address": host, "reason": reason, "count": count}
+            own = {"site": self.sites.sites[self.sites.own].name}
+            log.warning("refused %s: %s", host, reason, extra=fields | {"event": "refused", "fields": own | fields})
 
     def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
         wanted = greeting.get("to")
+        if wanted == self.sites.sites[self.sites.own].name and greeting.get(CHECK):
+            answer_check(connection, self.checked is not None)
+            if self.checked is not None:
+                self.checked(site)
+            return
         if wanted == self.sites.sites[self.sites.own].name:
             self.welcome(site, connection, greeting)
             return
         other = next((number for number, peer in enumerate(self.sites.sites) if peer.name == wanted), None)
         if other is None or other in (site, self.sites.own):
-            raise Refused(f"{self.sites.sites[site].name} asked for '{wanted!s:.70}'")
+            raise Refused(f"{self.sites.sites[site].name} asked for {str(wanted)[:70]!r}")
         self._introduce(site, other, connection)
 
     # ------------------------------------------------------------ passing bytes on
@@ -259,29 +329,32 @@ class Door:
         """Keep the first of the two until the second comes, then pass their bytes on."""
         pair = frozenset((site, other))
         with self.lock:
-            waiting = self.meetings.pop(pair, None)
-            if waiting is None or site_of(waiting, self.sites) == site:
-                self.meetings[pair] = connection
-                threading.Timer(MEETING, self._give_up, (pair, connection)).start()
-                first, waiting = waiting, None
-            else:
-                first = None
-        if first is not None:
-            first.close()  # the same site has come again
+            earlier, timer = self.meetings.pop(pair, (None, None))
+            waiting = earlier if earlier is not None and site_of(earlier, self.sites) != site else None
+            if timer is not None:
+                timer.cancel()
+            if waiting is None:
+                timer = threading.Timer(MEETING, self._give_up, (pair, connection))
+                timer.daemon = True
+                timer.start()
+                self.meetings[pair] = connection, timer
         if waiting is None:
+            if earlier is not None:
+                earlier.close()  # the same site has come again
             return
-        with closed_on_error(waiting), closed_on_error(connection):
-            ends = []
-            for end in (waiting, connection):
-                end.settimeout(HANDSHAKE)
-                send_greeting(end, {})
-                ends.append(unwrapped(end))
+        with closed_on_error(waiting):
+            one, two = (self._opened(end) for end in (waiting, connection))
         log.info("relaying", extra={"sites": sorted(self.sites.sites[number].name for number in pair)})
-        relay(*ends)
+        relay(one, two)
+
+    def _opened(self, end: ssl.SSLSocket) -> socket.socket:
+        end.settimeout(HANDSHAKE)
+        send_greeting(end, {})
+        return unwrapped(end)
 
     def _give_up(self, pair: frozenset[int], connection: ssl.SSLSocket) -> None:
         with self.lock:
-            if self.meetings.get(pair) is not connection:
+            if self.meetings.get(pair, (None,))[0] is not connection:
                 return
             del self.meetings[pair]
         connection.close()
@@ -296,7 +369,7 @@ def relay(one: socket.socket, other: socket.socket) -> None:
     """Pass bytes on in both directions until either side closes."""
 
     def forward(source: socket.socket, target: socket.socket) -> None:
-        source.settimeout(None)
+        source.settimeout(RELAYED)
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 target.sendall(data)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dnasa.runs.folder import node_name
+from dnasa.runs.names import node_name
 from dnasa.trained.evaluation import (
     BINS,
     OF_CALIBRATION,

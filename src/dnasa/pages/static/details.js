@@ -5,7 +5,7 @@ const KINDS = { __proto__: null, gradient: "#4c78a8", exchange: "#e45756", rule:
 const BEND = 0.12; // of a directed edge
 
 function details(folder) {
-  return [tests(folder), nodes(folder), graph(folder), settings(folder), timeline(folder)].filter(Boolean);
+  return [members(folder), tests(folder), nodes(folder), graph(folder), settings(folder), timeline(folder)].filter(Boolean);
 }
 
 function nodeName(folder, i) {
@@ -120,6 +120,11 @@ function bars(values, title, names) {
   return element("figure", { class: "bars" },
     element("figcaption", {}, title + range),
     drawn("svg", { viewBox: "0 0 480 120", preserveAspectRatio: "none", role: "img", "aria-label": `${title}, of each node` }, ...shapes));
+}
+
+// Who is here, who is lost, and since when, as the events of the sites say.
+function members(folder) {
+  return folder.members.length ? section("Who takes part", table(["site", "state", "since", "step", "bytes sent"], folder.members)) : null;
 }
 
 // ---------------------------------------------------------------- the timeline

@@ -1,0 +1,212 @@
+"""Runs without waiting: each node steps at its own speed, with what has arrived.
+
+`Node` is what a node does, simulated or real; `Late` simulates all nodes by a clock, and `run_node` is the loop of a real one.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnasa.arrays import concatenate, copied
+from dnasa.channels.exchange import row_bytes
+from dnasa.channels.pairs import Offer, Pairs
+from dnasa.core import Array, Gradients, Network, Rule, Snapshot, State, leaves, rebuilt
+from dnasa.engine.steppers import Immediate, check_messages, check_next, check_points, receiving, sending
+
+
+class Node:
+    """A node: it begins a step with gradients, and ends it once no exchange is overdue.
+
+    Args:
+        rule: The rule.
+        state: Its state, with this node's row.
+        pairs: The exchanges with the neighbours.
+        steps: The number of steps of the run.
+    """
+
+    def __init__(self, rule: Rule, state: State, pairs: Pairs, steps: int):
+        self.rule, self.state, self.pairs, self.steps = rule, state, pairs, steps
+
+    @property
+    def t(self) -> int:
+        """The step for schedules: the mean of all nodes' steps, so that all have about the same stepsize."""
+        return min(max(round(self.pairs.steps), 0), self.steps - 1)
+
+    @property
+    def points(self) -> tuple[Array, ...]:
+        return check_points(self.rule.gradient_points(self.state, self.t), self.state.x)
+
+    def begin(self, gradients: Gradients) -> list[tuple[int, Offer]]:
+        """Begin a step. Returns what to send, and to whom."""
+        early = self.rule.early_messages(self.state, self.t)
+        messages, self.after = sending(self.rule.send, self.state, tuple(map(copied, gradients)), self.t)
+        check_messages((*early, *messages), self.state.x)
+        return self.pairs.begin((*early, *messages))
+
+    @property
+    def can_end(self) -> bool:
+        return self.pairs.messages is not None and not self.pairs.overdue
+
+    def end(self) -> None:
+        self.state = check_next(receiving(self.rule.receive, self.after, self.pairs.end()), self.state)
+
+
+# ---------------------------------------------------------------- real nodes
+
+
+class Mailbox(Protocol):
+    """What an engine must offer to a real node."""
+
+    def post(self, neighbour: int, offer: Offer) -> None:
+        """Send an offer without waiting; it may get lost."""
+
+    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+        """What has arrived since the last call, with the sender; None in place of an offer: this neighbour has left.
+
+        Where nothing has, wait for it, `seconds` at most.
+        """
+
+
+def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, again: float = 1.0) -> None:
+    """Step until all nodes together have taken the steps of the run, on average.
+
+    Args:
+        node: The node.
+        gradient: `gradient(point, step)`, a stochastic gradient of this node, whose own step it is.
+        mailbox: Connects it with its neighbours.
+        again: The seconds after which a node that waits sends again what may be lost.
+    """
+    arrived: deque[tuple[int, Offer | None]] = deque()
+
+    def post(offers: list[tuple[int, Offer]]) -> None:
+        for neighbour, offer in offers:
+            mailbox.post(neighbour, offer)
+
+    def read() -> None:
+        neighbour, offer = arrived.popleft()
+        if offer is None:
+            node.pairs.left(neighbour)
+        else:
+            post(node.pairs.arrived(neighbour, offer))
+
+    while node.pairs.steps < node.steps:
+        gradients = tuple(gradient(point, node.pairs.own_steps) for point in node.points)
+        arrived.extend(mailbox.take(0))
+        while arrived:
+            read()
+        post(node.begin(gradients))
+        while not node.can_end:
+            if not arrived:
+                arrived.extend(mailbox.take(again))
+            if arrived:
+                read()
+            else:
+                post([(j, offer) for j in node.pairs.overdue for offer in node.pairs.unconfirmed(j)])
+        node.end()
+
+
+# ---------------------------------------------------------------- simulated nodes
+
+
+class Late(Immediate):
+    """All nodes, in the order of a clock's events.
+
+    Args:
+        rule: The rule.
+        network: The network, with its clock.
+        snapshot: Where to begin.
+        late: As for `Pairs`.
+        steps: The number of steps of the run.
+        gradient: `gradient(point, node, step)`, a stochastic gradient of a node, whose own step it is.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        network: Network,
+        snapshot: Snapshot,
+        late: int,
+        steps: int,
+        gradient: Callable[[Array, int, int], Array],
+    ):
+        self.network, self.sent, self.gradient = network, snapshot.sent, gradient
+        clock: Any = network.clock
+        self.link = clock.single_messages(network.nodes)
+        self.compute = clock.links.compute
+        graph, all_nodes = network.topology, range(network.nodes)
+        W = (graph.sparse + graph.sparse.T) / 2  # exactly symmetric, so that a pair's changes cancel
+        weights = [{j: float(W[i, j]) for j in graph.neighbours(i)} for i in all_nodes]
+        self.nodes = [Node(rule, _row(snapshot.state, i), Pairs(weights[i], late), steps) for i in all_nodes]
+        self.done = 0  # steps of nodes
+        self.now = 0.0
+        self.count = 0
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        for i in all_nodes:
+            self._compute(i)
+
+    @property
+    def x(self) -> Array:
+        return concatenate([node.state.x for node in self.nodes], -2)
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        each = [leaves(node.state) for node in self.nodes]
+        arrays = {name: concatenate([arrays[name] for arrays in each], -2) for name in each[0]}
+        return [Snapshot(rebuilt(self.nodes[0].state, arrays), {}, self.sent)]
+
+    def advance(self) -> None:
+        """Run until there are as many further steps as nodes."""
+        last = self.done + len(self.nodes)
+        while self.done < last:
+            self.now, _, event = heapq.heappop(self.events)
+            event()
+        self.sent.times = np.full(len(self.nodes), self.now)
+
+    def computed(self, i: int) -> None:
+        """Node i has the time of its gradients behind it."""
+        node = self.nodes[i]
+        gradients = tuple(self.gradient(point, i, node.pairs.own_steps) for point in node.points)
+        self._post(i, node.begin(gradients))
+        self._end(i)
+
+    def arrived(self, i: int, j: int, offer: Offer) -> None:
+        """An offer of node j arrives at node i."""
+        self._post(i, self.nodes[i].pairs.arrived(j, offer))
+        self._end(i)
+
+    def _end(self, i: int) -> None:
+        if self.nodes[i].can_end:
+            self.nodes[i].end()
+            self.done += 1
+            self._compute(i)
+
+    def _compute(self, i: int) -> None:
+        gradients = len(self.nodes[i].points)
+        self._at(self.now + gradients * self.compute[i], partial(self.computed, i))
+
+    def _post(self, i: int, offers: list[tuple[int, Offer]]) -> None:
+        for j, offer in offers:
+            size = row_bytes(self.network, offer.messages, 0)
+            self.sent.messages += 1
+            self.sent.bytes += size
+            seconds, lost = self.link.send(i, j, self.now, size)
+            if lost:
+                self._at(seconds, partial(self._post_again, i, j, offer))
+            else:
+                self._at(seconds, partial(self.arrived, j, i, offer))
+
+    def _post_again(self, i: int, j: int, offer: Offer) -> None:
+        known = self.nodes[i].pairs.unconfirmed(j)
+        self._post(i, [(j, own) for own in known if own.number == offer.number])
+
+    def _at(self, time: float, event: Callable[[], None]) -> None:
+        self.count += 1  # events of the same time happen in the order in which they were planned
+        heapq.heappush(self.events, (time, self.count, event))
+
+
+def _row(state: State, i: int) -> State:
+    return rebuilt(state, {name: copied(a[..., i : i + 1, :]) for name, a in leaves(state).items()})

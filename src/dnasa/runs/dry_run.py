@@ -1,0 +1,53 @@
+"""What a process would send, found without connecting to anybody."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dnasa.core import Array, Channel, Network
+from dnasa.networks import processes
+from dnasa.networks.liveness import Liveness
+from dnasa.networks.transport import Message
+from dnasa.sites.file import read_sites
+
+if TYPE_CHECKING:
+    from dnasa.topology import Topology
+
+
+class SilentTransport:
+    """Sends nothing, and receives zeros: the other processes' arrays, and texts like its own."""
+
+    carries_cuda = False
+    tag = 0
+
+    def __init__(self, rank: int, nodes: Sequence[range]):
+        self.rank, self.nodes, self.liveness = rank, nodes, Liveness()
+
+    def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Sequence[Message]:
+        return receives
+
+    def finish(self, pending: Sequence[Message]) -> None:
+        for _, buffer in pending:
+            buffer[:] = 0
+
+    def sum(self, buffer: Array) -> Array:
+        return buffer
+
+    def allgather_text(self, text: str) -> list[str]:
+        return [text] * len(self.nodes)
+
+
+def connect(
+    topology: "Topology",
+    rounds: int | str | None,
+    channel: Channel | None,
+    sites: Path | None = None,
+    own: int = 0,
+) -> Network:
+    """A network with a process for each node, which counts what node `own` sends, or the site that the file says this is."""
+    listed = None if sites is None else read_sites(sites)
+    nodes = [range(node, node + 1) for node in range(topology.nodes)]
+    transport = SilentTransport(listed.own if listed else own, nodes)
+    names = [site.name for site in listed.sites] if listed else []
+    return replace(processes.connect(topology, transport, rounds, channel), names=names)

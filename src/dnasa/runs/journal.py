@@ -1,0 +1,80 @@
+"""What a process among several writes into the run folder: its events, and an audit of what it sent."""
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dnasa.core import InputError, Network, RunError
+from dnasa.files import make_folder
+from dnasa.runs.audit import Audit
+from dnasa.runs.own_files import OwnFiles
+from dnasa.sites.events import KEPT, LOGGER, JsonFormatter, is_from
+
+
+class Journal(logging.Handler):
+    """Writes `events-SITE.jsonl` and `audit-SITE.jsonl`. Each process has files of its own, since several may share a folder.
+
+    It begins at the first evaluation: until then the first process may not have cleared the folder, and events are kept.
+    """
+
+    def __init__(self, path: Path, site: str, network: Network, names: Sequence[str]):
+        super().__init__(logging.INFO)
+        self.setFormatter(JsonFormatter())
+        self.path, self.site = path, site
+        self.own = OwnFiles(path)
+        self.audit = Audit(network.traffic, names)
+        self.audited = 0  # the steps whose messages are in the audit
+        self.waiting = KEPT.take(site)
+        self.begun = False
+        LOGGER.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
+        if is_from(record, self.site):
+            self.waiting.append(record)
+            with suppress(InputError, RunError):
+                self._write_events()
+
+    def begin(self) -> None:
+        make_folder(self.path)
+        self.begun = True
+        self._write_events()
+
+    def write(self, t: int) -> None:
+        """Write the events that wait, and what was sent since the last time, up to step t."""
+        self._write_events()
+        if self.begun:
+            time = datetime.now(UTC).isoformat(timespec="milliseconds")
+            head = {"time": time, "site": self.site, "steps": [self.audited, t]}
+            self._append("audit", [json.dumps(head | line) for line in self.audit.lines()])
+            self.audited = t
+
+    def detach(self) -> None:
+        """Receive no more events."""
+        LOGGER.handlers = [
+            other for other in LOGGER.handlers if other is not self
+        ]  # other threads iterate over the old list
+        KEPT.take(self.site)
+
+    def _write_events(self) -> None:
+        self.acquire()
+        try:
+            if self.begun:
+                self._append("events", map(self.format, self.waiting))
+                self.waiting.clear()
+        finally:
+            self.release()
+
+    def _append(self, kind: str, lines: Iterable[str]) -> None:
+        name = f"{kind}-{self.site.replace(' ', '-')}.jsonl"
+        data = "".join(f"{line}\n" for line in lines).encode()
+        try:
+            if data:
+                self.own.append(name, data)
+        except OSError as error:
+            raise RunError(
+                f"Cannot write {self.path / name}: {error.strerror}. Free some space, then resume."
+            ) from error

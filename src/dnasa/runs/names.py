@@ -1,0 +1,17 @@
+"""Names of nodes in messages, tables and logs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def node_name(sites: Sequence[str], node: Any) -> str:
+    """The name of the node's site, or its number."""
+    return sites[node] if type(node) is int and 0 <= node < len(sites) else f"node {node}"
+
+
+def node_names(sites: Sequence[str], nodes: Any) -> str:
+    """The names of these nodes, a list or whatever a file has in its place."""
+    several = nodes if isinstance(nodes, list) else [nodes]
+    if sites:
+        return ", ".join(node_name(sites, node) for node in several)
+    return f"nodes {', '.join(map(str, several))}"

@@ -1,0 +1,120 @@
+"""What `dnasa sites check` finds out: who answers, whose clock is off, how long a message takes, what a link carries."""
+
+import ssl
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from dnasa.core import InputError, first_line
+from dnasa.sites.connecting import CHECK, LENGTH, Door, Greeting, Refused, dial, read_exactly
+from dnasa.sites.file import Sites
+
+PINGS = 5
+SIZES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes; larger ones only if the link is fast
+ENOUGH = 0.5  # seconds in which the rate can be measured
+PAUSE = 0.5  # seconds between two attempts
+
+
+class Answer(NamedTuple):
+    """What was found out about a site; numbers are None if it did not answer."""
+
+    name: str
+    address: str
+    result: str
+    latency: float | None = None  # ms, there and back
+    rate: float | None = None  # Mbit/s
+    clock: float | None = None  # seconds that its clock is ahead of this one
+    checking: bool = False  # whether it is about to check this site, too
+
+    @property
+    def good(self) -> bool:
+        return self.result in (ANSWERS, CAME, THROUGH)
+
+
+ANSWERS, CAME, AWAY = "answers", "has dialled this site", "accepts no connections, and has not dialled this site"
+THROUGH = "accepts no connections, like this site: they meet at another"
+
+
+def check(sites: Sites, seconds: float) -> list[Answer]:
+    """Check the other sites, and answer those that check this one, for at most this many seconds."""
+    came, deadline = set[int](), time.monotonic() + seconds
+    others = {number: site for number, site in enumerate(sites.sites) if number != sites.own}
+    dialled = [number for number, site in others.items() if site.reachable]
+    door = listen(sites, came.add)
+    try:
+        with ThreadPoolExecutor(max(1, len(dialled))) as pool:
+            answers = dict(zip(dialled, pool.map(lambda number: _asked(sites, number, deadline), dialled), strict=True))
+        expected = {number for number in others if number not in answers or answers[number].checking}
+        while door is not None and not expected <= came and time.monotonic() < deadline:
+            time.sleep(PAUSE / 10)
+    finally:
+        if door is not None:
+            door.close()
+    for number in others.keys() - answers.keys():
+        known = CAME if number in came else AWAY if sites.listen else THROUGH
+        answers[number] = Answer(others[number].name, "", known)
+    return [answers[number] for number in sorted(answers)]
+
+
+def listen(sites: Sites, arrived: Callable[[int], None]) -> Door | None:
+    """Answer other sites; None if this site has no address, or a run of this site answers already."""
+    if sites.listen is None:
+        return None
+
+    def refuse(number: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
+        raise Refused("this site checks its connections, and does not train yet")
+
+    try:
+        return Door(sites, refuse, arrived)
+    except InputError:
+        return None
+
+
+def _asked(sites: Sites, number: int, deadline: float) -> Answer:
+    site = sites.sites[number]
+    address = f"{site.host}:{site.port}"
+    while True:
+        try:
+            return Answer(site.name, address, ANSWERS, *_measured(sites, number))
+        except ConnectionRefusedError:
+            problem = "nothing listens there"
+        except TimeoutError:
+            problem = "no answer: a firewall, or a wrong address"
+        except ssl.SSLCertVerificationError as error:
+            problem = f"its certificate is refused: {error.verify_message}"
+        except (ssl.SSLError, ConnectionError) as error:
+            problem = f"it closed the connection, as it does to certificates it refuses: {first_line(error)}"
+        except (Refused, InputError, OSError) as error:
+            problem = first_line(error)
+        if time.monotonic() + PAUSE > deadline:
+            return Answer(site.name, address, problem)
+        time.sleep(PAUSE)
+
+
+def _measured(sites: Sites, number: int) -> tuple[float, float, float, bool]:
+    began = time.time()
+    connection, answer = dial(sites, number, {CHECK: True})
+    with connection:
+        theirs, middle = float(answer.get("time", "nan")), (began + time.time()) / 2
+        trips = [_timed(lambda: _send(connection, 0)) for _ in range(PINGS)]
+        for size in SIZES:
+            seconds = _timed(partial(_send, connection, size))
+            if seconds > ENOUGH:
+                break
+        trip = statistics.median(trips)
+        return 1e3 * trip, 8e-6 * size / max(seconds - trip, 1e-6), theirs - middle, bool(answer.get("checking"))
+
+
+def _timed(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _send(connection: ssl.SSLSocket, size: int) -> None:
+    """Send this many bytes, and wait until they have arrived."""
+    connection.sendall(LENGTH.pack(size) + bytes(size))
+    read_exactly(connection, 1)

@@ -1,0 +1,283 @@
+"""Runs without waiting: the simulator, and real nodes in threads, held together by the node that both run."""
+
+import queue
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dnasa
+from dnasa import networks, problems, topology
+from dnasa.channels.pairs import Offer, Pairs
+from dnasa.core import InputError, Interrupted, Sent, Snapshot
+from dnasa.engine.late import Late, Node, run_node
+from dnasa.networks.clock import with_clock
+from dnasa.rules import registry
+
+UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": [10, 200], "loss": 0.1}
+SAFE = ["dsgt", "dasagt", "adanasa", "dnasa"]
+TARGETS = np.random.default_rng(0).normal(size=(5, 3)) * 3
+
+
+def pull(x: np.ndarray, node: int, rng: np.random.Generator) -> np.ndarray:
+    """The gradient of |x - target|^2 / 2, whose target differs between nodes."""
+    return x - TARGETS[node] + 0.1 * rng.normal(size=3)
+
+
+def problem() -> Any:
+    return problems.Custom(pull, start=np.zeros(3))
+
+
+def solve(rule: Any = "dnasa", graph: Any = None, steps: int = 60, **options: Any) -> Any:
+    given = {"late": 4, "clock": UNEVEN, "progress": False} | options
+    return dnasa.solve(problem(), graph or topology.ring(5), rule, steps=steps, **given)
+
+
+# ---------------------------------------------------------------- simulated
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_without_lateness_the_run_is_the_synchronous_one(rule: str) -> None:
+    even = {"compute": 0.1, "bandwidth": 100, "latency": 10}
+    waits, late = solve(rule, late=None, clock=even), solve(rule, late=0, clock=even)
+    assert late.x == pytest.approx(waits.x, rel=1e-9)
+    assert late.history.messages.tolist() == waits.history.messages.tolist()
+    assert late.history.bytes.tolist() == waits.history.bytes.tolist()
+
+
+def test_without_lateness_speeds_and_losses_change_nothing() -> None:
+    """Nodes are steps apart, and each is where the synchronous run is at the same step."""
+    stepper, waits = simulated(steps=12, late=0), {0: np.zeros((5, 3))}
+    for steps in range(1, 13):
+        waits[steps] = solve(late=None, steps=steps).x
+    for _ in range(10):
+        stepper.advance()
+    counts = [node.pairs.own_steps for node in stepper.nodes]
+    assert len({*counts}) > 1
+    for i, node in enumerate(stepper.nodes):
+        assert node.state.x[0, 0, 0] == pytest.approx(waits[counts[i]][i], rel=1e-9)
+
+
+def test_the_clock_of_a_run_is_the_one_calculated_by_hand() -> None:
+    """A second for a gradient, half a second on the way: with waiting a step takes both, without it the first."""
+    links = {"compute": 1, "bandwidth": 1e9, "latency": 500}
+
+    def seconds(late: int) -> list[float]:
+        quiet = problems.Custom(lambda x, node, rng: x, start=np.zeros(3))
+        options: Any = {"steps": 4, "evaluate": 1, "clock": links, "late": late, "progress": False}
+        return dnasa.solve(quiet, topology.path(2), "dnasa", **options).history.clock_seconds.tolist()
+
+    assert seconds(0) == pytest.approx([0, 1.5, 3, 4.5, 6])
+    assert seconds(1) == pytest.approx([0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("rule", SAFE)
+def test_safe_rules_find_the_solution_of_all_nodes(rule: str) -> None:
+    """The slow node takes a fifth of the steps of others, and counts as much."""
+    eta = [] if rule in ("dnasa", "adanasa") else [0.1]
+    run = solve(rule, steps=1500, late=8, eta=eta[0] if eta else None)
+    assert run.x.mean(0) == pytest.approx(TARGETS.mean(0), abs=0.15)
+
+
+def test_the_same_run_again_is_the_same_and_seeds_run_side_by_side() -> None:
+    together = solve(seed=[0, 1])
+    for seed in (0, 1):
+        assert (solve(seed=seed).x == together.x[seed]).all()
+    assert (solve(seed=0, clock=UNEVEN | {"loss": 0}).x != together.x[0]).any()
+
+
+def test_nodes_that_do_not_wait_take_different_numbers_of_steps() -> None:
+    stepper = simulated(steps=200, late=16)
+    for _ in range(200):
+        stepper.advance()
+    counts = [node.pairs.own_steps for node in stepper.nodes]
+    assert sum(counts) == 5 * 200
+    assert counts[1] < 0.6 * min(counts[:1] + counts[2:])
+    assert [node.pairs.steps for node in stepper.nodes] == pytest.approx([200] * 5, rel=0.1)
+
+
+def test_nodes_may_count_differently() -> None:
+    run = solve("dsgt", steps=1500, eta=0.1, node_weights=[1, 2, 3, 4, 5])
+    assert run.x.mean(0) == pytest.approx(np.average(TARGETS, axis=0, weights=[1, 2, 3, 4, 5]), abs=0.2)
+
+
+def test_a_node_that_diverges_is_named() -> None:
+    class Broken:
+        def start(self, seed: int) -> np.ndarray:
+            return np.ones(3)
+
+        def gradient(self, x: np.ndarray, nodes: range, seeds: list[int], t: int) -> np.ndarray:
+            return x * (np.nan if nodes[0] == 3 and t == 2 else 1)
+
+    options: Any = {"steps": 50, "clock": UNEVEN, "late": 4, "progress": False}
+    run = dnasa.solve(Broken(), topology.ring(5), "dnasa", **options)  # type: ignore[arg-type]
+    assert run.runs.diverged_node.tolist() == [3]
+
+
+# ---------------------------------------------------------------- real
+
+
+class Threads:
+    """Nodes in threads, over links that delay offers and lose some of them; records the order of what happens."""
+
+    def __init__(self, nodes: int, loss: float):
+        self.boxes: list[queue.Queue[tuple[int, Offer | None]]] = [queue.Queue() for _ in range(nodes)]
+        self.loss, self.log, self.lock = loss, [], threading.Lock()  # type: ignore[var-annotated]
+        self.random = random.Random(0)
+
+    def record(self, *event: Any) -> None:
+        with self.lock:
+            self.log.append(event)
+
+    def send(self, i: int, j: int, offer: Offer | None) -> None:
+        if offer is None or self.random.random() >= self.loss:
+            threading.Timer(self.random.uniform(0, 0.01), self.boxes[j].put, [(i, offer)]).start()
+
+
+class Box:
+    """One node's mailbox."""
+
+    def __init__(self, threads: Threads, node: int):
+        self.threads, self.node = threads, node
+
+    def post(self, neighbour: int, offer: Offer) -> None:
+        self.threads.send(self.node, neighbour, offer)
+
+    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+        box = self.threads.boxes[self.node]
+        try:
+            found = [box.get(timeout=seconds) if seconds else box.get_nowait()]
+            while True:
+                found.append(box.get_nowait())
+        except queue.Empty:
+            return found if "found" in locals() else []
+
+
+class Recorded(Pairs):
+    """Pairs that record when they take an offer."""
+
+    def __init__(self, weights: dict[int, float], late: int, record: Any):
+        super().__init__(weights, late)
+        self.record = record
+
+    def begin(self, messages: Any) -> Any:
+        self.record("computed")
+        return super().begin(messages)
+
+    def arrived(self, neighbour: int, offer: Offer) -> Any:
+        self.record("arrived", neighbour, offer.number)
+        return super().arrived(neighbour, offer)
+
+    def left(self, neighbour: int) -> None:
+        self.record("left", neighbour)
+        super().left(neighbour)
+
+
+def gradient_of(point: np.ndarray, node: int, step: int) -> np.ndarray:
+    return problem().gradient(point, range(node, node + 1), [0], step)
+
+
+def simulated(steps: int, late: int, rule: str = "dnasa") -> Late:
+    graph = topology.ring(5)
+    network = with_clock(networks.simulated.connect(graph), UNEVEN)
+    x = np.zeros((1, 1, 5, 3))
+    made = registry.groups(registry.variants(rule), 5, steps, x, (("x", (3,)),))[0].rule
+    return Late(made, network, Snapshot(made.init(x), {}, Sent()), late, steps, gradient_of)
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(rule: str) -> None:
+    steps, late = 60, 2
+    threads = Threads(5, loss=0.1)
+    real = simulated(steps, late, rule).nodes
+    for i, node in enumerate(real):
+        weights = {j: pair.weight for j, pair in node.pairs.pairs.items()}
+        node.pairs = Recorded(weights, late, lambda *event, i=i: threads.record(i, *event))
+
+    def work(i: int, node: Node) -> None:
+        def gradient(point: np.ndarray, step: int) -> np.ndarray:
+            time.sleep(0.005 if i == 1 else 0.001)
+            return gradient_of(point, i, step)
+
+        run_node(node, gradient, Box(threads, i), again=0.02)
+        for j in topology.ring(5).neighbours(i):
+            threads.send(i, j, None)
+
+    workers = [threading.Thread(target=work, args=pair, daemon=True) for pair in enumerate(real)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=60)
+    assert not any(worker.is_alive() for worker in workers)
+
+    replayed = simulated(steps, late, rule)
+    offers: dict[tuple[int, int, int], Offer] = {}
+    keep = replayed._post
+    replayed._post = lambda i, new: offers.update({(i, j, o.number): o for j, o in new}) or keep(i, new)  # type: ignore
+    for i, kind, *what in threads.log:
+        if kind == "computed":
+            replayed.computed(i)
+        elif kind == "arrived":
+            j, number = what
+            replayed.arrived(i, j, offers[j, i, number])
+        else:
+            replayed.nodes[i].pairs.left(*what)
+            replayed._end(i)
+    assert max(node.pairs.own_steps for node in real) > min(node.pairs.own_steps for node in real)
+    for node, twin in zip(real, replayed.nodes, strict=True):
+        assert node.pairs.own_steps == twin.pairs.own_steps
+        for a, b in zip(node.state, twin.state, strict=True):
+            assert (a == b).all()
+    assert np.mean([node.state.x for node in real], 0) == pytest.approx(TARGETS.mean(0)[None, None, None], abs=1)
+
+
+# ---------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"late": -1}, "late must be a whole number from 0 on, not -1."),
+        ({"clock": None}, "late needs the speeds of nodes and links: give clock"),
+        (
+            {"rule": "dsgd", "eta": 0.1},
+            "Rule 'dsgd' needs nodes that wait for each other: .* use dsgt, dasagt, adanasa, dnasa",
+        ),
+        ({"rule": "gt_hsgd", "eta": 0.1}, "Rule 'gt_hsgd' needs nodes that wait"),
+        ({"rule": ["dnasa", "adanasa"]}, "give one rule at a time"),
+        ({"graph": topology.exact(5)}, "unlike exact: use exponential or ring"),
+        ({"rounds": 2}, "leave out rounds"),
+        ({"every": 2}, "leave out rounds, every"),
+        ({"message_dtype": "bfloat16"}, "leave out rounds, every, overlap and compression"),
+        ({"overlap": True}, "leave out rounds, every, overlap and compression"),
+    ],
+)
+def test_what_needs_waiting_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        solve(**options)
+
+
+def test_a_run_without_waiting_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be resumed, since messages are under way"):
+        solve(folder=tmp_path / "run", checkpoint_every=10)
+    solve(folder=tmp_path / "run")
+    with pytest.raises(InputError, match="cannot be resumed, since messages are under way"):
+        solve(folder=tmp_path / "run", resume=True)
+
+
+def test_the_rules_that_say_they_are_safe_are_those_tested_here() -> None:
+    assert {name for name in registry.BUILT_IN if registry.example(name).needs.late} == {*SAFE}
+
+
+def test_an_interrupted_run_says_that_it_cannot_be_resumed(tmp_path: Path) -> None:
+    def interrupt(evaluation: Any) -> None:
+        if evaluation.step == 20:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="A run with late cannot be resumed"):
+        solve(folder=tmp_path / "run", evaluate=10, callback=interrupt)

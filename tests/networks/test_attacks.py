@@ -1,0 +1,666 @@
+"""Attacks over real connections on a run of three sites: none reaches a parameter, stops the run, or takes ever more memory."""
+
+import json
+import logging
+import os
+import random
+import re
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from certificates import Signed, bundle, sign
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from local_sites import NAMES, keys, local_sites
+from test_recovery import Process, in_threads
+from thread_network import ThreadTransport, run_threads
+
+import dnasa
+from dnasa.core import Network, ProcessLost
+from dnasa.networks.limits import EARLY, Limits, root_mean_square
+from dnasa.networks.links import ARRIVED, HEADER, MESSAGE, STATE, WITHDRAWN, Inbox, Key, Link
+from dnasa.networks.members import Members, SiteState, View
+from dnasa.rules import RULES
+from dnasa.sites import connecting
+from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
+from dnasa.sites.file import Sites
+from dnasa.sites.keys import make_authority, make_site, revoke
+from dnasa.sites.tls import client_context
+
+SIZE, CYCLE = 5_000, 8
+MEGABYTES = 60  # that a run may grow by during an attack
+
+
+class Site:
+    """A site that exchanges in a thread all the while, in cycles that begin with the same numbers."""
+
+    def __init__(self, sites: Sites, timeout: float = 3.0):
+        self.process = Process(sites, timeout=timeout)
+        self.members = self.process.members
+        self.ends: list[float] = []  # the last number of each cycle
+        self.nodes: list[int] = []
+        self.poison: Callable[[Site], Any] | None = None  # what to do, or send, once
+        self.error: Exception | None = None
+        self.stopped = False
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.network = self.process.connect()
+            while not self.stopped:
+                try:
+                    self._cycle()
+                except ProcessLost:
+                    if not self.stopped:
+                        self.network = self.network.membership.survivors()  # type: ignore[misc]
+        except Exception as error:
+            self.error = error
+
+    def _cycle(self) -> None:
+        self.nodes = list(self.network.node_ids)
+        x = np.arange(SIZE, dtype=np.float64)[None] % 7 + self.members.node
+        for k in range(CYCLE):
+            if self.poison is not None:
+                poison, self.poison = self.poison, None
+                x = x if (sent := poison(self)) is None else np.full_like(x, sent)
+            (x,) = self.network.multiply((x,), k)
+        self.ends.append(float(x[0, -1]))
+
+    def inject(self, *frames: tuple[bytes, bytes]) -> None:
+        """Send these frames to all, as they are."""
+        for link in self.members.links.values():
+            with link.room:
+                link.outbox += [part for frame in frames for part in frame]
+            link.wake()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.process.end()
+        self.members.monitor.problem = ProcessLost("stopped")
+
+
+class Run:
+    """Three sites that exchange."""
+
+    def __init__(self, files: list[Sites], **options: Any):
+        self.files = files
+        self.sites = [Site(sites, **options) for sites in files]
+        self.goes_on(*self.sites)
+
+    def goes_on(self, *sites: Site, cycles: int = 2) -> None:
+        """All of these end further cycles."""
+        before = [len(site.ends) for site in sites]
+        within(
+            60,
+            lambda: all(s.error or len(s.ends) >= b + cycles for s, b in zip(sites, before, strict=True)),
+            lambda: [(site.members.name(site.members.node), site.nodes, len(site.ends)) for site in sites],
+        )
+        assert [site.error for site in sites] == [None] * len(sites)
+
+    def stop(self) -> None:
+        for site in self.sites:
+            site.stop()
+        for site in self.sites:
+            site.thread.join(1)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.files[0].sites[0].host, self.files[0].sites[0].port
+
+    def refused(self) -> dict[str, int]:
+        door = self.sites[0].members.mesh.door
+        assert door is not None
+        return dict(door.refusals)
+
+
+def memory() -> float:
+    """Megabytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    run = Run(local_sites(tmp_path_factory.mktemp("sites"), 3), timeout=20.0)
+    yield run
+    run.stop()
+
+
+@pytest.fixture
+def attacked(running: Run, caplog: pytest.LogCaptureFixture) -> Iterator[Run]:
+    """The run, which nothing of what the test does may disturb."""
+    caplog.set_level(logging.INFO, "dnasa.sites")
+    door = running.sites[0].members.mesh.door
+    assert door is not None
+    door.refusals.clear()  # not every refusal of one address is logged
+    views = [site.members.view for site in running.sites]
+    linux = Path("/proc/self/statm").exists()
+    threads, files, megabytes = threading.active_count(), open_files() if linux else 0, memory() if linux else 0.0
+    yield running
+    running.goes_on(*running.sites)
+    assert [site.members.view for site in running.sites] == views
+    assert all(set(site.ends) == {site.ends[0]} for site in running.sites)
+    within(20, lambda: threading.active_count() <= threads + 2, threading.enumerate)
+    if linux:
+        within(20, lambda: open_files() <= files + 4, open_files)
+        assert memory() < megabytes + MEGABYTES
+
+
+def knock(address: tuple[str, int], context: ssl.SSLContext) -> None:
+    """Greet, and wait for an answer; raises an error if there is none."""
+    with socket.create_connection(address, timeout=5) as plain, context.wrap_socket(plain) as connection:
+        connection.sendall(LENGTH.pack(2) + b"{}")
+        if not connection.recv(1):
+            raise ConnectionError
+
+
+def trickle(address: tuple[str, int], data: bytes) -> None:
+    """Send a byte at a time; returns when the other side has closed the connection."""
+    with socket.create_connection(address) as connection, suppress(ConnectionError):
+        connection.settimeout(0.1)
+        for number in range(100):
+            connection.sendall(data[number : number + 1])
+            try:
+                connection.recv(1)
+            except TimeoutError:
+                continue
+            return
+
+
+def answer(connection: socket.socket, seconds: float = 5.0) -> bytes:
+    """What the other side says until it closes the connection."""
+    connection.settimeout(seconds)
+    said = b""
+    try:
+        while part := connection.recv(1 << 16):
+            said += part
+    except ConnectionError:
+        pass
+    return said
+
+
+def wait_for(caplog: pytest.LogCaptureFixture, pattern: str) -> None:
+    """Until a line like this is in the log."""
+    within(20, lambda: re.search(pattern, caplog.text), lambda: caplog.text)
+
+
+def within(seconds: float, condition: Callable[[], object], why: Callable[[], object]) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, why()
+        time.sleep(0.02)
+
+
+# ---------------------------------------------------------------- without a certificate
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: berlin\r\n\r\n",
+        random.Random(1).randbytes(100_000),
+        b"\x16\x03\x01\xff\xff" + bytes(70_000),
+        b"\x16\x03\x01\x00\x10\x01" + random.Random(2).randbytes(200),
+    ],
+    ids=["HTTP", "random", "long record", "random hello"],
+)
+def test_whatever_else_than_tls_comes_is_refused_and_logged(
+    attacked: Run, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    for _ in range(20):
+        with socket.create_connection(attacked.address) as connection:
+            try:
+                connection.sendall(data)
+            except ConnectionError:
+                continue
+            answer(connection)
+    wait_for(caplog, "refused 127.0.0.1: ")
+    assert sum("refused" in line for line in caplog.messages) <= 2  # the first and the tenth
+
+
+def test_connections_that_say_nothing_do_not_keep_a_site_out(attacked: Run, caplog: pytest.LogCaptureFixture) -> None:
+    site = attacked.sites[0]
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(attacked.address))
+        door = site.members.mesh.door
+        assert door is not None
+        assert len(door.pending) <= 2 * PENDING
+        for link in attacked.sites[1].members.links.values():
+            link.break_off()
+        attacked.goes_on(*attacked.sites)
+        within(20, lambda: all(link.connected for link in site.members.links.values()), lambda: caplog.text)
+    assert "refused 127.0.0.1: too many connections at once" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100)], ids=["silent", "slow"]
+)
+def test_a_slow_connection_is_cut(
+    attacked: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    monkeypatch.setattr(connecting, "HANDSHAKE", 1.0)
+    began = time.monotonic()
+    trickle(attacked.address, data)
+    assert 0.9 < time.monotonic() - began < 6
+    wait_for(caplog, "refused 127.0.0.1: it has not greeted within 1 s")
+
+
+def authority() -> Signed:
+    key = load_pem_private_key((keys() / "authority.key").read_bytes(), None)
+    return Signed(x509.load_pem_x509_certificate((keys() / "authority.crt").read_bytes()), key)
+
+
+def signed_by(folder: Path, issuer: Signed, **options: Any) -> ssl.SSLContext:
+    made = sign("lyon", issuer, **options)
+    return client_context(bundle(folder / "bundle", (keys() / "authority.crt").read_bytes(), made.pem, made.key_pem()))
+
+
+def anonymous(folder: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+@pytest.mark.parametrize(
+    ("context", "reason"),
+    [
+        (anonymous, "did not return a certificate"),
+        (lambda folder: signed_by(folder, sign("another", ca=True)), "unable to get local issuer certificate"),
+        (lambda folder: signed_by(folder, authority(), days=(-9, -1)), "certificate has expired"),
+        (lambda folder: signed_by(folder, authority(), days=(1, 9)), "certificate is not yet valid"),
+        (lambda folder: client_context(keys() / "oslo"), "the certificate of oslo is not that of another site"),
+        (lambda folder: client_context(keys() / "berlin"), "the certificate of berlin is not that of another site"),
+    ],
+    ids=["none", "another authority", "expired", "not yet valid", "not listed", "its own"],
+)
+def test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged(
+    attacked: Run,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    context: Callable[[Path], ssl.SSLContext],
+    reason: str,
+) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        knock(attacked.address, context(tmp_path))
+    wait_for(caplog, f"refused 127.0.0.1: .*{reason}")
+
+
+# ---------------------------------------------------------------- with the certificate of a site
+
+
+@pytest.mark.parametrize(
+    ("greeting", "reason"),
+    [
+        (b'{"to": "lyon"}', "lyon asked for 'lyon'"),
+        (b'{"to": "atlantis\\n"}', "lyon asked for 'atlantis"),
+        (b'{"to": ["berlin"]}', "lyon asked for"),
+        (b"{", "its greeting is not JSON"),
+        (b"[" * 60_000, "its greeting is not JSON"),
+        (b"[]", "its greeting is not an object"),
+        (b'{"to": "berlin", "run": "another"}', "the runs differ"),
+        (None, "its greeting has 4294967295 bytes"),
+    ],
+)
+def test_a_site_that_greets_wrongly_is_refused(
+    attacked: Run, caplog: pytest.LogCaptureFixture, greeting: bytes | None, reason: str
+) -> None:
+    with (
+        socket.create_connection(attacked.address, timeout=5) as plain,
+        client_context(keys() / "lyon").wrap_socket(plain) as connection,
+    ):
+        connection.sendall(struct.pack("!I", 2**32 - 1) if greeting is None else LENGTH.pack(len(greeting)) + greeting)
+        answer(connection)
+    wait_for(caplog, f"refused 127.0.0.1: {reason}")
+
+
+def test_a_site_cannot_hold_ever_more_connections(attacked: Run) -> None:
+    with ExitStack() as stack:
+        for _ in range(40):
+            plain = socket.create_connection(attacked.address, timeout=5)
+            connection = stack.enter_context(client_context(keys() / "lyon").wrap_socket(plain))
+            text = json.dumps({"to": "paris"}).encode()
+            connection.sendall(LENGTH.pack(len(text)) + text)
+        assert threading.active_count() < 120
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"received": 10**9}, {"received": -1}, {"received": "1"}, {"instance": 5}, {"instance": "x" * 65}],
+    ids=["more than sent", "negative", "text", "number", "long"],
+)
+def test_a_greeting_that_does_not_fit_is_refused(running: Run, wrong: dict[str, Any]) -> None:
+    link = running.sites[0].members.links[2]
+    honest = running.sites[2].members.links[0].greeting()
+    with pytest.raises(Refused):
+        link._resume(honest | wrong)
+    running.goes_on(*running.sites)
+
+
+# ---------------------------------------------------------------- members
+
+
+def message(site: Site, size: int | None = None, repeat: int = 0) -> list[tuple[bytes, bytes]]:
+    """The next message of a site, or its last one again, with so many bytes."""
+    transport: Any = site.network.at(0).transport  # type: ignore[misc, union-attr]
+    number = transport.sent[transport.number, 0] + 1 - repeat
+    body = bytes(8 * SIZE if size is None else min(size, 8))
+    return [
+        (HEADER.pack(MESSAGE, transport.view.id, transport.number, number, len(body) if size is None else size), body)
+    ]
+
+
+def state(site: Site, **wrong: Any) -> list[tuple[bytes, bytes]]:
+    text = json.dumps({**site.members._described(), "time": 1.0, **wrong}).encode()
+    return [(HEADER.pack(STATE, 0, 0, 0, len(text)), text)]
+
+
+def raw_state(text: bytes) -> list[tuple[bytes, bytes]]:
+    return [(HEADER.pack(STATE, 0, 0, 0, len(text)), text)]
+
+
+FRAMES: dict[str, tuple[Callable[[Site], list[tuple[bytes, bytes]]], str]] = {
+    "unknown kind": (lambda site: [(HEADER.pack(9, 0, 0, 0, 0), b"")], "it sent a frame of kind 9"),
+    "oversized": (lambda site: message(site, size=1 << 50), "bytes where"),
+    "oversized state": (lambda site: [(HEADER.pack(STATE, 0, 0, 0, 1 << 21), b"")], "it sent a frame of kind 0"),
+    "wrong size": (lambda site: message(site, size=8), "it sent "),
+    "repeated": (lambda site: message(site, repeat=1), "it sent message "),
+    "skipped": (lambda site: message(site, repeat=-5), "it sent message "),
+    "not sent": (
+        lambda site: [(HEADER.pack(ARRIVED, 0, 0, 10**9, 0), b"")],
+        "it acknowledged messages that were not sent",
+    ),
+    "not JSON": (lambda site: raw_state(b"{"), "its state cannot be read"),
+    "deep": (lambda site: raw_state(b"[" * (1 << 20)), "its state cannot be read"),
+    "huge time": (lambda site: state(site, time=10**400), "its state cannot be read"),
+    "unknown node": (lambda site: state(site, view=[9, 9, {"7": "x"}]), "its state cannot be read"),
+    "far ahead": (lambda site: state(site, coming=2**62), "its state cannot be read"),
+}
+
+
+def alone(*sites: Site) -> None:
+    """Wait until the first two go on without the third."""
+    within(60, lambda: all(s.error or s.nodes == [0, 1] for s in sites), lambda: [(s.error, s.nodes) for s in sites])
+
+
+def carry_out(folder: Path, poison: Callable[[Site], Any], caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    """The third site does this, and the others name it and go on without it."""
+    caplog.set_level(logging.INFO, "dnasa.sites")
+    run = Run(local_sites(folder, 3))
+    first, second, attacker = run.sites
+    try:
+        usual = set(first.ends)
+        attacker.poison = poison
+        alone(first, second)
+        run.goes_on(first, second)
+        assert any(line.startswith("lyon is barred: ") and reason in line for line in caplog.messages), caplog.messages
+        assert any(" accuses lyon: " in line for line in caplog.messages)
+        ends = [end for site in (first, second) for end in site.ends]
+        assert np.abs(ends).max() <= 10  # the numbers are from 0 to 8
+        assert first.ends[-1] not in usual  # the mean of two, not of three
+    finally:
+        run.stop()
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_member_that_sends_nonsense_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    frames, reason = FRAMES[name]
+    carry_out(tmp_path, lambda site: site.inject(*frames(site)), caplog, reason)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"), [(1e30, "numbers of size 1.0e+30"), (np.nan, "not finite"), (-np.inf, "not finite")]
+)
+def test_a_member_that_sends_absurd_numbers_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float, reason: str
+) -> None:
+    carry_out(tmp_path, lambda site: value, caplog, reason)
+
+
+def test_a_member_that_adds_absurd_numbers_to_a_sum_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = [Process(sites, timeout=3.0) for sites in local_sites(tmp_path, 3)]
+    networks = in_threads(*(process.connect for process in processes))
+
+    def mean(network: Network) -> float:
+        value = 1e30 if network.rank == 2 and network.nodes == 3 else 1.0
+        try:
+            return float(network.mean(np.full((1, 30), value)).max())
+        except ProcessLost:
+            return 0.0 if network.rank == 2 else mean(network.membership.survivors())  # type: ignore[misc]
+
+    last = threading.Thread(target=mean, args=(networks[2],), daemon=True)
+    last.start()
+    assert in_threads(*(lambda n=n: mean(n) for n in networks[:2])) == [1.0, 1.0]
+    assert any(line.startswith("lyon is barred: it sent numbers of size") for line in caplog.messages)
+    for process in processes:
+        process.end()
+
+
+def test_a_report_of_a_failure_does_not_stop_the_others(tmp_path: Path) -> None:
+    run = Run(local_sites(tmp_path, 3))
+    first, second, liar = run.sites
+    try:
+        report = json.dumps({"beats": 10**6, "calls": {}, "failure": "stop!", "ended": True})
+        liar.inject(*state(liar, report=report))
+        run.goes_on(first, second, liar, cycles=10)
+    finally:
+        run.stop()
+
+
+def test_a_site_that_is_revoked_during_the_run_is_refused_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dnasa.sites")
+    folder = tmp_path / "keys"
+    make_authority(folder)
+    for name in NAMES[:3]:
+        make_site(folder, name)
+    files = [replace(sites, keys=folder / name) for sites, name in zip(local_sites(tmp_path, 3), NAMES, strict=False)]
+    run = Run(files, timeout=2.0)
+    first, second, _ = run.sites
+    try:
+        for path in revoke(folder, "lyon"):
+            if path.parent.name not in ("berlin", "paris", "keys"):
+                path.unlink()
+        alone(first, second)
+        run.goes_on(first, second)
+        with pytest.raises((OSError, Refused)):
+            dial(files[2], 0, {})
+        wait_for(caplog, "refused 127.0.0.1: certificate revoked")
+    finally:
+        run.stop()
+
+
+def test_messages_of_another_size_or_of_past_views_are_not_used() -> None:
+    inbox = Inbox()
+    inbox.enter(5)
+    buffer = memoryview(bytearray(8))
+    receive = inbox.want(Key(1, 5, 0, 1), buffer)
+    with pytest.raises(Refused, match="it sent 9 bytes where 8 were expected"):
+        inbox.place(Key(1, 5, 0, 1), 9)
+    with pytest.raises(Refused, match="it sent message 2 after message 0"):
+        inbox.place(Key(1, 5, 0, 2), 8)
+    inbox.enter(6)
+    for key in (Key(1, 5, 0, 1), Key(1, 5, 0, 2)):  # it has not heard of the next view yet
+        place = inbox.place(key, 8)
+        assert place is not None
+        inbox.arrived(key, place)
+    assert not inbox.early
+    assert not receive.done.is_set()
+    with pytest.raises(Refused, match="it sent message 1 after message 2"):
+        inbox.place(Key(1, 5, 0, 1), 8)
+    with pytest.raises(Refused, match="where none were expected"):
+        inbox.place(Key(1, 5, 0, 3), 1 << 30)
+
+
+def test_a_message_that_its_sender_gave_up_does_not_bar_it(running: Run) -> None:
+    link = Link(running.sites[0].members.mesh, 1)
+    link.outbox += HEADER.pack(MESSAGE, 1, 2, 3, 4), b"text"
+    link.withdraw()
+    header, body = link.outbox
+    assert HEADER.unpack(header) == (WITHDRAWN, 1, 2, 3, 0)
+    assert body == b""
+
+
+# ---------------------------------------------------------------- accusations
+
+
+def judges(count: int) -> Members:
+    """The members of a run in which all hear each other, as the last of them sees it; it bars nobody."""
+    members = Members.__new__(Members)
+    members.node, members.charges = count - 1, {}
+    links = {node: SimpleNamespace(connected=True, barred="", state=None) for node in range(count - 1)}
+    names = SimpleNamespace(sites=[SimpleNamespace(name=f"site {node}") for node in range(count)])
+    members.mesh = SimpleNamespace(links=links, sites=names)  # type: ignore[assignment]
+    accuse(members, {})
+    return members
+
+
+def accuse(members: Members, accusations: dict[int, set[int]]) -> list[int]:
+    """Who is left after these accusations."""
+    everyone = range(len(members.links) + 1)
+    for node, link in members.links.items():
+        accused = accusations.get(node, set())
+        state = SiteState(
+            View(), hears=frozenset(set(everyone) - accused - {node}), accused=dict.fromkeys(accused, "x")
+        )
+        link.state = state
+    return members._mutual(everyone)
+
+
+@pytest.mark.parametrize("faulty", range(4))
+@pytest.mark.parametrize("counts", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {0, 1, 2}], ids=str)
+def test_a_site_that_two_others_accuse_is_left_out_whomever_it_accuses(faulty: int, counts: set[int]) -> None:
+    others = [node for node in range(4) if node != faulty]
+    neighbours = others[:2]
+    members = judges(5)
+    left = accuse(members, {faulty: {others[k] for k in counts}, **{node: {faulty} for node in neighbours}})
+    assert left == sorted({*others, 4})
+
+
+@pytest.mark.parametrize("accuser", range(4))
+def test_a_site_that_one_other_accuses_is_left_out_and_not_its_accuser(accuser: int) -> None:
+    for faulty in set(range(4)) - {accuser}:
+        assert accuse(judges(5), {accuser: {faulty}}) == sorted(set(range(5)) - {faulty})
+
+
+@pytest.mark.parametrize("liar", range(4))
+def test_a_liar_pushes_out_one_site_at_most(liar: int) -> None:
+    others = [node for node in range(4) if node != liar]
+    for several in (others[:2], others[1:], others):
+        assert accuse(judges(5), {liar: set(several)}) == sorted({*others, 4})
+    members = judges(5)
+    assert accuse(members, {liar: {others[0]}}) == sorted({liar, *others[1:], 4})
+    assert accuse(members, {liar: {others[1]}}) == sorted({*others, 4})  # the first accusation is remembered
+
+
+def test_accusations_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    members = judges(4)
+    for _ in range(3):
+        accuse(members, {1: {2}})
+    assert caplog.messages == ["site 1 accuses site 2: x"]
+
+
+# ---------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_the_size_of_numbers(dtype: str) -> None:
+    a = torch.tensor([[3.0, -4.0], [0.0, 5.0]], dtype=getattr(torch, dtype))
+    assert root_mean_square(a) == pytest.approx(50**0.5 / 2)
+    if dtype.startswith("float"):
+        assert root_mean_square(a.numpy()) == pytest.approx(50**0.5 / 2, rel=1e-3)
+    large = torch.tensor([1e30], dtype=torch.float32)
+    assert root_mean_square(large) == root_mean_square(large.numpy()) == pytest.approx(1e30)
+    assert np.isnan(root_mean_square(np.array([1.0, np.nan])))
+
+
+def test_limits_are_learned() -> None:
+    limits, ones = Limits(), np.ones((1, 1, 4))
+
+    def wrong(value: float, own: float = 0.0, peer: int = 1) -> str:
+        return limits.check(peer, [value * ones], [own * ones])
+
+    assert not wrong(0)
+    assert not wrong(9e11)  # among the first
+    for _ in range(EARLY):
+        assert not wrong(0.1, peer=2)
+    assert "size 1.1e+06, the largest before had 1.0e+00" in wrong(1.1e6, peer=2)
+    assert not wrong(9e5, peer=2)
+    assert not wrong(5e11, peer=2)  # learned
+    assert "size 1.0e+30, the largest before had 5.0e+11" in wrong(1e30, peer=2)
+    assert not wrong(1e19, own=9e14, peer=2)  # not much larger than this site's own
+    assert "not finite" in wrong(np.nan)
+    assert "not finite" in wrong(np.inf)
+    assert not wrong(np.nan, own=1e16)  # the whole run diverges
+    assert not wrong(np.nan, own=np.nan)
+    assert not limits.check(1, [np.full(3, 200, np.uint8)], [np.zeros(3, np.uint8)])
+
+
+@pytest.mark.filterwarnings("ignore")  # the run diverges
+@pytest.mark.parametrize("eta", [1e-3, 0.05], ids=["converges", "diverges"])
+@pytest.mark.parametrize("rule", list(RULES))
+def test_no_rule_sends_numbers_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, rule: str, eta: float) -> None:
+    """Nodes whose gradients and answers differ by a factor of a thousand, from a start far away."""
+    checks = []
+
+    def inspect(transport: Any, peer: int, arrived: Any, own: Any) -> None:
+        limits = vars(transport).setdefault("limits", Limits())
+        checks.append(limits.check(peer, arrived, own))
+
+    def solve(network: Network) -> None:
+        def gradient(x: np.ndarray, node: int, rng: np.random.Generator) -> np.ndarray:
+            return 0.1 * 10.0**node * (x - 10.0**node * np.arange(4)) + rng.normal(size=4)
+
+        problem = dnasa.problems.Custom(gradient, start=np.full(4, 100.0), fingerprint="uneven")
+        given: dict[str, Any] = {} if rule in ("dnasa", "adanasa") else {"eta": eta}
+        dnasa.solve(problem, graph, rule, steps=40, network=network, evaluate=[40], **given)
+
+    graph = dnasa.topology.ring(4, weights="lazy")
+    monkeypatch.setattr(ThreadTransport, "inspect", inspect, raising=False)
+    run_threads(graph, solve)
+    assert checks
+    assert set(checks) == {""}
+
+
+@pytest.mark.parametrize("compress", ["8bit", "4bit", "sign", "topk:0.5", "randk:0.5"])
+def test_numbers_are_checked_after_they_are_decoded(compress: str) -> None:
+    channel, graph = dnasa.channels.compression(compress), dnasa.topology.ring(3)
+    problems = []
+
+    def inspect(transport: Any, peer: int, arrived: Any, own: Any) -> None:
+        if wrong := Limits().check(peer, arrived, own):
+            problems.append((peer, wrong))
+
+    def send(network: Network) -> None:
+        a = np.full((1, 64), 1e30 if network.rank == 1 else 1.0)
+        exchange(network, (a,))
+
+    def exchange(network: Network, messages: tuple[np.ndarray, ...]) -> None:
+        memory = tuple(channel.init(0 * m) for m in messages)
+        channel.exchange(memory, messages, network.at(0), 0, 0)  # type: ignore[misc]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThreadTransport, "inspect", inspect, raising=False)
+        run_threads(graph, send, channel=channel)
+    assert {peer for peer, _ in problems} == {1}

@@ -1,0 +1,47 @@
+"""A dry run sends what the real one sends, without anybody to send it to."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from test_resume import run
+from thread_network import run_threads
+
+import dnasa
+from dnasa import topology
+from dnasa.core import Network
+from dnasa.runs import dry_run
+
+PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(50))
+GRAPHS = [topology.ring(4), topology.star(5), topology.make("exact", 6)]
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+@pytest.mark.parametrize("compress", [None, "4bit", "moniqua"])
+def test_a_dry_run_counts_the_bytes_of_the_real_one(graph: Any, compress: str | None) -> None:
+    if compress == "4bit" and graph.period > 1:
+        pytest.skip("CHOCO needs a fixed graph")
+    channel = None if compress is None else dnasa.channels.compression(compress)
+
+    def work(network: Network) -> Any:
+        dnasa.solve(PROBLEM, graph, steps=9, evaluate=4, network=network, progress=False)
+        return {sending: counts for sending, counts in network.traffic.sent.items() if sending.kind != "text"}
+
+    real = run_threads(graph, work, channel=channel)
+    for node in range(graph.nodes):
+        assert work(dry_run.connect(graph, 1, channel, own=node)) == real[node]
+
+
+def test_the_command_shows_arrays_and_bytes_for_each_neighbour() -> None:
+    done = run(*"train --problem least_squares --nodes 4 --topology ring --compress 4bit --steps 8 --dry-run".split())
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines() if "exchange" in line]
+    assert [row[2] for row in rows] == ["node 1", "node 3"]
+    assert all(row[3].startswith("uint8") and row[4] == "8" for row in rows)
+    assert "Nothing was sent." in done.stdout
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    done = run(*"train --problem least_squares --dry-run --out runs/x".split())
+    assert done.returncode == 2
+    assert "leave out --out" in done.stderr

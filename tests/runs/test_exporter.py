@@ -1,0 +1,125 @@
+"""Metrics for Prometheus, over real HTTP."""
+
+import http.client
+import re
+import socket
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dnasa
+from dnasa import topology
+from dnasa.core import InputError
+from dnasa.runs.exporter import MOST_CLIENTS, Exporter
+from dnasa.sites.events import KEPT, LOGGER, Events
+
+PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
+
+
+@pytest.fixture
+def exporter() -> Iterator[Exporter]:
+    with Exporter("0") as server:
+        yield server
+    KEPT.take("berlin")
+
+
+def get(exporter: Exporter, path: str = "/metrics", method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", exporter.server_address[1], timeout=20)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def values(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r'dnasa_\w+(\{(\w+="[^"\n]*",?)+\})? [-+.\deinfa]+', line) for line in lines), lines
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_metrics_are_those_of_the_events(exporter: Exporter) -> None:
+    berlin = Events("berlin")
+    berlin.write("started", sites=["berlin", "paris", "lyon"])
+    berlin.write("connected", peer="paris")
+    berlin.write("connected", peer="lyon")
+    berlin.write("lost", peer="lyon", step=7)
+    for _ in range(3):
+        berlin.write("refused", address="192.0.2.1", reason="revoked")
+    berlin.write("evaluated", step=8, members=2, bytes=1234, metrics={"test_loss": 0.5})
+    status, text = get(exporter)
+    found = values(text)
+    assert status == 200
+    assert found['dnasa_peers{site="berlin",state="here"}'] == found['dnasa_peers{site="berlin",state="lost"}'] == 1
+    assert found['dnasa_events_total{site="berlin",event="refused"}'] == 3
+    assert found['dnasa_step{site="berlin"}'] == 8
+    assert found['dnasa_members{site="berlin"}'] == 2
+    assert found['dnasa_sent_bytes_total{site="berlin"}'] == 1234
+    assert found['dnasa_evaluation{site="berlin",metric="test_loss"}'] == 0.5
+
+
+def test_a_run_counts_its_steps_and_their_time(exporter: Exporter) -> None:
+    dnasa.solve(PROBLEM, topology.ring(4), steps=25, evaluate=10, progress=False)
+    found = values(get(exporter)[1])
+    assert found['dnasa_step{site="all nodes"}'] == 25
+    assert 0 < found['dnasa_seconds_per_step{site="all nodes"}'] < 1
+
+
+def test_metrics_are_there_before_the_first_event(exporter: Exporter) -> None:
+    status, text = get(exporter)
+    assert status == 200
+    assert "# TYPE dnasa_step gauge" in text
+    assert values(text) == {}
+
+
+def test_only_get_metrics_is_answered(exporter: Exporter) -> None:
+    assert get(exporter, "/")[0] == 404
+    assert get(exporter, "/../etc/passwd")[0] == 404
+    assert get(exporter, method="POST")[0] == 501
+
+
+def test_labels_are_escaped(exporter: Exporter) -> None:
+    Events('ber"lin\\\n').write("started")
+    assert 'site="ber\\"lin\\\\\\n"' in get(exporter)[1]
+    KEPT.take('ber"lin\\\n')
+
+
+def test_silent_clients_take_a_bounded_number_of_threads_and_are_dropped(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dnasa.runs.exporter.Handler.timeout", 1)
+    before, address = threading.active_count(), ("127.0.0.1", exporter.server_address[1])
+    silent = [socket.create_connection(address) for _ in range(3 * MOST_CLIENTS)]
+    for client in silent:
+        client.settimeout(20)
+        assert client.recv(1) == b""  # closed by the server
+        assert threading.active_count() <= before + MOST_CLIENTS
+        client.close()
+    assert get(exporter)[0] == 200
+
+
+def test_nobody_listens_afterwards_and_nobody_is_asked_for_every_step() -> None:
+    with Exporter("0") as server:
+        port = server.server_address[1]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert server.metrics not in LOGGER.handlers
+    assert not LOGGER.isEnabledFor(10)
+
+
+def test_a_port_is_on_loopback_unless_a_host_is_given() -> None:
+    with Exporter("0") as server:
+        assert server.server_address[0] == "127.0.0.1"
+    with Exporter("0.0.0.0:0") as server:
+        assert server.server_address[0] == "0.0.0.0"
+
+
+@pytest.mark.parametrize("address", ["http", "", "99999", "host:", "-1", "no such host:9400"])
+def test_bad_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InputError, match=r"--metrics-port"):
+        Exporter(address)
+
+
+def test_a_port_in_use_is_refused(exporter: Exporter) -> None:
+    with pytest.raises(InputError, match="Address already in use"):
+        Exporter(str(exporter.server_address[1]))

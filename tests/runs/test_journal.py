@@ -1,0 +1,119 @@
+"""What each process among several leaves in the run folder: events, and an audit of what it sent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from thread_network import run_threads
+
+import dnasa
+from dnasa import topology
+from dnasa.core import InputError, Network
+from dnasa.runs.folder import RunFolder
+from dnasa.runs.journal import Journal
+from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
+
+PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
+
+
+def solved(folder: Path, channel: Any = None, **more: Any) -> list[int]:
+    """Four processes on a ring train into one folder; returns the bytes of the exchanges of each."""
+    graph = topology.ring(4)
+
+    def work(network: Network) -> int:
+        dnasa.solve(PROBLEM, graph, steps=6, evaluate=3, network=network, folder=folder, progress=False, **more)
+        return network.traffic.bytes
+
+    return run_threads(graph, work, channel=channel)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_process_writes_its_own_events(tmp_path: Path) -> None:
+    solved(tmp_path / "run")
+    for node in range(4):
+        events = read(tmp_path / "run" / f"events-node-{node}.jsonl")
+        assert [event["event"] for event in events] == ["started", *["evaluated"] * 3, "ended"]
+        assert {event["site"] for event in events} == {f"node {node}"}
+        assert [event.get("step") for event in events[1:]] == [0, 3, 6, 6]
+        assert all(event["time"].endswith("+00:00") for event in events)
+
+
+def test_the_audit_has_every_byte_once(tmp_path: Path) -> None:
+    sent = solved(tmp_path / "run")
+    for node in range(4):
+        lines = read(tmp_path / "run" / f"audit-node-{node}.jsonl")
+        exchanges = [line for line in lines if line["kind"] == "exchange"]
+        assert sum(line["bytes"] for line in exchanges) == sent[node] > 0
+        assert {line["to"] for line in exchanges} == {f"node {(node + other) % 4}" for other in (1, 3)}
+        assert {tuple(line["steps"]) for line in exchanges} == {(0, 3), (3, 6)}
+        assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}  # metrics, answers, agreement on settings
+
+
+def test_the_audit_names_the_arrays_that_left(tmp_path: Path) -> None:
+    solved(tmp_path / "plain")
+    solved(tmp_path / "cast", channel=dnasa.channels.cast("float16"))
+    plain, cast = (read(tmp_path / kind / "audit-node-1.jsonl") for kind in ("plain", "cast"))
+    for lines, dtype in ((plain, "float64"), (cast, "int16")):
+        arrays = [array for line in lines if line["kind"] == "exchange" for array in line["arrays"]]
+        assert arrays
+        assert all(array["shape"][-2:] == [1, 5] and array["dtype"] == dtype for array in arrays)
+
+
+def test_a_process_alone_writes_neither(tmp_path: Path) -> None:
+    dnasa.solve(PROBLEM, topology.ring(4), steps=3, folder=tmp_path / "run", progress=False)
+    assert not list((tmp_path / "run").glob("*.jsonl"))
+
+
+def test_events_from_before_the_run_are_in_its_folder_and_later_ones_are_not(tmp_path: Path) -> None:
+    before = list(LOGGER.handlers)
+    Events("node 1").write("refused", address="192.0.2.1", reason="certificate revoked")
+    solved(tmp_path / "run")
+    Events("node 1").write("refused", address="192.0.2.2", reason="certificate revoked")
+    events = read(tmp_path / "run" / "events-node-1.jsonl")
+    assert [event["address"] for event in events if event["event"] == "refused"] == ["192.0.2.1"]
+    assert list(LOGGER.handlers) == before
+    KEPT.take("node 1")
+
+
+def test_an_event_in_a_log_is_one_line_of_json(tmp_path: Path) -> None:
+    handler = json_lines(str(tmp_path / "log.jsonl"))
+    LOGGER.addHandler(handler)
+    Events("berlin").write("refused", address="192.0.2.1", reason="two\nlines")
+    LOGGER.removeHandler(handler)
+    handler.close()
+    (event,) = read(tmp_path / "log.jsonl")
+    assert (event["site"], event["event"], event["reason"]) == ("berlin", "refused", "two\nlines")
+    KEPT.take("berlin")
+
+
+def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="Cannot write the log"):
+        json_lines(str(tmp_path / "missing" / "log.jsonl"))
+
+
+def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:
+    first = solved(tmp_path / "run")
+    for path in (tmp_path / "run").iterdir():
+        if path.suffix != ".jsonl" and path.name != "files.json":
+            path.unlink()  # what a site has whose process is not the first
+    second = solved(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run", force=True)
+    folder.open()
+    folder.close()
+    lines = read(tmp_path / "run" / "audit-node-2.jsonl")
+    assert sum(line["bytes"] for line in lines if line["kind"] == "exchange") == first[2] + second[2]
+
+
+def test_a_file_of_the_user_is_not_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "events-berlin.jsonl").write_text("mine\n")
+    journal = Journal(tmp_path, "berlin", dnasa.connect(topology.ring(4)), ["berlin"])
+    Events("berlin").write("started")
+    with pytest.raises(InputError, match=r"events-berlin\.jsonl was not written by dnasa"):
+        journal.begin()
+    journal.detach()
+    assert (tmp_path / "events-berlin.jsonl").read_text() == "mine\n"

@@ -1,0 +1,43 @@
+"""What sites log, audit and would send, with real connections."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from local_sites import write_sites
+from test_resume import run
+
+OPTIONS = "train --problem least_squares --topology ring --steps 20".split()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -> None:
+    files = write_sites(tmp_path, 3, hidden=["lyon"])
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "dnasa", *OPTIONS, "--sites", file, "--out", tmp_path / file.stem, "--quiet"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for file in files
+    ]
+    assert [(process.communicate(timeout=120)[1], process.returncode) for process in started] == [("", 0)] * 3
+    for file in files:
+        others = {other.stem for other in files} - {file.stem}
+        folder = tmp_path / file.stem
+        events = read(folder / f"events-{file.stem}.jsonl")
+        assert {event["peer"] for event in events if event["event"] == "connected"} == others
+        assert {event["site"] for event in events} == {file.stem}
+        audit = read(folder / f"audit-{file.stem}.jsonl")
+        assert {line["to"] for line in audit if line["kind"] == "exchange"} == others
+        assert run("watch", folder, "--once").stdout.count("done") == 1
+    dry = run(*OPTIONS, "--sites", files[1], "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    lines = [line for line in read(tmp_path / "paris" / "audit-paris.jsonl") if line["kind"] == "exchange"]
+    sent = sum(line["bytes"] for line in lines if line["to"] == "berlin")
+    assert any("berlin" in line and f"{sent:,}" in line for line in dry.stdout.splitlines())
