@@ -395,7 +395,7 @@ def test_messages_that_a_site_does_not_need_any_more_do_not_count_as_wrong_ones(
     receive = two.members.mesh.inbox.want(Key(0, view, 0, 1), memoryview(bytearray(8)))
     link = one.members.links[1]
     link.outbox += HEADER.pack(MESSAGE, view, 0, 1, 8), bytes(8)
-    link.empty()
+    link.withdraw()
     link.wake()
     wait_until(lambda: not link.outbox)
     assert not receive.done.is_set()
