@@ -347,6 +347,9 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
         process.connection.admit()
     two.members.links[2].barred = three.members.links[1].barred = "for a while"
     two.members.links[2].break_off()
+    for members in (two.members, three.members):
+        members.publish()
+    wait_until(lambda: one.members.state(1).accused and one.members.state(2).accused)
     returned = threading.Thread(target=three.members.meet)
     returned.start()
     in_threads(one.members.meet, two.members.meet)
