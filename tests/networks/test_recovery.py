@@ -365,6 +365,9 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
         process.connection.admit()
     two.members.links[2].barred = three.members.links[1].barred = "for a while"
     two.members.links[2].break_off()
+    for members in (two.members, three.members):
+        members.publish()
+    wait_until(lambda: one.members.state(1).accused and one.members.state(2).accused)
     returned = threading.Thread(target=three.members.meet)
     returned.start()
     in_threads(one.members.meet, two.members.meet)
@@ -451,6 +454,26 @@ def test_an_exit_waits_for_those_that_end_too(tmp_path: Path) -> None:
     assert first.is_alive()
     leave(two.members)
     first.join(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore:After step")
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_the_others_go_on_without_a_site_whose_script_has_ended(tmp_path: Path, rule: str) -> None:
+    processes = processes_of(tmp_path, 3)
+
+    def work(process: Process) -> Any:
+        network, net = process.connect(), model()
+        process.opt = Decentralized(net.parameters(), network, rule)
+        while process.opt.t < (5 if process is processes[1] else 20):
+            process.opt.zero_grad()
+            backward(net, network.rank, process.opt.t)
+            process.opt.step()
+        leave(process.members)
+        return process.opt.nodes
+
+    assert in_threads(*(lambda p=p: work(p) for p in processes)) == [[0, 2], [0, 1, 2], [0, 2]]
+    for process in processes:
+        process.end()
 
 
 def test_when_all_have_ended_the_next_run_can_use_the_same_addresses(tmp_path: Path) -> None:
