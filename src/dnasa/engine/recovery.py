@@ -70,7 +70,7 @@ def _position(network: Network, own: Position, rank: int, text: str) -> Position
     """The position of that process; one that has none, or one that none can have, is left out."""
     try:
         position = Position(*json.loads(text))
-        apart = max(abs(position.calls - own.calls), abs(position.step - own.step))
+        apart: float = max(abs(position.calls - own.calls), abs(position.step - own.step))
     except (TypeError, ValueError, RecursionError):
         position, apart = own._replace(new=False), math.inf
     if apart > APART * network.every and not (own.new or position.new):

@@ -110,6 +110,8 @@ class SiteTransport(ProcessTransport):
 
     def _is_done(self, peer: int, receive: Receive) -> bool:
         done = receive.done.wait(self.monitor.interval / 10)
+        if not done and self.mesh.closed.is_set():
+            raise self._no_answer([peer], "this site has left")
         if not done and self.mesh.gone(self.sites[peer]):  # even if it said that it has ended
             raise self._no_answer([peer], "it is gone")
         return done
