@@ -25,11 +25,20 @@ from dnasa.rules import RULES
 from dnasa.tasks import own_model
 
 ROOT = Path(__file__).parent.parent
-UNTESTABLE = [  # what we promise to do
+UNTESTABLE = [  # what we promise to do, and what we do not
     'Report vulnerabilities privately: on GitHub, open Security and choose "Report a vulnerability".',
     "The latest release receives fixes.",
     "If a statement below does not hold, that is a vulnerability.",
     "TensorBoard writes its event files itself, so this does not hold for them.",
+    "The processes of a run over MPI or torch.distributed trust each other, and their messages are neither encrypted nor "
+    "authenticated: run them on a private network ([docs/distributed.md](docs/distributed.md) lists what listens where).",
+    "Members are otherwise trusted.",
+    "A member can send plausible wrong numbers, slow or hold the run, and lie about who takes part.",
+    "Messages are encrypted between sites, but the neighbours that receive them read them.",
+    "Differences between successive models and trackers reveal gradients, and training examples can sometimes be reconstructed "
+    "from gradients.",
+    "There is no secure aggregation and no differential privacy: join only with sites that may learn this.",
+    "A site that passes on the bytes of two others sees ciphertext, sizes and times.",
 ]
 TESTED = {
     "Configs, studies, run folders, checkpoints, trained models, tables and images are read as data, whoever wrote them.": [
@@ -92,16 +101,40 @@ TESTED = {
     "`dnasa report`, `dnasa runs` and `dnasa watch` execute no code from a folder.": [
         "test_security.py::test_reading_a_run_folder_executes_nothing",
     ],
-    "The processes of a run trust each other.": [
-        "test_recovery.py::test_whoever_reaches_the_store_can_read_it_and_write_to_it",
+    "Metrics are served on 127.0.0.1 unless a host is given, without a password, and nothing but `/metrics` is answered.": [
+        "test_exporter.py::test_a_port_is_on_loopback_unless_a_host_is_given",
+        "test_exporter.py::test_only_get_metrics_is_answered",
     ],
-    "Messages over MPI and torch.distributed are neither encrypted nor authenticated: run them on a private network "
-    "([docs/distributed.md](docs/distributed.md) lists what listens where).": [
-        "test_recovery.py::test_whoever_reaches_the_store_can_read_it_and_write_to_it",
+    "Sites accept TLS 1.3 connections only, with a certificate of their authority that is valid, not revoked, and names a listed "
+    "site.": [
+        "test_tls.py::test_connections_use_tls_1_3_and_none_resumes_another",
+        "test_tls.py::test_strangers_are_refused_whether_they_dial_or_are_dialled",
+        "test_attacks.py::test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged",
     ],
-    "A value in the rendezvous store that cannot be read is ignored.": [
-        "test_recovery.py::test_a_damaged_report_is_ignored",
-        "test_recovery.py::test_damaged_values_in_the_store_are_replaced",
+    "Others are refused; the first, tenth, hundredth refusal of an address is logged.": [
+        "test_attacks.py::test_whatever_else_than_tls_comes_is_refused_and_logged",
+    ],
+    "A site cannot take another's node.": ["test_attacks.py::test_a_site_that_greets_wrongly_is_refused"],
+    "Connections that have not greeted, frames, states and early messages are limited in number and size.": [
+        "test_attacks.py::test_connections_that_say_nothing_do_not_keep_a_site_out",
+        "test_attacks.py::test_a_site_cannot_hold_ever_more_connections",
+        "test_attacks.py::test_a_member_that_sends_nonsense_is_named_and_left_out",
+    ],
+    "Messages are checked before use: sender, order, size, finite numbers, and growth against earlier messages.": [
+        "test_attacks.py::test_messages_of_another_size_or_of_past_views_are_not_used",
+        "test_attacks.py::test_limits_are_learned",
+    ],
+    "A site that fails is named with the reason, and the others continue without it.": [
+        "test_attacks.py::test_a_member_that_sends_nonsense_is_named_and_left_out",
+        "test_attacks.py::test_a_member_that_sends_absurd_numbers_is_named_and_left_out",
+    ],
+    "A false accusation can push out one site.": ["test_attacks.py::test_a_liar_pushes_out_one_site_at_most"],
+    "Bytes compressed by `moniqua` are not checked for the size of numbers.": [
+        "test_attacks.py::test_numbers_are_checked_after_they_are_decoded",
+    ],
+    "What a process sends is in `audit-SITE.jsonl`, which is only appended to.": [
+        "test_journal.py::test_the_audit_has_every_byte_once",
+        "test_journal.py::test_another_run_in_the_folder_appends_to_the_audit",
     ],
     "`dnasa watch` listens on 127.0.0.1 and serves only clients that know the token in the address it prints.": [
         "test_pages.py::test_a_watched_run_is_served_on_loopback_to_those_with_the_token",

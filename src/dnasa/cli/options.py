@@ -234,10 +234,8 @@ class Options:
 
 
 FIELDS = {each.name: each for each in fields(Options)}
-OF_TRAIN = (
-    *("rule", "eta", "stop", "overlap", "clock", "trace", "local_accuracy", "dry_run", "log", "metrics_port"),
-    *("late", "sites", "tensorboard"),
-)
+OF_SITES = ("sites", "dry_run", "log", "metrics_port")
+OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
 OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "latex")
 
 
