@@ -13,11 +13,12 @@ import pytest
 from replaying import Log, Recorded, replay
 
 import dnasa
-from dnasa import networks, problems, topology
-from dnasa.channels.pairs import Offer
+from dnasa import problems, topology
+from dnasa.channels.pairs import Offer, Pairs
 from dnasa.core import InputError, Interrupted, Sent, Snapshot
 from dnasa.engine.late import Late, Node, run_node
 from dnasa.networks.clock import with_clock
+from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 
 UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": [10, 200], "loss": 0.1}
@@ -161,7 +162,7 @@ def gradient_of(point: np.ndarray, node: int, step: int) -> np.ndarray:
 
 def simulated(steps: int, late: int, rule: str = "dnasa") -> Late:
     graph = topology.ring(5)
-    network = with_clock(networks.simulated.connect(graph), UNEVEN)
+    network = with_clock(connect(graph), UNEVEN)
     x = np.zeros((1, 1, 5, 3))
     made = registry.groups(registry.variants(rule), 5, steps, x, (("x", (3,)),))[0].rule
     return Late(made, network, Snapshot(made.init(x), {}, Sent()), late, steps, gradient_of)
@@ -200,6 +201,22 @@ def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(rule: str
         for a, b in zip(node.state, twin.state, strict=True):
             assert (a == b).all()
     assert np.mean([node.state.x for node in real], 0) == pytest.approx(TARGETS.mean(0)[None, None, None], abs=1)
+
+
+@pytest.mark.parametrize(("neighbours", "steps"), [({1: 0.5, 4: 0.25}, 1), ({}, 60)])
+def test_a_node_whose_neighbours_have_all_ended_ends_too_and_a_single_node_does_not(
+    neighbours: dict[int, float], steps: int
+) -> None:
+    class Ended:
+        def post(self, neighbour: int, offer: Offer) -> None: ...
+
+        def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+            return [(neighbour, None) for neighbour in neighbours]
+
+    node = simulated(60, 2).nodes[0]
+    node.pairs = Pairs(neighbours, 2)
+    run_node(node, lambda point, step: gradient_of(point, 0, step), Ended())
+    assert node.pairs.own_steps == steps
 
 
 # ---------------------------------------------------------------- refused

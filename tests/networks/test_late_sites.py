@@ -12,12 +12,13 @@ from replaying import Log, OwnThread, Recorded, replay
 from test_site_iterates import connected, in_threads
 
 import dnasa
-from dnasa import networks, problems, topology
+from dnasa import problems, topology
 from dnasa.channels.pairs import Offer
 from dnasa.core import InputError, Network, ProcessLost, RunError, Sent, Snapshot
 from dnasa.engine import late as engine
 from dnasa.networks.clock import with_clock
 from dnasa.networks.mailbox import HEADER
+from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 
 RING = topology.ring(4)
@@ -45,7 +46,7 @@ def solve(network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str =
 
 
 def simulated(rule: str, steps: int, late: int) -> engine.Late:
-    network = with_clock(networks.simulated.connect(RING), {"compute": 1, "bandwidth": 1, "latency": 1})
+    network = with_clock(connect(RING), {"compute": 1, "bandwidth": 1, "latency": 1})
     x, quiet = np.zeros((1, 1, 4, 3)), paced([0] * 4)
     made = registry.groups(registry.variants(rule), 4, steps, x, (("x", (3,)),))[0].rule
     snapshot = Snapshot(made.init(x), {}, Sent())

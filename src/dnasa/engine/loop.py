@@ -417,10 +417,20 @@ class SiteRun(Run):
         if self.t == 0:
             self._evaluate(start, 0)
         if self.t < self.plan.steps:
-            stepper.run(self._of_own_node)
+            self._run_node(stepper)
             self.t = self.plan.steps
         messages, size = self.network.mean(np.array([[stepper.sent.messages, stepper.sent.bytes]])) * self.network.nodes
         self._evaluate([stepper.snapshots[0]._replace(sent=Sent(round(messages), size))], self.t)
+
+    def _run_node(self, stepper: Any) -> None:
+        began = now()
+        try:
+            stepper.run(self._of_own_node)
+        except Exception as error:
+            name_step(error, self.t)
+            raise
+        finally:
+            self.timeline.add("rule", began, self.t)
 
     def _of_own_node(self, point: Array, step: int) -> Array:
         stepper: Any = self.stepper
@@ -432,7 +442,7 @@ class SiteRun(Run):
         self.session.step(self.t)
         began = now()
         g = self._gradient(point, self.network.local_nodes, step)
-        self.timeline.add("gradient", began, step)
+        self.timeline.exchanged(began, step, "gradient")
         return g
 
 
