@@ -1,16 +1,18 @@
-"""Forwards frames between the ports of a switch, each after the same delay.
+"""Forwards frames between the ports of a switch, each after a delay; a share of them gets lost.
 
-    python benchmarks/delay.py MILLISECONDS PORT ...
+    python benchmarks/delay.py MILLISECONDS MILLISECONDS LOSS PORT ...
 
+The delay of two ports lies between these two, and is the same both ways and in every run.
 `benchmarks.machines` starts it in the namespace of the switch. Offloads stay as they are, so one frame may hold 64 kB of TCP.
 """
 
+import heapq
 import os
+import random
 import select
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -28,10 +30,13 @@ def open_port(name: str) -> socket.socket:
     return port
 
 
-def forward(ports: Sequence[socket.socket], delay: float) -> None:
+def forward(ports: Sequence[socket.socket], low: float, high: float, loss: float) -> None:
     """Runs until its standard input is closed, which the end of the process that started it does."""
-    waiting: deque[tuple[float, socket.socket, bytes]] = deque()
+    waiting: list[tuple[float, int, socket.socket, bytes]] = []
     where: dict[bytes, socket.socket] = {}  # the port of each hardware address
+    number = {port: i for i, port in enumerate(ports)}
+    pairs = {(i, j): random.Random(f"{i} {j}").uniform(low, high) for j in range(len(ports)) for i in range(j)}
+    count = 0
     while True:
         timeout = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
         ready = select.select([sys.stdin, *ports], [], [], timeout)[0]
@@ -40,16 +45,21 @@ def forward(ports: Sequence[socket.socket], delay: float) -> None:
         for port in filter(ready.__contains__, ports):
             frame = port.recv(LARGEST)
             where[frame[HEADER + 6 : HEADER + 12]] = port
-            waiting.append((time.monotonic() + delay, port, frame))
-        while waiting and waiting[0][0] <= time.monotonic():
-            _, port, frame = waiting.popleft()
+            if random.random() < loss:
+                continue
             target = where.get(frame[HEADER : HEADER + 6])
             for out in [target] if target else [other for other in ports if other is not port]:
-                with suppress(OSError):  # the machine is stopped
-                    out.send(frame)
+                i, j = sorted((number[port], number[out]))
+                count += 1
+                heapq.heappush(waiting, (time.monotonic() + pairs.get((i, j), low), count, out, frame))
+        while waiting and waiting[0][0] <= time.monotonic():
+            _, _, out, frame = heapq.heappop(waiting)
+            with suppress(OSError):  # the machine is stopped
+                out.send(frame)
 
 
 if __name__ == "__main__":
     with suppress(PermissionError):  # frames wait for the delay, not for a core
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    forward([open_port(name) for name in sys.argv[2:]], float(sys.argv[1]) / 1000)
+    low, high, loss = map(float, sys.argv[1:4])
+    forward([open_port(name) for name in sys.argv[4:]], low / 1000, high / 1000, loss)

@@ -52,13 +52,16 @@ def compare(problem: Any, rule: str, steps: int, seed: int, title: str) -> None:
         )
         seconds, accuracy = run.history.clock_seconds.to_numpy(), run.history.test_accuracy.to_numpy()
         target = accuracy[-1] - 0.01 if target is None else target
-        reached = seconds[np.argmax(accuracy >= target)] if (accuracy >= target).any() else np.inf
         sent = run.history.messages.iloc[-1] / 8 / length
-        print(
-            f"{title} | {name} | {length} steps, {seconds[-1]:.0f} s | ends with {100 * accuracy[-1]:.2f} % | "
-            f"{100 * target:.2f} % after {reached:.0f} s | {sent:.1f} messages per step",
-            flush=True,
-        )
+        row = described(seconds, accuracy, target)
+        print(f"{title} | {name} | {length} steps, {row} | {sent:.1f} messages per step", flush=True)
+
+
+def described(seconds: np.ndarray, accuracy: np.ndarray, target: float) -> str:
+    """How long a run takes, and when it has reached the target."""
+    reached = seconds[np.argmax(accuracy >= target)] if (accuracy >= target).any() else np.inf
+    ends = f"{seconds[-1]:.0f} s | ends with {100 * accuracy[-1]:.2f} %"
+    return f"{ends} | {100 * target:.2f} % after {reached:.0f} s"
 
 
 if __name__ == "__main__":

@@ -80,9 +80,10 @@ class Machines:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 
-    def limit(self, rate: float, delay: float) -> None:
+    def limit(self, rate: float, delay: float, highest: float | None = None, loss: float = 0.0) -> None:
         """Each machine sends at most `rate` Mbit/s from now on, and each frame arrives `delay` ms later.
 
+        With `highest`, the delay of two machines lies between the two. A share `loss` of all frames gets lost.
         The kernel limits the rate. The delay is made by a relay in the place of the bridge, because many kernels have no netem.
         """
         burst = int(
@@ -99,7 +100,8 @@ class Machines:
             ip("-n", self.switch, "link", "set", port, *(["nomaster"] if delay else ["master", "bridge"]))
         if delay:
             program = Path(__file__).with_name("delay.py")
-            words = ["ip", "netns", "exec", self.switch, sys.executable, str(program), str(delay), *ports]
+            given = [str(number) for number in (delay, highest or delay, loss)]
+            words = ["ip", "netns", "exec", self.switch, sys.executable, str(program), *given, *ports]
             self.relay = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
     def _stop_relay(self) -> None:

@@ -105,8 +105,8 @@ TESTED = {
         "test_exporter.py::test_a_port_is_on_loopback_unless_a_host_is_given",
         "test_exporter.py::test_only_get_metrics_is_answered",
     ],
-    "Sites accept TLS 1.3 connections only, with a certificate of their authority that is valid, not revoked, and names a listed "
-    "site.": [
+    "Sites accept TLS 1.3 connections only, with a certificate of their authority that is valid, not revoked, and names a "
+    "listed site.": [
         "test_tls.py::test_connections_use_tls_1_3_and_none_resumes_another",
         "test_tls.py::test_strangers_are_refused_whether_they_dial_or_are_dialled",
         "test_attacks.py::test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged",

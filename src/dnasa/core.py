@@ -422,6 +422,7 @@ class Network:
         clock: Predicts the seconds of a simulated run; None: nobody asked.
         names: The names of the nodes by their original numbers; empty if they have none.
         own_folders: Whether each process keeps the run in a folder of its own, as sites do; otherwise the first does for all.
+        mailbox: Makes the mailbox of a run without waiting, for the one node of this process; None: it waits.
     """
 
     nodes: int
@@ -445,6 +446,7 @@ class Network:
     clock: "Clock | None" = None
     names: Sequence[str] = ()
     own_folders: bool = False
+    mailbox: Callable[[], Any] | None = None
 
     def __repr__(self) -> str:
         parts = [str(self.topology or f"{self.nodes:,} nodes")]

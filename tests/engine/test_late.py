@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replaying import Log, Recorded, replay
 
 import dnasa
-from dnasa import networks, problems, topology
+from dnasa import problems, topology
 from dnasa.channels.pairs import Offer, Pairs
 from dnasa.core import InputError, Interrupted, Sent, Snapshot
 from dnasa.engine.late import Late, Node, run_node
 from dnasa.networks.clock import with_clock
+from dnasa.networks.simulated import connect
 from dnasa.rules import registry
 
 UNEVEN: Any = {"compute": [0.02, 0.1, 0.02, 0.03, 0.02], "bandwidth": 100, "latency": [10, 200], "loss": 0.1}
@@ -127,12 +129,8 @@ class Threads:
 
     def __init__(self, nodes: int, loss: float):
         self.boxes: list[queue.Queue[tuple[int, Offer | None]]] = [queue.Queue() for _ in range(nodes)]
-        self.loss, self.log, self.lock = loss, [], threading.Lock()  # type: ignore[var-annotated]
-        self.random = random.Random(0)
-
-    def record(self, *event: Any) -> None:
-        with self.lock:
-            self.log.append(event)
+        self.loss, self.random = loss, random.Random(0)
+        self.log: Log = []
 
     def send(self, i: int, j: int, offer: Offer | None) -> None:
         if offer is None or self.random.random() >= self.loss:
@@ -158,33 +156,13 @@ class Box:
             return found if "found" in locals() else []
 
 
-class Recorded(Pairs):
-    """Pairs that record when they take an offer."""
-
-    def __init__(self, weights: dict[int, float], late: int, record: Any):
-        super().__init__(weights, late)
-        self.record = record
-
-    def begin(self, messages: Any) -> Any:
-        self.record("computed")
-        return super().begin(messages)
-
-    def arrived(self, neighbour: int, offer: Offer) -> Any:
-        self.record("arrived", neighbour, offer.number)
-        return super().arrived(neighbour, offer)
-
-    def left(self, neighbour: int) -> None:
-        self.record("left", neighbour)
-        super().left(neighbour)
-
-
 def gradient_of(point: np.ndarray, node: int, step: int) -> np.ndarray:
     return problem().gradient(point, range(node, node + 1), [0], step)
 
 
 def simulated(steps: int, late: int, rule: str = "dnasa") -> Late:
     graph = topology.ring(5)
-    network = with_clock(networks.simulated.connect(graph), UNEVEN)
+    network = with_clock(connect(graph), UNEVEN)
     x = np.zeros((1, 1, 5, 3))
     made = registry.groups(registry.variants(rule), 5, steps, x, (("x", (3,)),))[0].rule
     return Late(made, network, Snapshot(made.init(x), {}, Sent()), late, steps, gradient_of)
@@ -197,7 +175,7 @@ def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(rule: str
     real = simulated(steps, late, rule).nodes
     for i, node in enumerate(real):
         weights = {j: pair.weight for j, pair in node.pairs.pairs.items()}
-        node.pairs = Recorded(weights, late, lambda *event, i=i: threads.record(i, *event))
+        node.pairs = Recorded(weights, late, i, threads.log)
 
     def work(i: int, node: Node) -> None:
         def gradient(point: np.ndarray, step: int) -> np.ndarray:
@@ -216,24 +194,29 @@ def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(rule: str
     assert not any(worker.is_alive() for worker in workers)
 
     replayed = simulated(steps, late, rule)
-    offers: dict[tuple[int, int, int], Offer] = {}
-    keep = replayed._post
-    replayed._post = lambda i, new: offers.update({(i, j, o.number): o for j, o in new}) or keep(i, new)  # type: ignore
-    for i, kind, *what in threads.log:
-        if kind == "computed":
-            replayed.computed(i)
-        elif kind == "arrived":
-            j, number = what
-            replayed.arrived(i, j, offers[j, i, number])
-        else:
-            replayed.nodes[i].pairs.left(*what)
-            replayed._end(i)
+    replay(replayed, threads.log)
     assert max(node.pairs.own_steps for node in real) > min(node.pairs.own_steps for node in real)
     for node, twin in zip(real, replayed.nodes, strict=True):
         assert node.pairs.own_steps == twin.pairs.own_steps
         for a, b in zip(node.state, twin.state, strict=True):
             assert (a == b).all()
     assert np.mean([node.state.x for node in real], 0) == pytest.approx(TARGETS.mean(0)[None, None, None], abs=1)
+
+
+@pytest.mark.parametrize(("neighbours", "steps"), [({1: 0.5, 4: 0.25}, 1), ({}, 60)])
+def test_a_node_whose_neighbours_have_all_ended_ends_too_and_a_single_node_does_not(
+    neighbours: dict[int, float], steps: int
+) -> None:
+    class Ended:
+        def post(self, neighbour: int, offer: Offer) -> None: ...
+
+        def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+            return [(neighbour, None) for neighbour in neighbours]
+
+    node = simulated(60, 2).nodes[0]
+    node.pairs = Pairs(neighbours, 2)
+    run_node(node, lambda point, step: gradient_of(point, 0, step), Ended())
+    assert node.pairs.own_steps == steps
 
 
 # ---------------------------------------------------------------- refused

@@ -29,14 +29,14 @@ from thread_network import ThreadTransport, run_threads
 
 import dnasa
 from dnasa.core import Network, ProcessLost
-from dnasa.networks.limits import EARLY, Limits, root_mean_square
-from dnasa.networks.links import ARRIVED, HEADER, MESSAGE, STATE, WITHDRAWN, Inbox, Key, Link
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.rules import RULES
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
+from dnasa.sites.limits import EARLY, Limits, root_mean_square
+from dnasa.sites.links import ARRIVED, HEADER, MESSAGE, STATE, WITHDRAWN, Inbox, Key, Link
 from dnasa.sites.tls import client_context
 
 SIZE, CYCLE = 5_000, 8

@@ -45,6 +45,8 @@ def prepare(
         name, weights = topology.default_name(nodes, map(example, rules), channel, weights)
     graph = topology.make(name, nodes, weights)
     completed: dict[str, Any] = {"nodes": nodes, "topology": name, "weights": weights}
+    if given.late is not None and given.sites is not None and given.patience is None:
+        completed["early_stopping"] = bool(given.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
     given = replace(given, **completed)
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))

@@ -192,8 +192,8 @@ class Options:
     )
     late: int | None = option(
         None,
-        "Nodes do not wait for each other, at the speeds of --clock: an exchange with a neighbour may last for this many "
-        "further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
+        "Nodes do not wait for each other, at the speeds of --clock or with --sites: an exchange with a neighbour may last for "
+        "this many further steps. --steps is then the mean of the nodes' steps, and the default graph exponential.",
     )
     trace: Path | None = option(None, "Write a timeline of the first steps for Chrome or Perfetto (JSON).")
     shard_dir: Path | None = option(

@@ -1,9 +1,10 @@
 """Runs without waiting: each node steps at its own speed, with what has arrived.
 
-`Node` is what a node does, simulated or real; `Late` simulates all nodes by a clock, and `run_node` is the loop of a real one.
+`Node` is what a node does, simulated or real; `Late` simulates all nodes by a clock, and `OwnNode` is a real one.
 """
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -55,6 +56,12 @@ class Node:
         self.state = check_next(receiving(self.rule.receive, self.after, self.pairs.end()), self.state)
 
 
+def weights_of(graph: Any, i: int) -> dict[int, float]:
+    """The weight of each neighbour of node i, exactly symmetric, so that a pair's changes cancel."""
+    W = graph.sparse
+    return {j: float((W[i, j] + W[j, i]) / 2) for j in graph.neighbours(i)}
+
+
 # ---------------------------------------------------------------- real nodes
 
 
@@ -72,7 +79,7 @@ class Mailbox(Protocol):
 
 
 def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailbox, again: float = 1.0) -> None:
-    """Step until all nodes together have taken the steps of the run, on average.
+    """Step until all nodes together have taken the steps of the run, on average, or all neighbours have ended.
 
     Args:
         node: The node.
@@ -93,7 +100,8 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailb
         else:
             post(node.pairs.arrived(neighbour, offer))
 
-    while node.pairs.steps < node.steps:
+    alone = not node.pairs.pairs
+    while node.pairs.steps < node.steps and (node.pairs.pairs or alone):
         gradients = tuple(gradient(point, node.pairs.own_steps) for point in node.points)
         arrived.extend(mailbox.take(0))
         while arrived:
@@ -107,6 +115,49 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailb
             else:
                 post([(j, offer) for j in node.pairs.overdue for offer in node.pairs.unconfirmed(j)])
         node.end()
+
+
+class OwnNode(Immediate):
+    """The stepper of a real node.
+
+    Args:
+        rule: The rule.
+        network: The network, whose one local node this is.
+        snapshot: Where to begin; `sent` counts what this node sends.
+        late: As for `Pairs`.
+        steps: The number of steps of the run.
+        t: The mean number of steps of all nodes so far.
+        own_steps: The number of this node's steps so far.
+    """
+
+    def __init__(self, rule: Rule, network: Network, snapshot: Snapshot, late: int, steps: int, t: int, own_steps: int):
+        self.network, self.sent = network, snapshot.sent
+        pairs = Pairs(weights_of(network.topology, network.rank), late)
+        pairs.steps, pairs.own_steps = float(t), own_steps
+        self.node = Node(rule, snapshot.state, pairs, steps)
+
+    @property
+    def x(self) -> Array:
+        return self.node.state.x
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        return [Snapshot(self.node.state, {}, self.sent)]
+
+    def run(self, gradient: Callable[[Array, int], Array]) -> None:
+        """Take all steps, and wait for the neighbours' last."""
+        assert self.network.mailbox is not None
+        self.mailbox = self.network.mailbox()
+        run_node(self.node, gradient, self, again=math.inf)
+        self.mailbox.end()
+
+    def post(self, neighbour: int, offer: Offer) -> None:
+        self.sent.messages += 1
+        self.sent.bytes += row_bytes(self.network, offer.messages, 0)
+        self.mailbox.post(neighbour, offer)
+
+    def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+        return self.mailbox.take(seconds)
 
 
 # ---------------------------------------------------------------- simulated nodes
@@ -137,10 +188,9 @@ class Late(Immediate):
         clock: Any = network.clock
         self.link = clock.single_messages(network.nodes)
         self.compute = clock.links.compute
-        graph, all_nodes = network.topology, range(network.nodes)
-        W = (graph.sparse + graph.sparse.T) / 2  # exactly symmetric, so that a pair's changes cancel
-        weights = [{j: float(W[i, j]) for j in graph.neighbours(i)} for i in all_nodes]
-        self.nodes = [Node(rule, _row(snapshot.state, i), Pairs(weights[i], late), steps) for i in all_nodes]
+        all_nodes = range(network.nodes)
+        each = [Pairs(weights_of(network.topology, i), late) for i in all_nodes]
+        self.nodes = [Node(rule, _row(snapshot.state, i), each[i], steps) for i in all_nodes]
         self.done = 0  # steps of nodes
         self.now = 0.0
         self.count = 0

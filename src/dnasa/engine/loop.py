@@ -25,7 +25,7 @@ from dnasa.core import (
     name_user_code,
     nodes_text,
 )
-from dnasa.engine.late import Late
+from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving
@@ -116,8 +116,8 @@ def solve(
         trace: A file for a timeline of the first steps (Chrome, Perfetto).
         clock: Predicts the seconds on these links, as `clock_seconds` in the history: a TOML file, or a dictionary such as
             `{"compute": 0.05, "bandwidth": 20, "latency": 30}` (seconds, Mbit/s, ms).
-        late: Nodes do not wait for each other, at the speeds of `clock`: an exchange with a neighbour may last for this many
-            further steps. `steps` is then the mean of the nodes' steps.
+        late: Nodes do not wait for each other, at the speeds of `clock` or as real sites: an exchange with a neighbour may last
+            for this many further steps. `steps` is then the mean of the nodes' steps. Sites evaluate the start and the end.
     """
     options = RunOptions(
         evaluate=evaluate,
@@ -143,7 +143,8 @@ def solve(
     )
     problem = completed(problem)
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)
-    return (Run if late is None else LateRun)(problem, plan, options).run()
+    kind = Run if late is None else LateRun if plan.network.simulated else SiteRun
+    return kind(problem, plan, options).run()
 
 
 class Run:
@@ -399,6 +400,50 @@ class LateRun(Run):
         if self.session.stop_requested:
             self.session.end("interrupted", t)
             raise Interrupted(f"Interrupted at step {t}. A run with late cannot be resumed: messages are under way.")
+
+
+class SiteRun(Run):
+    """A run whose sites do not wait for each other. They meet at the start, at the end, and when one leaves or joins."""
+
+    own_steps = 0
+
+    def _stepper(self) -> Any:
+        late: Any = self.options.late
+        rule, steps = self.plan.groups[0].rule, self.plan.steps
+        return OwnNode(rule, self.network, self.snapshots[0], late, steps, self.t, self.own_steps)
+
+    def _loop(self, start: list[Snapshot]) -> None:
+        stepper: Any = self.stepper
+        if self.t == 0:
+            self._evaluate(start, 0)
+        if self.t < self.plan.steps:
+            self._run_node(stepper)
+            self.t = self.plan.steps
+        messages, size = self.network.mean(np.array([[stepper.sent.messages, stepper.sent.bytes]])) * self.network.nodes
+        self._evaluate([stepper.snapshots[0]._replace(sent=Sent(round(messages), size))], self.t)
+
+    def _run_node(self, stepper: Any) -> None:
+        began = now()
+        try:
+            stepper.run(self._of_own_node)
+        except Exception as error:
+            name_step(error, self.t)
+            raise
+        finally:
+            self.timeline.add("rule", began, self.t)
+
+    def _of_own_node(self, point: Array, step: int) -> Array:
+        stepper: Any = self.stepper
+        self.t, self.own_steps = stepper.node.t, step + 1
+        if self.session.stop_requested:
+            self.session.end("interrupted", self.t)
+            raise Interrupted(f"Interrupted at step {self.t}. The others go on; a run with late cannot be resumed.")
+        self.bar.advance(self.t)
+        self.session.step(self.t)
+        began = now()
+        g = self._gradient(point, self.network.local_nodes, step)
+        self.timeline.exchanged(began, step, "gradient")
+        return g
 
 
 def _restorable(snapshots: list[Snapshot]) -> list[Snapshot]:

@@ -203,10 +203,14 @@ def _check_nodes(problem: "Problem", topology: "Topology") -> None:
 def _check_late(options: RunOptions, network: Network, groups: list[VariantGroup]) -> None:
     """Refuse what cannot be done without waiting."""
     whole("late", options.late, low=0)
-    if not network.simulated:
-        raise InputError("late is for simulated runs: leave it out, real processes wait for their neighbours.")
-    if network.clock is None:
+    if not network.simulated and network.mailbox is None:
+        raise InputError(
+            "late is for simulated runs and sites: leave it out, other processes wait for their neighbours."
+        )
+    if network.simulated and network.clock is None:
         raise InputError("late needs the speeds of nodes and links: give clock (--clock).")
+    if not network.simulated and (options.stop or options.patience is not None):
+        raise InputError("Sites that do not wait are evaluated at the end only: leave out stop and early stopping.")
     if len(groups) > 1:
         raise InputError("With late, each rule has an order of events of its own: give one rule at a time.")
     if not groups[0].rule.needs.late or groups[0].rule.then:

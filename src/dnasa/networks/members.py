@@ -20,10 +20,10 @@ from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 from dnasa.core import InputError, ProcessLost, RunError, first_line
-from dnasa.networks.links import Link, Mesh
 from dnasa.networks.monitor import Monitor
 from dnasa.sites.connecting import log
 from dnasa.sites.file import Sites
+from dnasa.sites.links import Link, Mesh
 
 FURTHEST = 10**6  # numbers by which another site's views may be ahead
 REASON = 200  # characters of an accusation

@@ -7,7 +7,7 @@ one part of the numbers and sends it to all.
 import atexit
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -17,12 +17,13 @@ import numpy as np
 
 from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
 from dnasa.networks import processes
-from dnasa.networks.limits import FIRST, Limits
-from dnasa.networks.links import Key, Receive
+from dnasa.networks.mailbox import SiteMailbox
 from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, ProcessTransport
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
+from dnasa.sites.limits import FIRST, Limits
+from dnasa.sites.links import Key, Receive
 from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
 
@@ -74,7 +75,7 @@ class SiteTransport(ProcessTransport):
         super().__init__(members.rank, nodes, members.timeout, members.monitor)
         self.monitor = members.monitor
         self.tag = f"view {self.view.number} network {number}"
-        self.number = 2 * number  # of the exchanges; that of the sums is one more
+        self.number = 3 * number  # of the exchanges; that of the sums is one more, and that of mail two
         self.sent: Counter[tuple[int, int]] = Counter()
         self.wanted: Counter[tuple[int, int]] = Counter()
         self.limits, self.sum_limits = Limits(), Limits(later=FIRST)  # sums differ in kind
@@ -84,20 +85,23 @@ class SiteTransport(ProcessTransport):
 
     def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
         self.check()
-        pending = [(peer, self._want(number, peer, buffer)) for peer, buffer in receives]
+        pending = [(peer, self._want(number, peer, view_of(buffer))) for peer, buffer in receives]
         for peer, buffer in sends:
-            key = self._key(self.sent, number, peer)
-            self.mesh.links[key.site].send(key._replace(site=self.members.node), bytes(view_of(buffer)), self.check)
+            self._send(number, peer, bytes(view_of(buffer)))
         return pending
+
+    def _send(self, number: int, peer: int, data: bytes) -> None:
+        key = self._key(self.sent, number, peer)
+        self.mesh.links[key.site].send(key._replace(site=self.members.node), data, self.check)
 
     def _key(self, counts: Counter[tuple[int, int]], number: int, peer: int) -> Key:
         counts[number, peer] += 1
         return Key(self.sites[peer], self.view.id, number, counts[number, peer])
 
-    def _want(self, number: int, peer: int, buffer: Array) -> Receive:
+    def _want(self, number: int, peer: int, buffer: memoryview) -> Receive:
         key = self._key(self.wanted, number, peer)
         try:
-            receive = self.mesh.inbox.want(key, view_of(buffer))
+            receive = self.mesh.inbox.want(key, buffer)
         except Refused as error:
             raise self._accused(peer, str(error)) from error
         self.mesh.links[key.site].wake()
@@ -172,6 +176,29 @@ class SiteTransport(ProcessTransport):
         except UnicodeDecodeError as error:
             raise self._accused(peer, "its text is not UTF-8") from error
 
+    # ------------------------------------------------------------ mail, which nobody waits for
+
+    def send_mail(self, peer: int, data: bytes) -> None:
+        self._send(self.number + 2, peer, data)
+
+    def want_mail(self, peer: int, size: int) -> Receive:
+        return self._want(self.number + 2, peer, memoryview(bytearray(size)))
+
+    def wait_for_mail(self, receives: Iterable[Receive], began: float, seconds: float) -> None:
+        self.liveness.check(began, self.timeout, self._lost)
+        with self.mesh.news:
+            if seconds > 0 and not any(receive.done.is_set() for receive in receives):
+                self.mesh.news.wait(min(seconds, self.monitor.interval / 5))
+
+    def refuse_mail(self, peer: int, reason: str) -> RunError:
+        self.mesh.accuse(self.sites[peer], reason)
+        return self._no_answer([peer], reason)
+
+    def node(self, peer: int) -> int:
+        return self.sites[peer]
+
+    # ------------------------------------------------------------ calls
+
     def next_call(self) -> str:
         """What the others call next; with nobody else, a step."""
         if len(self.sites) == 1:
@@ -240,6 +267,7 @@ class Connection:
             membership=membership,
             own_folders=True,
             names=names,
+            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.traffic),
         )
 
     def outside(self) -> Network:
@@ -269,6 +297,7 @@ class Connection:
             duplicate=self.duplicate,
             own_folders=True,
             names=[site.name for site in self.members.mesh.sites.sites],
+            mailbox=refuse,
             membership=Membership(survivors=self.survivors, join=self.join),
         )
 

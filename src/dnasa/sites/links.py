@@ -370,6 +370,7 @@ class Connection:
     def _arrived(self, key: Key, data: memoryview) -> None:
         self.link.received += 1
         self.mesh.inbox.arrived(key, data)
+        self.mesh.changed()
 
     def _opening(self, data: memoryview) -> None:
         opening = self._checked(lambda: parse_opening(bytes(data), len(self.mesh.sites.sites)))

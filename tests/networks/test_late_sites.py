@@ -1,0 +1,196 @@
+"""Sites that do not wait for each other: held to the simulator, with slow, killed and disturbed ones."""
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from replaying import Log, OwnThread, Recorded, replay
+from test_site_iterates import connected, in_threads
+
+import dnasa
+from dnasa import problems, topology
+from dnasa.channels.pairs import Offer
+from dnasa.core import InputError, Network, ProcessLost, RunError, Sent, Snapshot
+from dnasa.engine import late as engine
+from dnasa.networks.clock import with_clock
+from dnasa.networks.mailbox import HEADER
+from dnasa.networks.simulated import connect
+from dnasa.rules import registry
+
+RING = topology.ring(4)
+TARGETS = np.random.default_rng(0).normal(size=(4, 3)) * 3
+FAST, SLOW = 0.002, 0.01
+
+
+def pull(x: np.ndarray, node: int, rng: np.random.Generator) -> np.ndarray:
+    return x - TARGETS[node] + 0.1 * rng.normal(size=3)
+
+
+def paced(seconds: Any) -> Any:
+    """Nodes whose gradients take these seconds."""
+
+    def gradient(x: np.ndarray, node: int, rng: np.random.Generator) -> np.ndarray:
+        time.sleep(seconds[node])
+        return pull(x, node, rng)
+
+    return problems.Custom(gradient, start=np.zeros(3), fingerprint="pull")
+
+
+def solve(network: Network, seconds: Any = (FAST, SLOW, FAST, FAST), rule: str = "dnasa", **options: Any) -> Any:
+    given = {"late": 2, "steps": 60, "progress": False} | options
+    return dnasa.solve(paced(seconds), RING, rule, network=network, **given)
+
+
+def simulated(rule: str, steps: int, late: int) -> engine.Late:
+    network = with_clock(connect(RING), {"compute": 1, "bandwidth": 1, "latency": 1})
+    x, quiet = np.zeros((1, 1, 4, 3)), paced([0] * 4)
+    made = registry.groups(registry.variants(rule), 4, steps, x, (("x", (3,)),))[0].rule
+    snapshot = Snapshot(made.init(x), {}, Sent())
+    return engine.Late(
+        made, network, snapshot, late, steps, lambda x, i, step: quiet.gradient(x, range(i, i + 1), [0], step)
+    )
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, log: Log) -> OwnThread:
+    own = OwnThread()
+    monkeypatch.setattr(engine, "Pairs", lambda weights, late: Recorded(weights, late, own.node, log))
+    return own
+
+
+def solve_all(made: list[Network], own: OwnThread, **options: Any) -> list[Any]:
+    def work(network: Network) -> Any:
+        own.node = network.rank
+        return solve(network, **options)
+
+    return in_threads(work, made)
+
+
+def members_of(network: Network) -> Any:
+    return network.membership.survivors.__self__.members  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
+def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    twin, log = simulated(rule, 60, 2), Log()
+    with connected(tmp_path, RING) as made:
+        results = solve_all(made, recorded(monkeypatch, log), rule=rule)
+    replay(twin, log)
+    counts = [node.pairs.own_steps for node in twin.nodes]
+    assert max(counts) > min(counts)
+    for result in results:
+        assert (result.x == twin.x[0, 0]).all()
+        assert result.history.step.tolist() == [0, 60]
+        assert result.history.messages.tolist() == [0, twin.sent.messages]
+        assert result.history.bytes.tolist() == [0, twin.sent.bytes]
+
+
+def test_connections_that_break_again_and_again_change_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin, log = simulated("dnasa", 60, 2), Log()
+    with connected(tmp_path, RING) as made:
+        links = [link for network in made for link in members_of(network).links.values()]
+        ended, breaks = threading.Event(), 0
+
+        def disturb() -> None:
+            nonlocal breaks
+            while not ended.wait(0.2):
+                link = random.choice(links)
+                breaks += link.connected
+                link.break_off()
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            results = solve_all(made, recorded(monkeypatch, log))
+        finally:
+            ended.set()
+            thread.join()
+        assert {members_of(network).view.number for network in made} == {1}
+    assert breaks > 3
+    replay(twin, log)
+    assert all((result.x == twin.x[0, 0]).all() for result in results)
+
+
+def test_a_slow_site_does_not_slow_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    with connected(tmp_path, RING) as made:
+        solve_all(made, recorded(monkeypatch, log), seconds=[0.02, 0.1, 0.02, 0.02], late=8)
+    counts = np.bincount([i for i, what, *_ in log if what == "computed"])
+    assert min(counts[[0, 2, 3]]) > 2.5 * counts[1]
+
+
+def test_a_site_that_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
+    with connected(tmp_path, RING) as made:
+
+        def work(network: Network) -> Any:
+            steps = 0
+
+            def dying(x: np.ndarray, node: int, rng: np.random.Generator) -> np.ndarray:
+                nonlocal steps
+                steps += 1
+                if node == 2 and steps == 20:
+                    members_of(network).monitor.close()
+                    members_of(network).mesh.close()
+                    raise KeyboardInterrupt
+                time.sleep(FAST)
+                return pull(x, node, rng)
+
+            try:
+                problem = problems.Custom(dying, start=np.zeros(3), fingerprint="pull")
+                return dnasa.solve(problem, RING, "dsgt", eta=0.1, steps=400, late=2, network=network, progress=False)
+            except KeyboardInterrupt:
+                return None
+
+        results = in_threads(work, made)
+    assert results.pop(2) is None
+    for result in results:
+        assert result.settings["lost"][0]["nodes"] == [2]
+        assert result.history.nodes.tolist() == [4, 3]
+        assert result.x == pytest.approx(results[0].x, abs=0)
+        assert result.x.mean(0) == pytest.approx(TARGETS[[0, 1, 3]].mean(0), abs=0.3)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [HEADER.pack(False, 1, 0.0), HEADER.pack(False, 0, np.nan), HEADER.pack(False, 0, 0)]
+)
+def test_an_offer_that_makes_no_sense_bars_its_sender(tmp_path: Path, nonsense: bytes) -> None:
+    """Another number than the next, or numbers that are not finite."""
+    message = np.zeros((1, 1, 1, 3))
+    with connected(tmp_path, RING) as made:
+        boxes: Any = [network.mailbox() for network in made[:2]]  # type: ignore[misc]
+        boxes[0].post(1, Offer(0, 0.0, (message,)))
+        boxes[1].carrier.send_mail(0, nonsense + np.full(3, np.nan).tobytes())
+        with pytest.raises(ProcessLost, match="No answer from paris: its offer 0 makes no sense"):
+            boxes[0].take(60)
+        assert members_of(made[0]).links[1].barred == "its offer 0 makes no sense"
+
+
+def test_messages_that_are_not_finite_are_not_sent(tmp_path: Path) -> None:
+    with connected(tmp_path, RING) as made:
+        box: Any = made[0].mailbox()  # type: ignore[misc]
+        with pytest.raises(RunError, match="no longer finite"):
+            box.post(1, Offer(0, 0.0, (np.full((1, 1, 1, 3), np.inf),)))
+
+
+def test_a_second_run_has_mail_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(tmp_path, RING) as made:
+        for _ in range(2):
+            twin, log = simulated("dnasa", 60, 2), Log()
+            with monkeypatch.context() as patch:
+                results = solve_all(made, recorded(patch, log))
+            replay(twin, log)
+            assert all((result.x == twin.x[0, 0]).all() for result in results)
+
+
+def test_what_needs_waiting_is_refused(tmp_path: Path) -> None:
+    with connected(tmp_path, RING) as made:
+        for options in ({"stop": {"consensus": 1}}, {"patience": 3}):
+            with pytest.raises(InputError, match="evaluated at the end only: leave out stop and early stopping"):
+                solve(made[0], **options)
