@@ -14,7 +14,7 @@ from test_site_iterates import connected, in_threads
 import dnasa
 from dnasa import problems, topology
 from dnasa.channels.pairs import Offer
-from dnasa.core import InputError, Network, ProcessLost, RunError, Sent, Snapshot
+from dnasa.core import InputError, Network, ProcessLost, Sent, Snapshot
 from dnasa.engine import late as engine
 from dnasa.networks.clock import with_clock
 from dnasa.networks.mailbox import HEADER
@@ -158,25 +158,34 @@ def test_a_site_that_is_killed_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "nonsense", [HEADER.pack(False, 1, 0.0), HEADER.pack(False, 0, np.nan), HEADER.pack(False, 0, 0)]
+    ("number", "steps", "value", "reason"),
+    [
+        (1, 0, 0, "it sent offer 1 of step 0 after 0 offers"),
+        (0, np.nan, 0, "it sent offer 0 of step nan after 0 offers"),
+        (0, 0, np.nan, "it sent numbers that are not finite"),
+        (0, 0, 1e20, "it sent numbers of size"),
+    ],
 )
-def test_an_offer_that_makes_no_sense_bars_its_sender(tmp_path: Path, nonsense: bytes) -> None:
-    """Another number than the next, or numbers that are not finite."""
-    message = np.zeros((1, 1, 1, 3))
+def test_an_offer_that_makes_no_sense_bars_its_sender(
+    tmp_path: Path, number: int, steps: float, value: float, reason: str
+) -> None:
     with connected(tmp_path, RING) as made:
         boxes: Any = [network.mailbox() for network in made[:2]]  # type: ignore[misc]
-        boxes[0].post(1, Offer(0, 0.0, (message,)))
-        boxes[1].carrier.send_mail(0, nonsense + np.full(3, np.nan).tobytes())
-        with pytest.raises(ProcessLost, match="No answer from paris: its offer 0 makes no sense"):
+        boxes[0].post(1, Offer(0, 0.0, (np.zeros((1, 1, 1, 3)),)))
+        boxes[1].carrier.send_mail(0, HEADER.pack(False, number, steps) + np.full(3, value).tobytes())
+        with pytest.raises(ProcessLost, match=f"No answer from paris: {reason}"):
             boxes[0].take(60)
-        assert members_of(made[0]).links[1].barred == "its offer 0 makes no sense"
+        assert members_of(made[0]).links[1].barred.startswith(reason)
 
 
-def test_messages_that_are_not_finite_are_not_sent(tmp_path: Path) -> None:
+def test_an_offer_of_another_size_bars_its_sender(tmp_path: Path) -> None:
     with connected(tmp_path, RING) as made:
-        box: Any = made[0].mailbox()  # type: ignore[misc]
-        with pytest.raises(RunError, match="no longer finite"):
-            box.post(1, Offer(0, 0.0, (np.full((1, 1, 1, 3), np.inf),)))
+        boxes: Any = [network.mailbox() for network in made[:2]]  # type: ignore[misc]
+        boxes[0].post(1, Offer(0, 0.0, (np.zeros((1, 1, 1, 3)),)))
+        boxes[1].carrier.send_mail(0, HEADER.pack(False, 0, 0) + np.zeros(4).tobytes())
+        with pytest.raises(ProcessLost, match="paris is gone"):
+            boxes[0].take(60)
+        assert members_of(made[0]).links[1].barred == "it sent 49 bytes where 41 were expected"
 
 
 def test_a_second_run_has_mail_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -442,6 +442,7 @@ class SiteRun(Run):
         self.session.step(self.t)
         began = now()
         g = self._gradient(point, self.network.local_nodes, step)
+        self.recorder.divergence.check_gradient(g, self.t)
         self.timeline.exchanged(began, step, "gradient")
         return g
 

@@ -3,14 +3,14 @@
 import math
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from dnasa.arrays import like, to_numpy
 from dnasa.channels.pairs import Offer
-from dnasa.core import Messages, RunError
+from dnasa.core import Array, Messages, RunError
 from dnasa.networks.buffers import described
 from dnasa.networks.processes import Traffic
 from dnasa.sites.links import Receive
@@ -27,6 +27,9 @@ class Post(Protocol):
 
     def wait_for_mail(self, receives: Iterable[Receive], began: float, seconds: float) -> None:
         """Wait until one of them is here, at most this long; raises an error if processes are lost since `began`."""
+
+    def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
+        """Leave out a sender whose numbers are not finite, or much larger than those before: raises an error."""
 
     def refuse_mail(self, peer: int, reason: str) -> RunError:
         """Leave out the sender of a message that makes no sense. Returns what to raise."""
@@ -46,20 +49,16 @@ class SiteMailbox:
     def __init__(self, post: Post, neighbours: Iterable[int], traffic: Traffic):
         self.carrier, self.traffic = post, traffic
         self.expected = dict.fromkeys(neighbours, 0)  # the number of the next offer of each neighbour
-        self.like: Messages | None = None
+        self.own: Messages = ()  # in the last offer
         self.receives: dict[int, Receive] = {}  # of the neighbours that have not ended
         self.began = time.monotonic()  # to wait
 
     def post(self, neighbour: int, offer: Offer) -> None:
-        if self.like is None:
-            self.like = offer.messages
+        first, self.own = not self.own, offer.messages
+        if first:
             self.receives = {peer: self._want(peer) for peer in self.expected}
-        arrays = [to_numpy(message) for message in offer.messages]
-        if not all(np.isfinite(a).all() for a in arrays):
-            raise RunError(
-                "This site's messages are no longer finite numbers: its gradients are not, or the run diverges."
-            )
-        data = b"".join([HEADER.pack(False, offer.number, offer.steps), *(a.tobytes() for a in arrays)])
+        arrays = [to_numpy(message).tobytes() for message in offer.messages]
+        data = b"".join([HEADER.pack(False, offer.number, offer.steps), *arrays])
         self.traffic.add("exchange", self.carrier.node(neighbour), described(offer.messages), len(data))
         self.carrier.send_mail(neighbour, data)
 
@@ -84,7 +83,7 @@ class SiteMailbox:
 
     @property
     def _size(self) -> int:
-        return HEADER.size + sum(m.nbytes for m in self.like or ())
+        return HEADER.size + sum(m.nbytes for m in self.own)
 
     def _want(self, peer: int) -> Receive:
         return self.carrier.want_mail(peer, self._size)
@@ -95,21 +94,19 @@ class SiteMailbox:
         if ended:
             return None
         offer = Offer(number, steps, self._messages(data))
-        if number != self.expected[peer] or not math.isfinite(steps) or not all(map(_finite, offer.messages)):
-            raise self.carrier.refuse_mail(peer, f"its offer {self.expected[peer]} makes no sense")
+        if number != self.expected[peer] or not math.isfinite(steps):
+            reason = f"it sent offer {number} of step {steps:g} after {self.expected[peer]} offers"
+            raise self.carrier.refuse_mail(peer, reason)
+        self.carrier.inspect(peer, offer.messages, self.own)
         self.expected[peer] += 1
         self.receives[peer] = self._want(peer)
         return offer
 
     def _messages(self, data: memoryview) -> Messages:
         messages, start = [], HEADER.size
-        for own in self.like or ():
+        for own in self.own:
             end = start + own.nbytes
             dtype = to_numpy(own[..., :0]).dtype
             messages.append(like(np.frombuffer(data[start:end], dtype).reshape(own.shape), own))
             start = end
         return tuple(messages)
-
-
-def _finite(message: np.ndarray) -> bool:
-    return bool(np.isfinite(to_numpy(message)).all())

@@ -191,8 +191,7 @@ class SiteTransport(ProcessTransport):
                 self.mesh.news.wait(min(seconds, self.monitor.interval / 5))
 
     def refuse_mail(self, peer: int, reason: str) -> RunError:
-        self.mesh.accuse(self.sites[peer], reason)
-        return self._no_answer([peer], reason)
+        return self._accused(peer, reason)
 
     def node(self, peer: int) -> int:
         return self.sites[peer]
