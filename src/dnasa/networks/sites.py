@@ -86,8 +86,9 @@ class SiteTransport(ProcessTransport):
     def _start(self, number: int, receives: Sequence[Message], sends: Sequence[Message]) -> list[tuple[int, Receive]]:
         self.check()
         pending = [(peer, self._want(number, peer, view_of(buffer))) for peer, buffer in receives]
+        copies = {id(buffer): bytes(view_of(buffer)) for _, buffer in sends}  # one for all neighbours that get the same
         for peer, buffer in sends:
-            self._send(number, peer, bytes(view_of(buffer)))
+            self._send(number, peer, copies[id(buffer)])
         return pending
 
     def _send(self, number: int, peer: int, data: bytes) -> None:

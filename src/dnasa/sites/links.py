@@ -28,6 +28,7 @@ HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that foll
 STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
 STATE_LIMIT, OPENING_LIMIT, MESSAGE_LIMIT = 1 << 20, 1 << 26, 1 << 40  # bytes
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
+ACKNOWLEDGED, LARGE = 4, 1 << 20  # messages acknowledged together; of this many bytes, one at a time
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
@@ -234,15 +235,16 @@ class Connection:
         self.output: deque[memoryview] = deque()
         self.next = link.acknowledged  # message to be sent
         self.shown = -1  # version of the own state
-        self.told = link.received
+        self.told, self.due = link.received, False  # what was acknowledged, and whether to acknowledge more now
+        self.readable = self.writable = True
         self.asked = self.asking = False
         self.waiting: tuple[Key, int] | None = None  # the header of a message that is not wanted yet
         self._expect(bytearray(HEADER.size), self._header)
 
     def run(self) -> None:
         while True:
-            busy = self._repeat(self._write)
-            if not (self._repeat(self._read) or busy):
+            wrote = self.writable and self._repeat(self._write)
+            if not (self.readable and self._repeat(self._read)) and not wrote:
                 self._wait()
 
     def _wait(self) -> None:
@@ -253,9 +255,13 @@ class Connection:
         else:
             with suppress(KeyError):
                 self.poll.unregister(self.tls)
-        self.poll.poll(1000 * INTERVAL)
-        with suppress(BlockingIOError):
-            self.signalled.recv(4096)
+        for number, event in self.poll.poll(1000 * INTERVAL):
+            if number == self.signalled.fileno():
+                self.signalled.recv(4096)
+                self.readable |= self.waiting is not None
+            else:
+                self.readable |= event != select.POLLOUT
+                self.writable |= event != select.POLLIN
 
     def wake(self) -> None:
         with suppress(OSError):
@@ -275,7 +281,11 @@ class Connection:
             try:
                 if not work():
                     return count > 0
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except ssl.SSLWantReadError:
+                self.readable = False
+                return count > 0
+            except ssl.SSLWantWriteError:
+                self.writable = False
                 return count > 0
         return True
 
@@ -298,14 +308,15 @@ class Connection:
         if self.shown != mesh.version:
             self.shown, text = mesh.version, mesh.state
             self._add(HEADER.pack(STATE, 0, 0, 0, len(text)), text)
+            self.due = True
         elif self.asked:
             self.asked, text = False, json.dumps(mesh.opening).encode()
             self._add(HEADER.pack(OPENING, 0, 0, 0, len(text)), text)
         elif link.asks and not self.asking:
             self.asking = True
             self._add(HEADER.pack(ASK, 0, 0, 0, 0))
-        elif self.told != link.received:
-            self.told = link.received
+        elif link.received - self.told >= (1 if self.due else ACKNOWLEDGED):
+            self.told, self.due = link.received, False
             self._add(HEADER.pack(ARRIVED, 0, 0, self.told, 0))
         else:
             with link.room:
@@ -369,6 +380,7 @@ class Connection:
 
     def _arrived(self, key: Key, data: memoryview) -> None:
         self.link.received += 1
+        self.due |= len(data) >= LARGE
         self.mesh.inbox.arrived(key, data)
         self.mesh.changed()
 
