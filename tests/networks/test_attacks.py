@@ -528,10 +528,11 @@ def test_a_message_that_its_sender_gave_up_does_not_bar_it(running: Run) -> None
 def judges(count: int) -> Members:
     """The members of a run in which all hear each other, as the last of them sees it; it bars nobody."""
     members = Members.__new__(Members)
-    members.node, members.charges = count - 1, {}
+    members.node, members.timeout, members.charges = count - 1, 30.0, {}
     links = {node: SimpleNamespace(connected=True, barred="", state=None) for node in range(count - 1)}
     names = SimpleNamespace(sites=[SimpleNamespace(name=f"site {node}") for node in range(count)])
-    members.mesh = SimpleNamespace(links=links, sites=names)  # type: ignore[assignment]
+    mesh = SimpleNamespace(links=links, sites=names, silent=lambda node, timeout: False)
+    members.mesh = mesh  # type: ignore[assignment]
     accuse(members, {})
     return members
 
