@@ -638,7 +638,7 @@ def test_no_rule_sends_numbers_beyond_the_limits(monkeypatch: pytest.MonkeyPatch
         dnasa.solve(problem, graph, rule, steps=40, network=network, evaluate=[40], **given)
 
     graph = dnasa.topology.ring(4, weights="lazy")
-    monkeypatch.setattr(ThreadTransport, "inspect", inspect, raising=False)
+    monkeypatch.setattr(ThreadTransport, "inspect", inspect)
     run_threads(graph, solve)
     assert checks
     assert set(checks) == {""}
@@ -662,6 +662,6 @@ def test_numbers_are_checked_after_they_are_decoded(compress: str) -> None:
         channel.exchange(memory, messages, network.at(0), 0, 0)  # type: ignore[misc]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ThreadTransport, "inspect", inspect, raising=False)
+        patch.setattr(ThreadTransport, "inspect", inspect)
         run_threads(graph, send, channel=channel)
     assert {peer for peer, _ in problems} == {1}

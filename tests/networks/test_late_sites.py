@@ -113,7 +113,7 @@ def test_connections_that_break_again_and_again_change_nothing_but_time(
             ended.set()
             thread.join()
         assert {members_of(network).view.number for network in made} == {1}
-    assert breaks > 3
+    assert breaks
     replay(twin, log)
     assert all((result.x == twin.x[0, 0]).all() for result in results)
 

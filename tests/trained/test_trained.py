@@ -200,6 +200,7 @@ def test_what_cannot_be_predicted_gets_one_clear_line(
         assert message in refused(["predict", *words], monkeypatch, capfd)
 
 
+@pytest.mark.filterwarnings("always")  # other tests of this process may have warned of the same
 def test_categories_that_were_not_in_training_are_named(
     home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
