@@ -142,6 +142,11 @@ class Session:
         self.t = t
         if self.folder is None or t == self.resumed_at:
             return
+        if self.stop_requested and self.network.own_folders:
+            self.end("interrupted", t)
+            raise Interrupted(
+                f"Interrupted at step {t}; the others continue. Join them with: dnasa resume {self.folder.path}"
+            )
         scheduled = self.every is not None and t > 0 and t % self.every == 0
         stop = self._all_stop(evaluated or scheduled)
         if scheduled or stop:
@@ -152,7 +157,7 @@ class Session:
 
     def _all_stop(self, together: bool) -> bool:
         """Whether all stop: real processes stop together, at an evaluation or a checkpoint."""
-        if self.network.simulated:
+        if self.network.simulated or self.network.own_folders:
             return self.stop_requested
         return together and bool(self.network.mean(np.full((1, 1), float(self.stop_requested)))[0] > 0)
 

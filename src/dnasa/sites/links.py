@@ -122,6 +122,7 @@ class Link:
         state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
         gone: Whether no process listened at its address, when it was last dialled.
+        ours: Whether this process broke the last connection off, which says nothing about the other.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
         asks: Whether this process wants to know how the run began.
@@ -132,7 +133,7 @@ class Link:
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
         self.instance, self.barred, self.problem, self.asks = "", "", "", False
         self.state: Any = None
-        self.connected = self.gone = False
+        self.connected = self.gone = self.ours = False
         self.quiet = 0
         self.broken = time.monotonic()
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
@@ -176,6 +177,7 @@ class Link:
     def break_off(self) -> None:
         """Close the connection; it is made again."""
         if (connection := self.connection) is not None:
+            self.ours = True
             connection.shut_down()
 
     def greeting(self) -> Greeting:
@@ -189,13 +191,15 @@ class Link:
             self._resume(greeting)
             if answer:
                 send_greeting(tls, self.greeting())
-            self.connection, self.connected, self.gone, self.quiet = Connection(self, tls), True, False, 0
+            self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
+            self.gone = self.ours = False
             self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
                 self.connection.run()
             except (OSError, ValueError) as error:
-                self.mesh.events.write("disconnected", peer=self.name, reason=first_line(error))
+                reason = "nothing came for a while, or the keys changed" if self.ours else first_line(error)
+                self.mesh.events.write("disconnected", peer=self.name, reason=reason)
             finally:
                 self.connection.close()
                 self.connection, self.connected, self.broken = None, False, time.monotonic()
@@ -497,7 +501,7 @@ class Mesh:
     def gone(self, site: int) -> bool:
         """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
-        away = not link.connected and time.monotonic() > link.broken + GRACE
+        away = not link.connected and not link.ours and time.monotonic() > link.broken + GRACE
         vanished = away and not self._reachable(site) and not self._hearing(site)
         return bool(link.barred) or (link.gone and not link.connected) or vanished
 
