@@ -132,8 +132,8 @@ TESTED = {
     "Bytes compressed by `moniqua` are not checked for the size of numbers.": [
         "test_attacks.py::test_numbers_are_checked_after_they_are_decoded",
     ],
-    "The arrays that a process sends are in `audit-SITE.jsonl`, which is only appended to; texts (settings, summaries of columns, "
-    "final tests) are not.": [
+    "The arrays that a process sends are in `audit-SITE.jsonl`, which is only appended to; texts (settings, summaries of "
+    "columns, final tests) are not.": [
         "test_journal.py::test_the_audit_has_every_byte_once",
         "test_journal.py::test_another_run_in_the_folder_appends_to_the_audit",
     ],

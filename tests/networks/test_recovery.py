@@ -26,7 +26,7 @@ from dnasa.networks.sites import Connection, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
 from dnasa.sites.file import Sites
-from dnasa.sites.links import HEADER, MESSAGE, Key
+from dnasa.sites.links import GRACE, HEADER, MESSAGE, Key
 
 
 class Process:
@@ -422,6 +422,21 @@ def test_messages_that_a_site_does_not_need_any_more_do_not_count_as_wrong_ones(
     wait_until(lambda: not link.outbox)
     assert not receive.done.is_set()
     assert not two.members.links[0].barred
+    for process in (one, two):
+        process.end()
+
+
+def test_a_connection_that_this_site_broke_off_does_not_say_that_the_other_has_ended(tmp_path: Path) -> None:
+    one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    in_threads(one.connect, two.connect)
+    two.members.links[0].barred = "does not dial again"
+    link = one.members.links[1]
+    link.break_off()
+    wait_until(lambda: not link.connected)
+    time.sleep(2 * GRACE)
+    assert not one.members.mesh.gone(1)
+    link.ours = False  # as if the other side had closed it
+    assert one.members.mesh.gone(1)
     for process in (one, two):
         process.end()
 
