@@ -78,6 +78,7 @@ def test_the_clock_of_a_run_is_the_one_calculated_by_hand() -> None:
     assert seconds(1) == pytest.approx([0, 1, 2, 3, 4])
 
 
+@pytest.mark.long  # test_late_sites.py has short runs of real sites
 @pytest.mark.parametrize("rule", SAFE)
 def test_safe_rules_find_the_solution_of_all_nodes(rule: str) -> None:
     """The slow node takes a fifth of the steps of others, and counts as much."""

@@ -173,7 +173,7 @@ def test_what_is_mixed_does_not_change_before_the_messages_arrive(name: str, mix
 
 def test_dasagt_is_shown_under_its_own_name() -> None:
     rule = rules.dasagt(schedules.constant(0.1), schedules.constant(0.3))
-    assert repr(rule) == "Rule dasagt with early, restart, estimate, form, stepsize"
+    assert repr(rule) == "Rule dasagt with early, restart, estimate, needs, form, stepsize"
 
 
 DIRECTED = {

@@ -18,6 +18,13 @@ from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
 PROBLEM = dnasa.problems.Custom(lambda x, node, rng: x - node, start=np.zeros(5))
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """Events of earlier tests of this process are forgotten."""
+    for node in range(8):
+        KEPT.take(f"node {node}")
+
+
 def solved(folder: Path, channel: Any = None, **more: Any) -> list[int]:
     """Four processes on a ring train into one folder; returns the bytes of the exchanges of each."""
     graph = topology.ring(4)

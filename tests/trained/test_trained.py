@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import test_resume
 import torch
 from launching import PATIENCE
 from matplotlib.ticker import ScalarFormatter
@@ -200,20 +201,16 @@ def test_what_cannot_be_predicted_gets_one_clear_line(
         assert message in refused(["predict", *words], monkeypatch, capfd)
 
 
-@pytest.mark.filterwarnings("always")  # other tests of this process may have warned of the same
-def test_categories_that_were_not_in_training_are_named(
-    home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_categories_that_were_not_in_training_are_named(home: Path, tmp_path: Path) -> None:
     rows = table()[INPUTS].assign(colour=["violet", "red"] * 100)
     with pytest.warns(
         UserWarning, match=r"100 of 200 rows have a value of 'colour' that was not in training: violet\."
     ):
         dnasa.load(home / "classification").predict(rows)
     rows.to_csv(tmp_path / "new.csv", index=False)
-    run("predict", home / "classification", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
-    errors = capfd.readouterr().err
-    assert errors.startswith("Warning: 100 of 200 rows have a value of 'colour'")
-    assert errors.count("\n") == 1
+    done = test_resume.run("predict", home / "classification", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert done.stderr.startswith("Warning: 100 of 200 rows have a value of 'colour'")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_model_of_a_text_is_saved_and_predicts_no_rows(
