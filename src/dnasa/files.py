@@ -1,4 +1,4 @@
-"""Files: folders that can be written to, writes that are complete or do not happen, JSON, Python files of the user."""
+"""Files: folders that can be written to, writes that are complete or do not happen, JSON, TOML, Python files of the user."""
 
 import errno
 import json
@@ -7,16 +7,17 @@ import stat
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from dnasa.core import InputError, first_line
 
+T = TypeVar("T")
 LARGEST = 2**30  # bytes of a file that is read as a whole
 
 
@@ -104,6 +105,22 @@ def read_json(path: Path, what: str, follow: bool = False) -> dict[str, Any]:
     if not isinstance(thing, dict):
         raise InputError(f"{path} must hold one JSON object.")
     return thing
+
+
+def read_toml(path: Path, unreadable: Callable[[str], str], parse: Callable[[dict[str, Any]], T]) -> T:
+    """What `parse` makes of a TOML file; errors name the file. `unreadable` says what to do, given the system's reason."""
+    import tomllib  # few commands need it
+
+    try:
+        given = tomllib.loads(read_bytes(path, follow=True).decode())
+    except OSError as error:
+        raise InputError(unreadable(str(error.strerror))) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
+    try:
+        return parse(given)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def fits(value: Any, form: Any) -> bool:

@@ -22,7 +22,7 @@ from dnasa.engine.recovery import reconnect, surviving
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.monitor import Monitor
-from dnasa.networks.sites import Connection, described, leave
+from dnasa.networks.sites import SiteNetworks, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
 from dnasa.sites.file import Sites
@@ -38,7 +38,7 @@ class Process:
         graph = graph or dnasa.topology.ring(len(sites.sites))
         self.sites = sites
         self.members = Members(sites, described(graph, 1, None), timeout)
-        self.connection = Connection(self.members, graph, 1, None)
+        self.connection = SiteNetworks(self.members, graph, 1, None)
         self.opt: Any = None
 
     def connect(self) -> Network:

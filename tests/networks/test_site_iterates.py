@@ -16,7 +16,7 @@ from dnasa import topology
 from dnasa.core import Array, Network
 from dnasa.networks import choose_channel, with_pauses
 from dnasa.networks.members import Members
-from dnasa.networks.sites import Connection, described
+from dnasa.networks.sites import SiteNetworks, described
 from dnasa.rules.registry import RULES, example
 from dnasa.sites.connecting import dials
 
@@ -41,7 +41,7 @@ def connected(
     members = [Members(given, described(graph, rounds, channel), 60.0) for given in local_sites(folder, NODES, hidden)]
 
     def connect(own: Members) -> Network:
-        return with_pauses(Connection(own, graph, rounds, channel).first_network(), every)
+        return with_pauses(SiteNetworks(own, graph, rounds, channel).first_network(), every)
 
     try:
         yield in_threads(connect, members)

@@ -185,18 +185,21 @@ def test_mistakes_get_one_clear_line(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["authority.crt", "authority.key", "issued.pem", "revoked.pem"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1), new=st.binary(max_size=3), length=st.integers(0, 3))
 def test_damaged_files_are_refused_in_one_line(name: str, folder: Path, place: float, new: bytes, length: int) -> None:
     keys.revoke(folder, "berlin")
     path = folder / name
     good = path.read_bytes()
     start = int(place * len(good))
-    path.write_bytes(good[:start] + new + good[start + length :])
-    with suppress(InputError):  # whose message is one line
-        keys.issued(folder)
-        keys.revoke(folder, "berlin")
-    path.write_bytes(good)
+    try:
+        path.write_bytes(good[:start] + new + good[start + length :])
+        with suppress(InputError):  # whose message is one line
+            keys.issued(folder)
+        with suppress(InputError):
+            keys.revoke(folder, "berlin")
+    finally:
+        path.write_bytes(good)
 
 
 def test_the_commands_make_show_and_revoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

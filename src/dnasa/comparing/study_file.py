@@ -6,16 +6,15 @@ for one problem. Anybody may have written the file, so everything is checked bef
 
 import os
 import re
-import tomllib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dnasa import topology
-from dnasa.core import InputError, first_line
+from dnasa.core import InputError
 from dnasa.data.partitions import full_name
-from dnasa.files import read_bytes
+from dnasa.files import read_toml
 from dnasa.rules.registry import COMPARED, example
 from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
@@ -155,16 +154,11 @@ def find(name: str) -> Path:
 
 def read(path: Path, only: Sequence[str] = (), quick: bool = False) -> Study:
     """The study in a file, checked as far as possible without its data."""
-    try:
-        given = tomllib.loads(read_bytes(path, follow=True).decode())
-    except OSError as error:
-        raise InputError(f"There is no study in {path} ({error.strerror}): give a .toml file.") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
-    try:
-        return _study(given, path.stem, only, quick)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    return read_toml(
+        path,
+        lambda reason: f"There is no study in {path} ({reason}): give a .toml file.",
+        lambda given: _study(given, path.stem, only, quick),
+    )
 
 
 def _study(given: dict[str, Any], stem: str, only: Sequence[str], quick: bool) -> Study:

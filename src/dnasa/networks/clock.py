@@ -7,7 +7,6 @@ that gets lost is sent again, as TCP does, and arrives later.
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import crc32
-from dnasa.core import InputError, Network, first_line
-from dnasa.files import read_bytes
+from dnasa.core import InputError, Network
+from dnasa.files import read_toml
 from dnasa.randomness import Streams
 from dnasa.topology import Topology
 
@@ -172,14 +171,11 @@ def read_links(given: Mapping[str, Any] | str | Path, nodes: int) -> Links:
     if isinstance(given, Mapping):
         return _links(given, nodes)
     path = Path(given)
-    try:
-        return _links(tomllib.loads(read_bytes(path, follow=True).decode()), nodes)
-    except OSError as error:
-        raise InputError(f"Cannot read the links in {path}: {error.strerror}. Give a .toml file.") from error
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
+    return read_toml(
+        path,
+        lambda reason: f"Cannot read the links in {path}: {reason}. Give a .toml file.",
+        lambda links: _links(links, nodes),
+    )
 
 
 def _links(given: Mapping[str, Any], nodes: int) -> Links:

@@ -305,18 +305,19 @@ class Members:
         if not self.view.number:
             return len(members) == len(self.links) + 1
         left = {node for node, instance in self.view.members.items() if not self._is_gone(node, instance)}
-        absent = left - here - {self.node} - self._left_out(here)
+        out = self._left_out(here)
+        absent = left - here - {self.node} - out
         present = left & set(members)
-        if left & here - present - self._left_out(here) and time.monotonic() < self.began + self.timeout / 2:
+        if left & here - present - out and time.monotonic() < self.began + self.timeout / 2:
             return False  # two of them may hear each other again soon: who passed their bytes on may be gone
         most = 2 * len(present) > len(left) or (2 * len(present) == len(left) and min(left) in present)
         settled = all(self.mesh.silent(node, self.timeout) for node in absent)
-        return settled and most and not self._defers(here, left)
+        return settled and most and not self._defers(here, left, out)
 
-    def _defers(self, here: set[int], left: set[int]) -> bool:
+    def _defers(self, here: set[int], left: set[int], out: set[int]) -> bool:
         """Whether most of the others hear an earlier member, which this one does not hear: it closes the list."""
         heard = [self.state(node).hears for node in here - {self.node}]
-        earlier = [node for node in left - here - self._left_out(here) if node < self.node]
+        earlier = [node for node in left - here - out if node < self.node]
         return any(2 * (1 + sum(node in hears for hears in heard)) > len(left) for node in earlier)
 
     def _is_gone(self, node: int, instance: str) -> bool:

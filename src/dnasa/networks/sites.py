@@ -40,7 +40,7 @@ def connect(
         )
     members = Members(sites, described(topology, rounds, channel), timeout)
     atexit.register(leave, members)
-    return Connection(members, topology, rounds, channel).first_network()
+    return SiteNetworks(members, topology, rounds, channel).first_network()
 
 
 def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
@@ -71,6 +71,7 @@ class SiteTransport(ProcessTransport):
     def __init__(self, members: Members, number: int):
         self.members, self.mesh, self.view = members, members.mesh, members.view
         self.sites = sorted(self.view.members)
+        self.others = [peer for peer in range(len(self.sites)) if peer != members.rank]
         nodes = [range(node, node + 1) for node in self.sites]
         super().__init__(members.rank, nodes, members.timeout, members.monitor)
         self.monitor = members.monitor
@@ -139,8 +140,7 @@ class SiteTransport(ProcessTransport):
         flat = as_array(buffer).reshape(-1)
         parts = np.array_split(flat, len(self.sites))
         shape = (len(self.sites), parts[self.rank].size)
-        received = np.empty(shape, flat.dtype)
-        others = [peer for peer in range(len(self.sites)) if peer != self.rank]
+        received, others = np.empty(shape, flat.dtype), self.others
         received[self.rank], own = parts[self.rank], flat.copy()
         self.finish(
             self._start(self.number + 1, [(peer, received[peer]) for peer in others], [(p, parts[p]) for p in others])
@@ -157,23 +157,19 @@ class SiteTransport(ProcessTransport):
     def _gather(self, own: np.ndarray) -> np.ndarray:
         rows = np.zeros((len(self.sites), *own.shape), own.dtype)
         rows[self.rank] = own
-        others = [peer for peer in range(len(self.sites)) if peer != self.rank]
-        self.finish(self._start(self.number + 1, [(p, rows[p]) for p in others], [(p, own) for p in others]))
+        self.finish(self._start(self.number + 1, [(p, rows[p]) for p in self.others], [(p, own) for p in self.others]))
         return rows
 
-    def allgather_text(self, text: str) -> list[str]:
-        """All sites' texts, none of them longer than `LONGEST_TEXT`."""
-        data = np.frombuffer(text.encode(), np.uint8)
-        lengths = self._gather(np.array([data.size])).ravel().tolist()
+    def _lengths(self, own: int) -> list[int]:
+        lengths = super()._lengths(own)
         for peer, length in enumerate(lengths):
             if not 0 <= length <= LONGEST_TEXT:
                 raise self._accused(peer, f"it announced a text of {length} bytes")
-        rows = self._gather(np.pad(data, (0, max(lengths) - data.size)))
-        return [self._text(peer, row[:length]) for peer, (row, length) in enumerate(zip(rows, lengths, strict=True))]
+        return lengths
 
     def _text(self, peer: int, row: np.ndarray) -> str:
         try:
-            return row.tobytes().decode()
+            return super()._text(peer, row)
         except UnicodeDecodeError as error:
             raise self._accused(peer, "its text is not UTF-8") from error
 
@@ -227,7 +223,7 @@ def view_of(buffer: Array) -> memoryview:
 
 
 @dataclass
-class Connection:
+class SiteNetworks:
     """This site in a run that others leave and join: makes the network of each view."""
 
     members: Members

@@ -102,9 +102,15 @@ class ProcessTransport(ABC):
     def allgather_text(self, text: str) -> list[str]:
         """All processes' texts."""
         data = np.frombuffer(text.encode(), np.uint8)
-        lengths = self._gather(np.array([data.size])).ravel()
-        rows = self._gather(np.pad(data, (0, lengths.max() - data.size)))
-        return [row[:length].tobytes().decode() for row, length in zip(rows, lengths, strict=True)]
+        lengths = self._lengths(data.size)
+        rows = self._gather(np.pad(data, (0, max(lengths) - data.size)))
+        return [self._text(peer, row[:length]) for peer, (row, length) in enumerate(zip(rows, lengths, strict=True))]
+
+    def _lengths(self, own: int) -> list[int]:
+        return self._gather(np.array([own])).ravel().tolist()
+
+    def _text(self, peer: int, row: np.ndarray) -> str:
+        return row.tobytes().decode()
 
     @abstractmethod
     def _gather(self, own: np.ndarray) -> np.ndarray:

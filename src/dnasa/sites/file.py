@@ -3,14 +3,13 @@
 import ipaddress
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dnasa.core import InputError, first_line
-from dnasa.files import read_bytes
+from dnasa.core import InputError
+from dnasa.files import read_toml
 from dnasa.sites.tls import own_names
 
 KEYS = ("keys", "listen", "sites")
@@ -44,16 +43,11 @@ class Sites:
 def read_sites(path: str | Path) -> Sites:
     """The sites in a TOML file, checked together with the keys of this one."""
     path = Path(path)
-    try:
-        given = tomllib.loads(read_bytes(path, follow=True).decode())
-    except OSError as error:
-        raise InputError(f"Cannot read the sites in {path}: {error.strerror}. Give a .toml file.") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
-    try:
-        return _sites(given, path.parent)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    return read_toml(
+        path,
+        lambda reason: f"Cannot read the sites in {path}: {reason}. Give a .toml file.",
+        lambda given: _sites(given, path.parent),
+    )
 
 
 def check_name(name: str) -> None:

@@ -98,7 +98,7 @@ def revoke(folder: Path, site: str) -> list[Path]:
 
 def issued(folder: Path) -> list[Issued]:
     """All certificates that the authority in this folder has made, the oldest first."""
-    authority = _parse(folder / AUTHORITY, x509.load_pem_x509_certificate)
+    authority = _parse(folder / AUTHORITY, _certificate)
     revoked = _revoked(folder, authority)
     return [
         Issued(
@@ -195,7 +195,7 @@ def _crl(authority: Authority, before: x509.CertificateRevocationList | None, se
 
 
 def _authority(folder: Path) -> Authority:
-    certificate = _parse(folder / AUTHORITY, x509.load_pem_x509_certificate)
+    certificate = _parse(folder / AUTHORITY, _certificate)
     key = _parse(folder / AUTHORITY_KEY, lambda data: serialization.load_pem_private_key(data, None))
     check_private(folder / AUTHORITY_KEY)
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -203,6 +203,13 @@ def _authority(folder: Path) -> Authority:
             f"{AUTHORITY} and {AUTHORITY_KEY} in {folder} do not belong together: use those of one `dnasa keys init`."
         )
     return Authority(_read(folder / AUTHORITY), certificate, key)
+
+
+def _certificate(data: bytes) -> x509.Certificate:
+    """A certificate whose key can be used: `load_pem_x509_certificate` does not look at it."""
+    certificate = x509.load_pem_x509_certificate(data)
+    certificate.public_key()
+    return certificate
 
 
 def _issued(folder: Path) -> list[x509.Certificate]:

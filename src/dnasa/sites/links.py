@@ -1,8 +1,9 @@
 """One connection with every other site, dialled again whenever it breaks.
 
-A connection carries frames of four kinds: a site's state (small, JSON, only the latest counts), messages, messages that the
-other side does not need any more, and how many have arrived. Messages are kept until the other side has them, so a connection
-that breaks loses nothing. One thread of each connection sends and receives; nothing else touches its TLS object.
+A connection carries frames of these kinds: a site's state (small, JSON, only the latest counts), messages, messages that the
+other side does not need any more, how many have arrived, and the question how the run began with its answer. Messages are kept
+until the other side has them, so a connection that breaks loses nothing. One thread of each connection sends and receives;
+nothing else touches its TLS object.
 """
 
 import json
