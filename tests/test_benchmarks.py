@@ -30,7 +30,10 @@ torch.compile = lambda function, **options: function
 for case in optimizer_gpu.CASES.values():
     print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
 """
-CODECS = "print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.connect, 300, 1))"
+CODECS = """
+codecs.show("tensors", codecs.packing_of_tensors("cpu", 300, 1))
+print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.connect, 300, 1))
+"""
 SMALL = {  # what runs, and what it prints
     "custom": ("print(*(custom.compare(name, 5, 1) for name in custom.CASES), 'ms')", "ms"),
     "update": ("print(*update.measure(10, 'cpu', calls=1, name='adanasa'))", "copy sequential fused"),

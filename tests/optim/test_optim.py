@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import networkx as nx
@@ -983,6 +984,15 @@ def test_the_compiled_functions_are_the_rules(monkeypatch: pytest.MonkeyPatch) -
     quick = with_compiled_messages(made, g)
     torch.testing.assert_close(quick.early_messages(state, 7), made.rule.early_messages(state, 7))
     torch.testing.assert_close(quick.send(state, (g,), 7), made.rule.send(state, (g,), 7))
+
+
+@pytest.mark.parametrize(("rule", "steps"), [("dnasa", None), ("adanasa", 20)])
+def test_what_torch_traces_is_the_rule(rule: str, steps: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced by torch.compile, though not compiled: torch 2.11 with Python 3.12 loses a state that `_replace` returns."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    made = make_rule(rule, None, None, steps, 4, (("x", (9,)),))
+    state, g = made.rule.init(torch.randn(1, 9)), torch.randn(1, 9)
+    torch.testing.assert_close(with_compiled_messages(made, g).send(state, (g,), 7), made.rule.send(state, (g,), 7))
 
 
 def test_only_a_rule_that_steps_as_its_form_says_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

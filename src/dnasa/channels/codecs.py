@@ -1,12 +1,13 @@
 """Compressors: what a message looks like on the wire, and how it is read.
 
 Written once, for tensors: a NumPy array is encoded as a tensor that shares its memory, so both give the same bytes,
-and so do the compiled kernels.
+and so do the kernels in C and Triton.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch.nn.functional import pad
 from dnasa.arrays import compiled, nonzero
 from dnasa.channels.codec import Codec
 from dnasa.core import Array, InputError, whole
+from dnasa.cuda import triton_works
 from dnasa.randomness import Streams
 
 HALF = (torch.bfloat16, torch.float16)  # NumPy does not know the first and MPI neither: they are carried as int16
@@ -174,9 +176,9 @@ def _blockwise(
         return 2 * -(-width // block) + -(-width * bits // 8)
 
     def encode(a: Tensor, t: int) -> Tensor:
-        if bits > 1 and has_kernel(a, a.dtype):
+        if bits > 1 and (quick := kernels(a, a.dtype)):
             payload = a.new_empty((*a.shape[:-1], row_bytes(a.shape[-1])), dtype=torch.uint8)
-            _run(compiled.encode, a, payload, bits)
+            _run(quick.encode, a, payload, bits)
             return payload
         parts = in_blocks(a, block)
         scales = scale(parts, in_blocks(torch.ones_like(a[..., :1, :]), block)).to(torch.bfloat16)
@@ -184,9 +186,9 @@ def _blockwise(
         return torch.cat([_bytes(scales[..., 0]), packed(numbers, bits)], -1)
 
     def decode(payload: Tensor, width: int, dtype: torch.dtype, t: int) -> Tensor:
-        if bits > 1 and has_kernel(payload, dtype):
+        if bits > 1 and (quick := kernels(payload, dtype)):
             out = payload.new_empty((*payload.shape[:-1], width), dtype=dtype)
-            _run(compiled.decode, out, payload, bits)
+            _run(quick.decode, out, payload, bits)
             return out
         split = 2 * -(-width // block)
         scales = _numbers(payload[..., :split], torch.bfloat16).to(dtype)[..., None]
@@ -202,15 +204,25 @@ def _run(kernel: Callable[..., None], numbers: Tensor, payload: Tensor, bits: in
     kernel(array(numbers), array(payload), numbers.numel() // width, width, bits, is_double)
 
 
-def has_kernel(a: Tensor, dtype: torch.dtype) -> bool:
-    """Whether there are kernels for payloads in this tensor's memory and numbers of this type."""
-    known = dtype in (torch.float32, torch.float64)
-    return compiled is not None and known and a.device.type == "cpu" and a.numel() > 0
+def kernels(a: Tensor, dtype: torch.dtype) -> Any:
+    """The module with kernels for payloads in this tensor's memory and numbers of this type, or None."""
+    if a.numel() == 0:
+        return None
+    if suits_triton(a, dtype):
+        from dnasa.channels import gpu
+
+        return gpu
+    return compiled if a.device.type == "cpu" and dtype in (torch.float32, torch.float64) else None
 
 
-def array(a: Tensor) -> np.ndarray:
+def suits_triton(a: Tensor, dtype: torch.dtype) -> bool:
+    return a.is_cuda and dtype == torch.float32 and triton_works()
+
+
+def array(a: Tensor) -> Array:
     """A tensor as kernels take it, in its own memory if that is contiguous."""
-    return a.detach().contiguous().numpy()
+    a = a.detach().contiguous()
+    return a if a.is_cuda else a.numpy()
 
 
 def in_blocks(a: Tensor, block: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnasa.core import Array, Gradients, Rule, Snapshot, leaves
+from dnasa.core import Array, Gradients, Messages, Rule, Snapshot, leaves
 from dnasa.engine.steppers import Immediate, next_state
 from dnasa.optim.recipe import Recipe
 from dnasa.rules.forms import ScaledAverage, form_of
@@ -48,10 +48,17 @@ def with_stored_schedules(recipe: Recipe, like: Tensor) -> tuple[Rule, Callable[
 
 def with_compiled_messages(recipe: Recipe, like: Tensor) -> Rule:
     """The rule with `early` and `send` compiled, each with schedules of its own: they may run on different CUDA streams."""
-    rule = recipe.rule._replace(send=_at_step(recipe, like, lambda made, *args: made.send(*args, 0)))
+    rule = recipe.rule._replace(send=_at_step(recipe, like, _send))
     if rule.early is None:
         return rule
     return rule._replace(early=_at_step(recipe, like, lambda made, state: made.early_messages(state, 0)))
+
+
+def _send(rule: Rule, state: Any, gradients: Gradients) -> tuple[Messages, Any]:
+    messages, after = rule.send(state, gradients, 0)
+    return messages, type(after)(
+        *after
+    )  # torch 2.11 with Python 3.12 compiles what `_replace` returns into an empty tuple
 
 
 def _at_step(recipe: Recipe, like: Tensor, call: Callable[..., Any]) -> Callable[..., Any]:
