@@ -22,6 +22,7 @@ from dnasa.engine.recovery import reconnect, surviving
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.monitor import Monitor
+from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
@@ -226,6 +227,10 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
         InputError, match="paris takes part with other settings or data than those it began this run with"
     ):
         network.allgather_text("other data")
+    sent = networks[0].traffic.sent
+    assert sent[Sending("text", None, ())] == (1, len("data of 0"))
+    assert sent[Sending("opening", 1, ())][1] > len("data of 0, data of 1")
+    assert network.traffic.sent[Sending("state", 0, ())][0] > 0  # also before it has joined
     for process in (processes[0], late):
         process.end()
 

@@ -35,6 +35,8 @@ def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -
         assert {event["site"] for event in events} == {file.stem}
         audit = read(folder / f"audit-{file.stem}.jsonl")
         assert {line["to"] for line in audit if line["kind"] == "exchange"} == others
+        assert {line["to"] for line in audit if line["kind"] == "state"} == others
+        assert {"mean", "gather", "text"} <= {line["kind"] for line in audit}
         assert run("watch", folder, "--once").stdout.count("done") == 1
     dry = run(*OPTIONS, "--sites", files[1], "--dry-run")
     assert dry.returncode == 0, dry.stderr

@@ -79,6 +79,7 @@ def train(context: typer.Context, given: Options) -> None:
     own |= {"late": given.late, "stop": stop, "callback": callback}
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
     if given.dry_run:
+        trained.save(None, source, result, shared["network"])
         inputs.set_output(given, writes=True)
         return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.writes)
@@ -100,7 +101,7 @@ def train(context: typer.Context, given: Options) -> None:
             pictures.save_history(out, result)
         trained.save(out, source, result, shared["network"])
         if shared["folder"].journal is not None:
-            shared["folder"].journal.write(given.steps)  # also what the tests of the model sent
+            shared["folder"].journal.write(int(result.history.step.max()))  # also what the tests of the model sent
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"

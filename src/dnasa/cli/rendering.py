@@ -175,7 +175,9 @@ def print_dry_run(network: "Network", steps: int) -> None:
     print_wide(frame_table(pd.DataFrame(rows), f"What this process would send in {steps} steps"))
     print_line(
         "Nothing was sent. Exchanges are those of the rule. Means of models and metrics are sent at evaluations, the model at "
-        "the end (gather), and as text the settings and, with --shard-dir, summaries of the data."
+        "the end (gather), and as text the settings, the tests of the model and, with --shard-dir, summaries of the data. "
+        "A checkpoint sends the state of the rule to all. Sites also tell each other twice a second whom they hear and what "
+        "they are doing."
     )
 
 

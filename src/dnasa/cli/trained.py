@@ -46,8 +46,11 @@ def saved(shared: dict[str, Any]) -> "Result | None":
     return replace(Result.load(folder.path), rank=shared["network"].rank, writes=shared["network"].writes)
 
 
-def save(folder: Path, source: "Source", result: "Result", network: "Network") -> None:
-    """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none."""
+def save(folder: Path | None, source: "Source", result: "Result", network: "Network") -> None:
+    """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none.
+
+    Without a folder, the tests are made and exchanged, and nothing is written.
+    """
     if source.rows is None or result.runs.diverged.notna().all():
         return
     from dnasa.trained.finished import save_run
@@ -56,6 +59,8 @@ def save(folder: Path, source: "Source", result: "Result", network: "Network") -
         tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
+    if folder is None:
+        return
     trust = " --trust" if configs.code_files({"model": source.model}) else ""
     use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE{trust}` uses it" if tested else ""
     print_line(f"Saved the trained model{use}.")

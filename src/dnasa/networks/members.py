@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import InputError, ProcessLost, RunError, first_line
 from dnasa.networks.monitor import Monitor
+from dnasa.networks.processes import Traffic
 from dnasa.sites.connecting import log
 from dnasa.sites.file import Sites
 from dnasa.sites.links import Link, Mesh
@@ -95,7 +96,8 @@ class Members:
         self.report = ""
         self.charges: dict[int, set[int]] = {}  # the sites that each site has accused so far
         self._monitor: SitesMonitor | None = None
-        self.mesh = Mesh(sites, run, self._described, self._parsed)
+        self.traffic = Traffic()
+        self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
         self.publish = self.mesh.publish
         self.mesh.open()
 
@@ -117,6 +119,9 @@ class Members:
     def _parsed(self, given: Any) -> SiteState:
         own = max(self.view.number, self.coming)
         return SiteState.parse(given, len(self.links) + 1, own + FURTHEST if self.view.number else 2**63)
+
+    def _told(self, kind: str, node: int, size: int) -> None:
+        self.traffic.add(kind, node, (), size)
 
     def name(self, node: int) -> str:
         return self.mesh.sites.sites[node].name
