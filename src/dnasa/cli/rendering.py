@@ -207,7 +207,7 @@ def timing_line(result: "Result") -> str:
         return f"Time: {parts}."
     count = f"{timing['messages_per_step']:.3g}"
     sent = f"{count} message{'' if count == '1' else 's'} and {timing['bytes_per_step']:,.0f} bytes sent per step"
-    return f"Time of rank 0: {parts}; {sent}."
+    return f"Time of {result.settings.get('site', 'rank 0')}: {parts}; {sent}."
 
 
 def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> str:

@@ -356,6 +356,9 @@ class SitesMonitor(Monitor):
         self.members, self.nodes = members, sorted(members.view.members)
         super().__init__(self, members.rank, len(self.nodes))
 
+    def name(self, rank: int) -> str:
+        return self.members.name(self.nodes[rank])
+
     def share(self, report: str) -> list[str]:
         """Publish this report; returns those of all members."""
         members = self.members
