@@ -154,14 +154,16 @@ def _print_sites(folder: Path) -> None:
     from dnasa.runs.overview import read_overview
 
     try:
-        found = read_overview(folder).sites
+        overview = read_overview(folder)
     except OSError as error:
         raise InputError(f"Cannot read the events in {folder}: {error.strerror}.") from error
-    if not found:
+    if not (found := overview.sites):
         raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
-    columns = ("state", "since", "step", "bytes")
+    columns = ("state", "since", "connection", "step", "bytes")
     rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in found.items()]
     console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
+    ended = [f"{name} ({state.state})" for name, state in found.items() if state.ended]
+    print_line(f"The run has ended at {', '.join(ended)}." if ended else f"The last event was at {overview.last}.")
 
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from dnasa.core import InputError, ProcessLost, RunError, first_line
 from dnasa.networks.monitor import Monitor
 from dnasa.networks.processes import Traffic
-from dnasa.sites.connecting import log
 from dnasa.sites.file import Sites
 from dnasa.sites.links import Link, Mesh
 
@@ -297,8 +296,9 @@ class Members:
         accused, known = self._accused(node), self.charges.setdefault(node, set())
         for other in accused.keys() - known - {node}:
             known.add(other)
-            names = {"accuser": self.name(node), "site": self.name(other), "reason": accused[other]}
-            log.warning("%s accuses %s: %s", *names.values(), extra=names)
+            accuser, peer, reason = self.name(node), self.name(other), accused[other]
+            line = f"{accuser} accuses {peer}: {reason}"
+            self.mesh.events.warn("accused", line, accuser=accuser, peer=peer, reason=reason)
         return accused
 
     def _left_out(self, here: set[int]) -> set[int]:

@@ -504,7 +504,7 @@ class Mesh:
         link = self.links[site]
         if not link.barred:
             link.barred = reason
-            log.warning("%s is barred: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+            self.events.warn("barred", f"{link.name} is barred: {reason}", peer=link.name, reason=reason)
         link.break_off()
         self.changed()
 
@@ -577,7 +577,9 @@ class Mesh:
         log.debug("no connection", extra={"site": link.name, "reason": reason})
         if not isinstance(error, OSError) and reason != link.problem:
             link.problem = reason
-            log.warning("no connection with %s: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+            self.events.warn(
+                "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
+            )
 
     def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
