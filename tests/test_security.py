@@ -132,9 +132,13 @@ TESTED = {
     "Bytes compressed by `moniqua` are not checked for the size of numbers.": [
         "test_attacks.py::test_numbers_are_checked_after_they_are_decoded",
     ],
-    "The arrays that a process sends are in `audit-SITE.jsonl`, which is only appended to; texts (settings, summaries of "
-    "columns, final tests) are not.": [
+    "Everything that a process sends to others from their greeting to the end of the run is counted in `audit-SITE.jsonl` by "
+    "kind: arrays, texts, and what sites tell each other of the run.": [
         "test_journal.py::test_the_audit_has_every_byte_once",
+        "test_events.py::test_every_site_logs_who_connected_and_audits_what_it_sent",
+        "test_recovery.py::test_a_site_that_joins_with_other_data_is_refused",
+    ],
+    "That file is only appended to.": [
         "test_journal.py::test_another_run_in_the_folder_appends_to_the_audit",
     ],
     "`dnasa watch` listens on 127.0.0.1 and serves only clients that know the token in the address it prints.": [

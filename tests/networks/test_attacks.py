@@ -33,6 +33,7 @@ from dnasa.networks.members import Members, SiteState, View
 from dnasa.rules import RULES
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
+from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import EARLY, Limits, root_mean_square
@@ -531,7 +532,7 @@ def judges(count: int) -> Members:
     members.node, members.timeout, members.charges = count - 1, 30.0, {}
     links = {node: SimpleNamespace(connected=True, barred="", state=None) for node in range(count - 1)}
     names = SimpleNamespace(sites=[SimpleNamespace(name=f"site {node}") for node in range(count)])
-    mesh = SimpleNamespace(links=links, sites=names, silent=lambda node, timeout: False)
+    mesh = SimpleNamespace(links=links, sites=names, silent=lambda node, timeout: False, events=Events("judge"))
     members.mesh = mesh  # type: ignore[assignment]
     accuse(members, {})
     return members

@@ -1,5 +1,6 @@
 """Training that sites leave and join: here each site is a thread with its own connections."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,10 +19,11 @@ from test_optim import backward, flat, model
 
 import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
-from dnasa.engine.recovery import reconnect, surviving
+from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.monitor import Monitor
+from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
@@ -166,13 +168,16 @@ def test_solve_continues_without_a_lost_process(tmp_path: Path) -> None:
         except InputError:
             return process.end()
 
-    results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
+    with pytest.warns(UserWarning, match=r"^After step \d+ the run continues without paris: 2 sites\.$"):
+        results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
     assert len(results) == 2
+    assert [result.settings["site"] for result in results] == ["berlin", "lyon"]
     assert results[0].history.nodes.tolist() == [3, 2]
     for process in processes:
         process.end()
 
 
+@pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("late", [None, 2])
 def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | None) -> None:
     processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
@@ -226,8 +231,30 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
         InputError, match="paris takes part with other settings or data than those it began this run with"
     ):
         network.allgather_text("other data")
+    sent = networks[0].traffic.sent
+    assert sent[Sending("text", None, ())] == (1, len("data of 0"))
+    assert sent[Sending("opening", 1, ())][1] > len("data of 0, data of 1")
+    assert network.traffic.sent[Sending("state", 0, ())][0] > 0  # also before it has joined
     for process in (processes[0], late):
         process.end()
+
+
+@pytest.mark.parametrize(
+    ("names", "here", "lost", "joined", "line"),
+    [
+        (["berlin", "paris", "lyon"], [0, 2], [1], [], "continues without paris: 2 sites."),
+        (["berlin", "paris", "lyon"], [0, 1, 2], [], [1], "continues with paris: 3 sites."),
+        (["berlin", "paris"], [0], [1], [], "continues without paris: berlin trains on alone."),
+        ([], [0, 2], [1], [], "continues without node 1: 2 nodes."),
+        ([], [2], [0, 1], [], "continues without nodes 0, 1: node 2 trains on alone."),
+    ],
+)
+def test_a_change_is_said_in_one_line(
+    names: list[str], here: list[int], lost: list[int], joined: list[int], line: str
+) -> None:
+    network: Any = SimpleNamespace(names=names, node_ids=here, nodes=len(here))
+    with pytest.warns(UserWarning, match=f"^After step 7 the run {re.escape(line)}$"):
+        warn_of_changes(network, lost, joined, 7)
 
 
 def test_work_is_repeated_after_a_loss_that_the_network_survives_and_after_no_other() -> None:

@@ -79,10 +79,12 @@ def train(context: typer.Context, given: Options) -> None:
     own |= {"late": given.late, "stop": stop, "callback": callback}
     result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
     if given.dry_run:
+        trained.save(None, source, result, shared["network"])
         inputs.set_output(given, writes=True)
         return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.writes)
-    print_lost_nodes(result.settings, source.sites)
+    names = shared["network"].names or source.sites
+    print_lost_nodes(result.settings, names)
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
     print_kept(result.history)
@@ -100,12 +102,12 @@ def train(context: typer.Context, given: Options) -> None:
             pictures.save_history(out, result)
         trained.save(out, source, result, shared["network"])
         if shared["folder"].journal is not None:
-            shared["folder"].journal.write(given.steps)  # also what the tests of the model sent
+            shared["folder"].journal.write(int(result.history.step.max()))  # also what the tests of the model sent
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
         remedy = smaller if RULES[given.rule].needs_eta else "check the data for values that are not finite"
-        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, source.sites))
+        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
 
 
 @app.command(cls=Command)
@@ -129,7 +131,7 @@ def compare(context: typer.Context, given: Options) -> None:
         source.problem, graph, names, grid, metric=given.metric, x=given.x, extend=given.extend, **shared
     )
     inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, source.sites)
+    print_lost_nodes(comparison.settings, shared["network"].names or source.sites)
     title = experiment(vars(given), graph_title(graph), shared["network"].rounds)
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():

@@ -65,8 +65,9 @@ def prepare(
     }
     with showing_warnings(print_line):
         source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
-    if folder is not None and source.sites:
-        folder.config["sites"] = source.sites
+    names = list(network.names) or source.sites
+    if folder is not None and names:
+        folder.config["sites"] = names
     if source.description:
         print_line(source.description)
     for sentence in source.warnings:

@@ -28,7 +28,15 @@ from dnasa.core import (
 from dnasa.engine.late import Late, OwnNode
 from dnasa.engine.options import RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
-from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving
+from dnasa.engine.recovery import (
+    Position,
+    changes,
+    positions_of,
+    received_state,
+    reconnect,
+    surviving,
+    warn_of_changes,
+)
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import completed
@@ -335,15 +343,16 @@ class Run:
             positions = positions_of(network, own)
             return positions, [received_state(network, positions, snapshot.state) for snapshot in complete]
 
-        before = self.network.node_ids
+        before = self.network
         self.network, (positions, states) = reconnect(connect, agree)
         self.t = max(position.step for position in positions if not position.new)
         self.network.membership.admit()
-        now_here = set(self.network.node_ids)
-        lost, joined = sorted(set(before) - now_here), sorted(now_here - set(before))
+        lost, joined = changes(before, self.network, positions)
+        if self.network.writes:
+            warn_of_changes(self.network, lost, joined, self.t)
         self.recorder.continue_with(self.network, lost, self.t)
         self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
-        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - now_here))
+        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - set(self.network.node_ids)))
         self.scale = self._gradient_scale()
         self.snapshots = [
             snapshot._replace(state=state).restarted(group.rule)
@@ -363,7 +372,7 @@ class Run:
         if self.options.trace is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
             if self.network.writes:
-                write_trace(Path(self.options.trace), parts, None if folder is None else folder.own)
+                write_trace(Path(self.options.trace), parts, None if folder is None else folder.own, self.network.names)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
         if folder is not None and self.network.writes:

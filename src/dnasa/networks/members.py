@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from dnasa.core import InputError, ProcessLost, RunError, first_line
 from dnasa.networks.monitor import Monitor
-from dnasa.sites.connecting import log
+from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
 from dnasa.sites.links import Link, Mesh
 
@@ -95,7 +95,8 @@ class Members:
         self.report = ""
         self.charges: dict[int, set[int]] = {}  # the sites that each site has accused so far
         self._monitor: SitesMonitor | None = None
-        self.mesh = Mesh(sites, run, self._described, self._parsed)
+        self.traffic = Traffic()
+        self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
         self.publish = self.mesh.publish
         self.mesh.open()
 
@@ -117,6 +118,9 @@ class Members:
     def _parsed(self, given: Any) -> SiteState:
         own = max(self.view.number, self.coming)
         return SiteState.parse(given, len(self.links) + 1, own + FURTHEST if self.view.number else 2**63)
+
+    def _told(self, kind: str, node: int, size: int) -> None:
+        self.traffic.add(kind, node, (), size)
 
     def name(self, node: int) -> str:
         return self.mesh.sites.sites[node].name
@@ -292,8 +296,9 @@ class Members:
         accused, known = self._accused(node), self.charges.setdefault(node, set())
         for other in accused.keys() - known - {node}:
             known.add(other)
-            names = {"accuser": self.name(node), "site": self.name(other), "reason": accused[other]}
-            log.warning("%s accuses %s: %s", *names.values(), extra=names)
+            accuser, peer, reason = self.name(node), self.name(other), accused[other]
+            line = f"{accuser} accuses {peer}: {reason}"
+            self.mesh.events.warn("accused", line, accuser=accuser, peer=peer, reason=reason)
         return accused
 
     def _left_out(self, here: set[int]) -> set[int]:
@@ -350,6 +355,9 @@ class SitesMonitor(Monitor):
     def __init__(self, members: Members):
         self.members, self.nodes = members, sorted(members.view.members)
         super().__init__(self, members.rank, len(self.nodes))
+
+    def name(self, rank: int) -> str:
+        return self.members.name(self.nodes[rank])
 
     def share(self, report: str) -> list[str]:
         """Publish this report; returns those of all members."""

@@ -8,7 +8,7 @@ import atexit
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -231,7 +231,6 @@ class SiteNetworks:
     rounds: int | str | None
     channel: Channel | None
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
-    traffic: processes.Traffic = field(default_factory=processes.Traffic)
 
     def first_network(self) -> Network:
         return self.network() if self.members.begin() else self.outside()
@@ -239,10 +238,10 @@ class SiteNetworks:
     def network(self) -> Network:
         transport = SiteTransport(self.members, self.number)
         graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
-        network = processes.connect(graph, transport, self.rounds, self.channel, self.traffic)
+        network = processes.connect(graph, transport, self.rounds, self.channel, self.members.traffic)
 
         def allgather_text(text: str) -> list[str]:
-            texts = transport.allgather_text(text)
+            texts = network.allgather_text(text)
             if not self.members.admits and len(texts) == self.topology.nodes:
                 self.members.mesh.opening.append(texts)
             return texts
@@ -263,7 +262,7 @@ class SiteNetworks:
             membership=membership,
             own_folders=True,
             names=names,
-            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.traffic),
+            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.members.traffic),
         )
 
     def outside(self) -> Network:
@@ -287,6 +286,7 @@ class SiteNetworks:
             node,
             allgather_text,
             refuse,
+            traffic=self.members.traffic,
             rounds=count_rounds(self.topology, self.rounds),
             channel=self.channel,
             topology=self.topology,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnasa.core import InputError, first_line
+from dnasa.sites.events import Events
 from dnasa.sites.file import Site, Sites
 from dnasa.sites.tls import client_context, names, server_context
 
@@ -198,6 +199,7 @@ class Door:
 
     def __init__(self, sites: Sites, welcome: Welcome, checked: Callable[[int], None] | None = None):
         self.sites, self.welcome, self.checked = sites, welcome, checked
+        self.events = Events(sites.sites[sites.own].name)
         self.refusals: Counter[str] = Counter()
         self.pending: dict[socket.socket, Pending] = {}
         self.visits: Counter[int] = Counter()  # connections of each site
@@ -303,10 +305,8 @@ class Door:
                 self.refusals.clear()
             self.refusals[host] += 1
             count = self.refusals[host]
-        if math.log10(count).is_integer():
-            fields = {"address": host, "reason": reason, "count": count}
-            own = {"site": self.sites.sites[self.sites.own].name}
-            log.warning("refused %s: %s", host, reason, extra=fields | {"event": "refused", "fields": own | fields})
+        level = logging.WARNING if math.log10(count).is_integer() else logging.DEBUG  # metrics count all of them
+        self.events.warn("refused", f"refused {host}: {reason}", level, address=host, reason=reason, count=count)
 
     def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
         wanted = greeting.get("to")
@@ -344,7 +344,7 @@ class Door:
             return
         with closed_on_error(waiting):
             one, two = (self._opened(end) for end in (waiting, connection))
-        log.info("relaying", extra={"sites": sorted(self.sites.sites[number].name for number in pair)})
+        self.events.write("relaying", peers=sorted(self.sites.sites[number].name for number in pair))
         relay(one, two)
 
     def _opened(self, end: ssl.SSLSocket) -> socket.socket:

@@ -33,6 +33,7 @@ ACKNOWLEDGED, LARGE = 4, 1 << 20  # messages acknowledged together; of this many
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
+TOLD = {STATE: "state", OPENING: "opening"}  # what sites tell each other besides messages, as the audit calls it
 INTERVAL = 0.5  # seconds between two states
 HUSH = 10  # intervals of silence after which a connection is dialled again: after an outage TCP waits too long
 GRACE = 0.8  # seconds for which a site that cannot be dialled may be away
@@ -311,12 +312,11 @@ class Connection:
         """Whether there is something to send: the own state first."""
         link, mesh = self.link, self.mesh
         if self.shown != mesh.version:
-            self.shown, text = mesh.version, mesh.state
-            self._add(HEADER.pack(STATE, 0, 0, 0, len(text)), text)
-            self.due = True
+            self.shown, self.due = mesh.version, True
+            self._tell(STATE, mesh.state)
         elif self.asked:
-            self.asked, text = False, json.dumps(mesh.opening).encode()
-            self._add(HEADER.pack(OPENING, 0, 0, 0, len(text)), text)
+            self.asked = False
+            self._tell(OPENING, json.dumps(mesh.opening).encode())
         elif link.asks and not self.asking:
             self.asking = True
             self._add(HEADER.pack(ASK, 0, 0, 0, 0))
@@ -332,6 +332,10 @@ class Connection:
                 self.next += 1
                 link.sent = max(link.sent, self.next)
         return True
+
+    def _tell(self, kind: int, text: bytes) -> None:
+        self.mesh.told(TOLD[kind], self.link.site, len(text))
+        self._add(HEADER.pack(kind, 0, 0, 0, len(text)), text)
 
     def _add(self, header: bytes | memoryview, body: bytes | memoryview = b"") -> None:
         parts = [bytes(header) + bytes(body)] if len(body) < RECORD else [header, body]
@@ -440,10 +444,18 @@ class Mesh:
         run: Describes what all sites must have in common.
         describe: What this site says of itself, as JSON.
         parse: Checks what another site says of itself.
+        told: Called with the kind, the receiver and the bytes of what this site tells others besides messages.
     """
 
-    def __init__(self, sites: Sites, run: str, describe: Callable[[], dict[str, Any]], parse: Callable[[Any], Any]):
-        self.sites, self.run, self.describe, self.parse = sites, run, describe, parse
+    def __init__(
+        self,
+        sites: Sites,
+        run: str,
+        describe: Callable[[], dict[str, Any]],
+        parse: Callable[[Any], Any],
+        told: Callable[[str, int, int], None],
+    ):
+        self.sites, self.run, self.describe, self.parse, self.told = sites, run, describe, parse, told
         self.events = Events(sites.sites[sites.own].name)
         self.instance = uuid.uuid4().hex
         self.inbox = Inbox()
@@ -492,7 +504,7 @@ class Mesh:
         link = self.links[site]
         if not link.barred:
             link.barred = reason
-            log.warning("%s is barred: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+            self.events.warn("barred", f"{link.name} is barred: {reason}", peer=link.name, reason=reason)
         link.break_off()
         self.changed()
 
@@ -565,7 +577,9 @@ class Mesh:
         log.debug("no connection", extra={"site": link.name, "reason": reason})
         if not isinstance(error, OSError) and reason != link.problem:
             link.problem = reason
-            log.warning("no connection with %s: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+            self.events.warn(
+                "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
+            )
 
     def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
