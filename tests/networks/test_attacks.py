@@ -485,7 +485,7 @@ def test_a_site_that_is_revoked_during_the_run_is_refused_and_left_out(
         alone(first, second)
         run.goes_on(first, second)
         with pytest.raises((OSError, Refused)):
-            dial(files[2], 0, {})
+            dial(files[2], 0, dict)
         wait_for(caplog, "refused 127.0.0.1: certificate revoked")
     finally:
         run.stop()

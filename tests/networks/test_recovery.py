@@ -25,6 +25,7 @@ from dnasa.networks.monitor import Monitor
 from dnasa.networks.sites import SiteNetworks, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
+from dnasa.sites import links
 from dnasa.sites.file import Sites
 from dnasa.sites.links import GRACE, HEADER, MESSAGE, Key
 
@@ -438,6 +439,80 @@ def test_a_connection_that_this_site_broke_off_does_not_say_that_the_other_has_e
     link.ours = False  # as if the other side had closed it
     assert one.members.mesh.gone(1)
     for process in (one, two):
+        process.end()
+
+
+def test_two_sites_do_not_take_each_other_for_dead_when_the_one_between_them_ends(tmp_path: Path) -> None:
+    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
+    in_threads(between.connect, one.connect, two.connect)
+    between.end()
+    wait_until(lambda: one.members.mesh.gone(0) and two.members.mesh.gone(0))
+    time.sleep(2 * GRACE)
+    assert not one.members.mesh.gone(2)
+    assert not two.members.mesh.gone(1)
+    again = Process(between.sites)  # it has not been there all the time
+    wait_until(lambda: one.members.links[0].connected and one.members.links[0].state)
+    one.members.mesh._hearing = lambda *sites: [] if sites else [0]  # type: ignore[method-assign]
+    assert not one.members.mesh.gone(2)
+    for process in (one, two, again):
+        process.end()
+
+
+def test_a_site_whose_process_ends_is_missed_by_one_that_meets_it_at_a_third(tmp_path: Path) -> None:
+    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
+    in_threads(between.connect, one.connect, two.connect)
+    two.end()
+    began = time.monotonic()
+    wait_until(lambda: between.members.mesh.gone(2) and one.members.mesh.gone(2))
+    assert time.monotonic() < began + GRACE + 5
+    for process in (one, between):
+        process.end()
+
+
+def test_who_dials_keeps_a_silent_connection_until_there_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    in_threads(one.connect, two.connect)
+    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
+    link = two.members.links[0]
+    first, dialled = link.connection, threading.Semaphore(0)
+
+    def fail(*_: Any) -> None:
+        dialled.release()
+        raise TimeoutError
+
+    monkeypatch.setattr(links, "HUSH", -1)  # every connection is silent
+    with monkeypatch.context() as patch:
+        patch.setattr(links, "dial", fail)
+        for _ in range(2):
+            assert dialled.acquire(timeout=PATIENCE)
+        assert link.connection is first
+    wait_until(lambda: link.connection not in (first, None))
+    for process in (one, two):
+        process.end()
+
+
+def test_messages_arrive_once_while_connections_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    networks = in_threads(one.connect, two.connect)
+    monkeypatch.setattr(links, "HUSH", -1)  # who dials replaces a connection that works
+    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
+    used, end = set[Any](), time.monotonic() + 3
+
+    def exchange(network: Network) -> float:
+        x, k = np.full((1, 10_000), float(network.rank)), 0
+        while network.mean(np.full((1, 1), time.monotonic()))[0] < end:
+            (x,) = network.multiply((x,), k)
+            used.add(two.members.links[0].connection)
+            k += 1
+        return float(x.mean())
+
+    assert in_threads(*(lambda n=n: exchange(n) for n in networks)) == pytest.approx([0.5, 0.5])
+    assert len(used) > 2
+    assert [process.members.view.number for process in processes] == [1, 1]
+    assert not any(link.barred for process in processes for link in process.members.links.values())
+    for process in processes:
         process.end()
 
 
