@@ -385,6 +385,27 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
         process.end()
 
 
+def test_two_groups_that_hear_each_other_again_become_one(tmp_path: Path) -> None:
+    """Each took the other for dead, as when a firewall refuses connections for a while."""
+    processes = one, two = processes_of(tmp_path, 2)
+    in_threads(one.connect, two.connect)
+    for process, number in ((one, 3), (two, 2)):
+        process.connection.admit()
+        members = process.members
+        members._enter(View(number, 7, {members.node: members.mesh.instance}))
+    wait_until(two.members.changed)
+    assert not one.members.changed()  # it has the later view
+    returning = threading.Thread(target=two.members.meet)
+    returning.start()
+    wait_until(one.members.changed)
+    one.members.meet()
+    returning.join(PATIENCE)
+    assert views(processes) == [[0, 1]] * 2
+    assert [process.members.returned for process in processes] == [False, True]
+    for process in processes:
+        process.end()
+
+
 @pytest.mark.parametrize("larger", ["one", "others"])
 def test_of_two_views_with_one_number_the_one_with_the_larger_id_is_left(tmp_path: Path, larger: str) -> None:
     """Two sites that cannot hear each other may both form one, with a third."""

@@ -23,7 +23,7 @@ from dnasa.core import first_line
 from dnasa.sites.connecting import Door, Greeting, Refused, closed_on_error, dial, dials, log, meet, send_greeting
 from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
-from dnasa.sites.tls import REVOKED
+from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
 STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
@@ -122,7 +122,7 @@ class Link:
         instance: Names the process at the other end.
         state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
-        gone: Whether no process listened at its address, when it was last dialled.
+        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
         ours: Whether this process broke the last connection off, which says nothing about the other.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
@@ -565,6 +565,9 @@ class Mesh:
             except ConnectionRefusedError:
                 link.gone |= self._reachable(link.site)
                 link.break_off()
+            except ssl.SSLCertVerificationError as error:
+                link.gone |= error.verify_code == REVOKED_CERTIFICATE
+                self._explain(link, error)
             except Exception as error:  # whatever it is, dial again
                 self._explain(link, error)
             self.changed()
