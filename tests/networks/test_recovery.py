@@ -27,6 +27,7 @@ from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
+from dnasa.sites import links
 from dnasa.sites.file import Sites
 from dnasa.sites.links import GRACE, HEADER, MESSAGE, Key
 
@@ -411,6 +412,27 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
         process.end()
 
 
+def test_two_groups_that_hear_each_other_again_become_one(tmp_path: Path) -> None:
+    """Each took the other for dead, as when a firewall refuses connections for a while."""
+    processes = one, two = processes_of(tmp_path, 2)
+    in_threads(one.connect, two.connect)
+    for process, number in ((one, 3), (two, 2)):
+        process.connection.admit()
+        members = process.members
+        members._enter(View(number, 7, {members.node: members.mesh.instance}))
+    wait_until(two.members.changed)
+    assert not one.members.changed()  # it has the later view
+    returning = threading.Thread(target=two.members.meet)
+    returning.start()
+    wait_until(one.members.changed)
+    one.members.meet()
+    returning.join(PATIENCE)
+    assert views(processes) == [[0, 1]] * 2
+    assert [process.members.returned for process in processes] == [False, True]
+    for process in processes:
+        process.end()
+
+
 @pytest.mark.parametrize("larger", ["one", "others"])
 def test_of_two_views_with_one_number_the_one_with_the_larger_id_is_left(tmp_path: Path, larger: str) -> None:
     """Two sites that cannot hear each other may both form one, with a third."""
@@ -465,6 +487,80 @@ def test_a_connection_that_this_site_broke_off_does_not_say_that_the_other_has_e
     link.ours = False  # as if the other side had closed it
     assert one.members.mesh.gone(1)
     for process in (one, two):
+        process.end()
+
+
+def test_two_sites_do_not_take_each_other_for_dead_when_the_one_between_them_ends(tmp_path: Path) -> None:
+    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
+    in_threads(between.connect, one.connect, two.connect)
+    between.end()
+    wait_until(lambda: one.members.mesh.gone(0) and two.members.mesh.gone(0))
+    time.sleep(2 * GRACE)
+    assert not one.members.mesh.gone(2)
+    assert not two.members.mesh.gone(1)
+    again = Process(between.sites)  # it has not been there all the time
+    wait_until(lambda: one.members.links[0].connected and one.members.links[0].state)
+    one.members.mesh._hearing = lambda *sites: [] if sites else [0]  # type: ignore[method-assign]
+    assert not one.members.mesh.gone(2)
+    for process in (one, two, again):
+        process.end()
+
+
+def test_a_site_whose_process_ends_is_missed_by_one_that_meets_it_at_a_third(tmp_path: Path) -> None:
+    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
+    in_threads(between.connect, one.connect, two.connect)
+    two.end()
+    began = time.monotonic()
+    wait_until(lambda: between.members.mesh.gone(2) and one.members.mesh.gone(2))
+    assert time.monotonic() < began + GRACE + 5
+    for process in (one, between):
+        process.end()
+
+
+def test_who_dials_keeps_a_silent_connection_until_there_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    in_threads(one.connect, two.connect)
+    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
+    link = two.members.links[0]
+    first, dialled = link.connection, threading.Semaphore(0)
+
+    def fail(*_: Any) -> None:
+        dialled.release()
+        raise TimeoutError
+
+    monkeypatch.setattr(links, "HUSH", -1)  # every connection is silent
+    with monkeypatch.context() as patch:
+        patch.setattr(links, "dial", fail)
+        for _ in range(2):
+            assert dialled.acquire(timeout=PATIENCE)
+        assert link.connection is first
+    wait_until(lambda: link.connection not in (first, None))
+    for process in (one, two):
+        process.end()
+
+
+def test_messages_arrive_once_while_connections_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    networks = in_threads(one.connect, two.connect)
+    monkeypatch.setattr(links, "HUSH", -1)  # who dials replaces a connection that works
+    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
+    used, end = set[Any](), time.monotonic() + 3
+
+    def exchange(network: Network) -> float:
+        x, k = np.full((1, 10_000), float(network.rank)), 0
+        while network.mean(np.full((1, 1), time.monotonic()))[0] < end:
+            (x,) = network.multiply((x,), k)
+            used.add(two.members.links[0].connection)
+            k += 1
+        return float(x.mean())
+
+    assert in_threads(*(lambda n=n: exchange(n) for n in networks)) == pytest.approx([0.5, 0.5])
+    assert len(used) > 2
+    assert [process.members.view.number for process in processes] == [1, 1]
+    assert not any(link.barred for process in processes for link in process.members.links.values())
+    for process in processes:
         process.end()
 
 

@@ -171,7 +171,7 @@ class Members:
                     return f"{self.name(node)} is gone"
             elif state.coming > self.view.number or state.view[:2] > self.view[:2]:
                 return f"{self.name(node)} calls the others together"
-        if any(self._includes(view) and view[:2] > self.view[:2] for view in self._views()):
+        if any(view[:2] > self.view[:2] for view in self._views()):
             return "some have formed another view"
         if self.admits and any(self._may_join(node) for node in self._heard() - self.view.members.keys()):
             return "another site wants to join"

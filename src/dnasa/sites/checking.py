@@ -96,7 +96,7 @@ def _asked(sites: Sites, number: int, deadline: float) -> Answer:
 
 def _measured(sites: Sites, number: int) -> tuple[float, float, float, bool]:
     began = time.time()
-    connection, answer = dial(sites, number, {CHECK: True})
+    connection, answer = dial(sites, number, lambda: {CHECK: True})
     with connection:
         theirs, middle = float(answer.get("time", "nan")), (began + time.time()) / 2
         trips = [_timed(lambda: _send(connection, 0)) for _ in range(PINGS)]

@@ -53,16 +53,16 @@ def dials(sites: Sites, other: int) -> bool:
     return peer.reachable and (not own.reachable or sites.own < other)
 
 
-def dial(sites: Sites, other: int, greeting: Greeting) -> tuple[ssl.SSLSocket, Greeting]:
+def dial(sites: Sites, other: int, greeting: Callable[[], Greeting]) -> tuple[ssl.SSLSocket, Greeting]:
     """Connect to that site; a `ConnectionRefusedError` says that no process listens there."""
     peer = sites.sites[other]
-    return _greeted(_connected(peer), sites, other, False, {"to": peer.name, **greeting})
+    return _greeted(_connected(peer), sites, other, False, lambda: {"to": peer.name, **greeting()})
 
 
-def meet(sites: Sites, other: int, greeting: Greeting, between: int) -> tuple[ssl.SSLSocket, Greeting]:
+def meet(sites: Sites, other: int, greeting: Callable[[], Greeting], between: int) -> tuple[ssl.SSLSocket, Greeting]:
     """Connect to a site that cannot be dialled either, through one that can be; the other must come to the same one."""
     name = sites.sites[other].name
-    outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, {"to": name}, wait=MEETING)
+    outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, lambda: {"to": name}, wait=MEETING)
     return _greeted(unwrapped(outer), sites, other, sites.own > other, greeting)
 
 
@@ -73,7 +73,7 @@ def _connected(site: Site) -> socket.socket:
 
 
 def _greeted(
-    plain: socket.socket, sites: Sites, other: int, as_server: bool, greeting: Greeting, wait: float = 0.0
+    plain: socket.socket, sites: Sites, other: int, as_server: bool, greeting: Callable[[], Greeting], wait: float = 0.0
 ) -> tuple[ssl.SSLSocket, Greeting]:
     """TLS with that site, and its greeting in answer to ours."""
     with closed_after(plain, HANDSHAKE + wait), closed_on_error(plain):
@@ -82,7 +82,7 @@ def _greeted(
         with closed_on_error(connection):
             if site_of(connection, sites) != other:
                 raise Refused(f"{sites.sites[other].name} has the certificate of {', '.join(names(connection))}")
-            send_greeting(connection, greeting)
+            send_greeting(connection, greeting())
             answer = read_greeting(connection)
             if "refused" in answer:
                 raise Refused(str(answer["refused"])[:500])

@@ -23,7 +23,7 @@ from dnasa.core import first_line
 from dnasa.sites.connecting import Door, Greeting, Refused, closed_on_error, dial, dials, log, meet, send_greeting
 from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
-from dnasa.sites.tls import REVOKED
+from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
 STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
@@ -123,7 +123,7 @@ class Link:
         instance: Names the process at the other end.
         state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
-        gone: Whether no process listened at its address, when it was last dialled.
+        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
         ours: Whether this process broke the last connection off, which says nothing about the other.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
@@ -137,7 +137,7 @@ class Link:
         self.state: Any = None
         self.connected = self.gone = self.ours = False
         self.quiet = 0
-        self.broken = time.monotonic()
+        self.since = self.broken = time.monotonic()  # of the last connection: when it was made, and when it broke
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
         self.sent = self.acknowledged = self.received = 0  # messages
         self.room = threading.Condition()
@@ -186,6 +186,12 @@ class Link:
         mesh = self.mesh
         return {"run": mesh.run, "instance": mesh.instance, "knows": self.instance, "received": self.received}
 
+    def renewal(self) -> Greeting:
+        """The greeting for the next connection. The last one ends first: what has been received is final."""
+        self.break_off()
+        with self.using:
+            return self.greeting()
+
     def use(self, tls: ssl.SSLSocket, greeting: Greeting, answer: bool = False) -> None:
         """Send and receive over a new connection until it breaks."""
         self.break_off()
@@ -194,7 +200,7 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
-            self.gone = self.ours = False
+            self.gone, self.ours, self.since = False, False, time.monotonic()
             self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
@@ -515,8 +521,13 @@ class Mesh:
         """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
         away = not link.connected and not link.ours and time.monotonic() > link.broken + GRACE
-        vanished = away and not self._reachable(site) and not self._hearing(site)
+        vanished = away and not self._reachable(site) and self._missed(site)
         return bool(link.barred) or (link.gone and not link.connected) or vanished
+
+    def _missed(self, site: int) -> bool:
+        """Whether a site that can be dialled and was there all the time does not hear that one, and nobody does."""
+        there = any(self.links[number].since < self.links[site].broken for number in self._hearing())
+        return (there or self._reachable(self.sites.own)) and not self._hearing(site)
 
     def close(self) -> None:
         self.closed.set()
@@ -540,7 +551,7 @@ class Mesh:
         while not self.closed.wait(INTERVAL):
             for link in self.links.values():
                 link.quiet += 1
-                if link.connected and link.quiet > HUSH:
+                if link.connected and link.quiet > HUSH and self._is_dialled_by(link.site):
                     link.break_off()
             if revoked != (revoked := self._revoked()):
                 for link in self.links.values():
@@ -556,7 +567,7 @@ class Mesh:
         """Keep a connection with this site, or find out that it is gone."""
         pause = 0.1
         while not self.closed.is_set():
-            if link.connected or link.barred:
+            if (link.connected and link.quiet <= HUSH) or link.barred:
                 pause = 0.1
                 link.attention.wait(1.0)
                 link.attention.clear()
@@ -565,6 +576,10 @@ class Mesh:
                 self._connect(link)
             except ConnectionRefusedError:
                 link.gone |= self._reachable(link.site)
+                link.break_off()
+            except ssl.SSLCertVerificationError as error:
+                link.gone |= error.verify_code == REVOKED_CERTIFICATE
+                self._explain(link, error)
             except Exception as error:  # whatever it is, dial again
                 self._explain(link, error)
             self.changed()
@@ -584,21 +599,36 @@ class Mesh:
     def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
         if dials(self.sites, link.site):
-            self._use(link, *dial(self.sites, link.site, link.greeting()))
+            self._use(link, *dial(self.sites, link.site, link.renewal))
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
         elif not self._reachable(self.sites.own) and (between := self._hearing(link.site)):
-            self._use(link, *meet(self.sites, link.site, link.greeting(), between[0]))
+            self._use(link, *meet(self.sites, link.site, link.renewal, between[0]))
 
     def _use(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
-        with closed_on_error(tls):
-            link.use(tls, greeting)
+        """Use a connection until it breaks, or is silent for long: it stays open until there is another."""
+        link.quiet = 0
+        thread = threading.Thread(target=self._carry, args=(link, tls, greeting), name="sites", daemon=True)
+        thread.start()
+        while thread.is_alive() and link.quiet <= HUSH:
+            thread.join(INTERVAL)
 
-    def _hearing(self, site: int) -> list[int]:
-        """The sites that can be dialled, and are connected with this one and that one."""
+    def _carry(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
+        try:
+            with closed_on_error(tls):
+                link.use(tls, greeting)
+        except Exception as error:
+            self._explain(link, error)
+
+    def _hearing(self, *sites: int) -> list[int]:
+        """The sites that can be dialled, and are connected with this one and those."""
         states = ((number, link.state) for number, link in self.links.items() if link.connected and link.state)
-        return [number for number, state in states if site in state.hears and self._reachable(number)]
+        return [number for number, state in states if state.hears.issuperset(sites) and self._reachable(number)]
+
+    def _is_dialled_by(self, site: int) -> bool:
+        """Whether that site dials this one. One that dials closes no connection before it has the next: an end is a death."""
+        return self._reachable(self.sites.own) and not dials(self.sites, site)
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable
