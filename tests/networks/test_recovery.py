@@ -494,7 +494,11 @@ def test_two_sites_do_not_take_each_other_for_dead_when_the_one_between_them_end
     between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
     in_threads(between.connect, one.connect, two.connect)
     between.end()
+    relayed = one.members.links[2]
+    assert relayed.connection is not None
+    relayed.connection.shut_down()  # as if the process between them had passed its last bytes on
     wait_until(lambda: one.members.mesh.gone(0) and two.members.mesh.gone(0))
+    wait_until(lambda: not relayed.connected and not two.members.links[1].connected)
     time.sleep(2 * GRACE)
     assert not one.members.mesh.gone(2)
     assert not two.members.mesh.gone(1)
