@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+import dnasa
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
@@ -42,8 +43,18 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"dnasa {dnasa.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def begin() -> None:
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     console.quiet = False  # several commands may run in one process
 
 

@@ -121,7 +121,7 @@ def of_dry_run(given: Options) -> Options:
     """The options of a run that sends and writes nothing: few steps, as many as K-GT needs to send something."""
     if given.out is not None or given.engine is not None:
         raise InputError("--dry-run writes nothing and connects to nobody: leave out --out and --engine.")
-    return replace(given, steps=min(given.steps, DRY_STEPS))
+    return replace(given, steps=min(given.steps, DRY_STEPS), checkpoint_every=None)
 
 
 def start_logs(given: Options) -> None:

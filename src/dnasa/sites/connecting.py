@@ -5,6 +5,7 @@ Of two sites that can be dialled, the one listed first dials. Two that cannot be
 bytes on; inside, they encrypt from end to end, so it sees only ciphertext.
 """
 
+import errno
 import json
 import logging
 import math
@@ -216,10 +217,14 @@ class Door:
                 address[:2], family=family, backlog=PENDING, dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6()
             )
         except OSError as error:
-            raise InputError(
-                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. If others dial this site at "
-                "an address that is not on this machine, write listen = '0.0.0.0:PORT' into the file of the sites."
-            ) from error
+            remedy = (
+                "Stop what listens there, or give this site another port in the file of the sites, at all sites."
+                if error.errno == errno.EADDRINUSE
+                else "If others dial this site at an address that is not on this machine, write listen = '0.0.0.0:PORT' into "
+                "the file of the sites."
+            )
+            reason = error.strerror or first_line(error)
+            raise InputError(f"Cannot listen on {host} port {port}: {reason}. {remedy}") from error
 
     def close(self) -> None:
         self.closed = True
