@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from dnasa.core import InputError, first_line
-from dnasa.sites.connecting import CHECK, LENGTH, Door, Greeting, Refused, dial, read_exactly
+from dnasa.core import InputError
+from dnasa.sites.connecting import CHECK, LENGTH, Door, Greeting, Refused, dial, explain, read_exactly
 from dnasa.sites.file import Sites
 
 PINGS = 5
@@ -77,22 +77,13 @@ def listen(sites: Sites, arrived: Callable[[int], None]) -> Door | None:
 
 def _asked(sites: Sites, number: int, deadline: float) -> Answer:
     site = sites.sites[number]
-    address = f"{site.host}:{site.port}"
     while True:
         try:
-            return Answer(site.name, address, ANSWERS, *_measured(sites, number))
-        except ConnectionRefusedError:
-            problem = "nothing listens there"
-        except TimeoutError:
-            problem = "no answer: a firewall, or a wrong address"
-        except ssl.SSLCertVerificationError as error:
-            problem = f"its certificate is refused: {error.verify_message}"
-        except (ssl.SSLError, ConnectionError) as error:
-            problem = f"it closed the connection, as it does to certificates it refuses: {first_line(error)}"
+            return Answer(site.name, site.address, ANSWERS, *_measured(sites, number))
         except (Refused, InputError, OSError) as error:
-            problem = first_line(error)
+            problem = explain(error)
         if time.monotonic() + PAUSE > deadline:
-            return Answer(site.name, address, problem)
+            return Answer(site.name, site.address, problem)
         time.sleep(PAUSE)
 
 

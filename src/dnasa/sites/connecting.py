@@ -1,8 +1,9 @@
 """Connections between sites: who dials whom, who is let in, and how two sites meet that cannot be dialled.
 
 A certificate says which site a connection is with. The first thing sent over it is a greeting: JSON with its length before it.
-Of two sites that can be dialled, the one listed first dials. Two that cannot be dialled both dial a third, which passes their
-bytes on; inside, they encrypt from end to end, so it sees only ciphertext.
+Of two sites that can be dialled, the one whose name comes first in the alphabet dials, whatever the order in their files. Two
+that cannot be dialled both dial a third, which passes their bytes on; inside, they encrypt from end to end, so it sees only
+ciphertext.
 """
 
 import errno
@@ -47,10 +48,24 @@ class Refused(Exception):
     """The other side is not let in, or said something that it must not say."""
 
 
+def explain(error: Exception) -> str:
+    """Why there is no connection, in words that say where to look."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens there"
+        case TimeoutError():
+            return "no answer: a firewall, or a wrong address"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is refused: {error.verify_message}"
+        case ssl.SSLError() | ConnectionError():
+            return f"it closed the connection, as it does to certificates it refuses: {first_line(error)}"
+    return first_line(error)
+
+
 def dials(sites: Sites, other: int) -> bool:
     """Whether this site dials that one, and not the other way round."""
     own, peer = sites.sites[sites.own], sites.sites[other]
-    return peer.reachable and (not own.reachable or sites.own < other)
+    return peer.reachable and (not own.reachable or own.name < peer.name)
 
 
 def dial(sites: Sites, other: int, greeting: Greeting) -> tuple[ssl.SSLSocket, Greeting]:
@@ -61,9 +76,9 @@ def dial(sites: Sites, other: int, greeting: Greeting) -> tuple[ssl.SSLSocket, G
 
 def meet(sites: Sites, other: int, greeting: Greeting, between: int) -> tuple[ssl.SSLSocket, Greeting]:
     """Connect to a site that cannot be dialled either, through one that can be; the other must come to the same one."""
-    name = sites.sites[other].name
+    own, name = sites.sites[sites.own].name, sites.sites[other].name
     outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, {"to": name}, wait=MEETING)
-    return _greeted(unwrapped(outer), sites, other, sites.own > other, greeting)
+    return _greeted(unwrapped(outer), sites, other, own > name, greeting)
 
 
 def _connected(site: Site) -> socket.socket:
@@ -195,11 +210,13 @@ class Door:
         welcome: Called in a thread with each site that has come, the connection, and its greeting.
         checked: Called with each site that has checked this one; None during a run.
         refusals: How many connections were refused, by address.
+        refused: The address of the last one, and why.
     """
 
     def __init__(self, sites: Sites, welcome: Welcome, checked: Callable[[int], None] | None = None):
         self.sites, self.welcome, self.checked = sites, welcome, checked
         self.refusals: Counter[str] = Counter()
+        self.refused = ""
         self.pending: dict[socket.socket, Pending] = {}
         self.visits: Counter[int] = Counter()  # connections of each site
         self.lock = threading.Lock()
@@ -307,7 +324,7 @@ class Door:
             if len(self.refusals) > 1000:
                 self.refusals.clear()
             self.refusals[host] += 1
-            count = self.refusals[host]
+            count, self.refused = self.refusals[host], f"{host}: {reason}"
         if math.log10(count).is_integer():
             fields = {"address": host, "reason": reason, "count": count}
             own = {"site": self.sites.sites[self.sites.own].name}
