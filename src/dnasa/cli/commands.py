@@ -1,5 +1,6 @@
 """The commands."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,7 +65,7 @@ def train(context: typer.Context, given: Options) -> None:
     """Train one model on many nodes."""
     from dnasa import logging
     from dnasa.comparing.run_table import experiment
-    from dnasa.engine.loop import solve
+    from dnasa.engine.loop import check, solve
 
     inputs.set_output(given)
     if given.config is not None:
@@ -82,13 +83,19 @@ def train(context: typer.Context, given: Options) -> None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
     stop = inputs.thresholds(given.stop or ())
-    given, source, graph, shared = inputs.prepare(context, given, [given.rule])
+    own: Any = {
+        "rule": given.rule,
+        "eta": given.eta,
+        "overlap": given.overlap,
+        "clock": given.clock,
+        "trace": given.trace,
+    }
+    own |= {"late": given.late, "stop": stop, "callback": callback}
+    given, source, graph, shared = inputs.prepare(context, given, [given.rule], check=partial(check, **own))
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    own: Any = {"eta": given.eta, "overlap": given.overlap, "clock": given.clock, "trace": given.trace}
-    own |= {"late": given.late, "stop": stop, "callback": callback}
-    result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
+    result = trained.saved(shared) or solve(problem, graph, **own, **shared)
     if given.dry_run:
         inputs.set_output(given, writes=True)
         return print_dry_run(shared["network"], given.steps)
