@@ -29,6 +29,7 @@ from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
 from dnasa.sites import links
 from dnasa.sites.file import Sites
+from dnasa.sites.keys import make_authority, make_site
 from dnasa.sites.links import GRACE, HEADER, MESSAGE, Key
 
 
@@ -40,7 +41,7 @@ class Process:
     def __init__(self, sites: Sites, timeout: float = 20.0, graph: Any = None):
         graph = graph or dnasa.topology.ring(len(sites.sites))
         self.sites = sites
-        self.members = Members(sites, described(graph, 1, None), timeout)
+        self.members = Members(sites, described(sites, graph, 1, None), timeout)
         self.connection = SiteNetworks(self.members, graph, 1, None)
         self.opt: Any = None
 
@@ -638,6 +639,42 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
         processes[2].connect()
     for process in processes:
         process.end()
+
+
+@pytest.mark.parametrize("last", [1, 2])  # with either, another of the two dials
+def test_all_sites_must_list_the_sites_in_the_same_order(tmp_path: Path, last: int) -> None:
+    files = local_sites(tmp_path, 3)[:2]
+    order = [0, 2, 1] if last == 1 else [1, 0, 2]
+    other = replace(files[1], sites=[files[1].sites[number] for number in order], own=order.index(1))
+    processes = [Process(files[0]), Process(other)]
+    names = "berlin, lyon, paris" if last == 1 else "paris, berlin, lyon"
+    with pytest.raises(
+        InputError, match=f"paris runs with the sites {names} .*, this site with the sites berlin, paris, lyon"
+    ):
+        processes[0].connect()
+    for process in processes:
+        process.end()
+
+
+def test_a_site_that_waits_says_who_is_missing_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnasa.networks.members.SOON", 1.0)
+    berlin, paris, *_ = local_sites(tmp_path, 4, hidden=("lyon",))
+    make_authority(tmp_path / "others")
+    make_site(tmp_path / "others", "paris")
+    processes = [Process(berlin), Process(replace(paris, keys=tmp_path / "others" / "paris"))]
+    deadline = time.monotonic() + 2
+    try:
+        with pytest.warns(UserWarning, match="berlin has waited 1 s to start") as warned:
+            assert not processes[0].members._meet(lambda: time.monotonic() < deadline, "start")
+    finally:
+        for process in processes:
+            process.end()
+    (text,) = (str(warning.message) for warning in warned)
+    addresses = [site.address for site in berlin.sites]
+    assert f"paris ({addresses[1]}: its certificate is refused: " in text
+    assert "lyon (it has not dialled this site)" in text
+    assert f"oslo ({addresses[3]}: nothing listens there)" in text
+    assert "`dnasa sites check` says more" in text
 
 
 def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """The commands."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import dnasa
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
@@ -42,8 +44,18 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"dnasa {dnasa.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def begin() -> None:
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     console.quiet = False  # several commands may run in one process
 
 
@@ -53,7 +65,7 @@ def train(context: typer.Context, given: Options) -> None:
     """Train one model on many nodes."""
     from dnasa import logging
     from dnasa.comparing.run_table import experiment
-    from dnasa.engine.loop import solve
+    from dnasa.engine.loop import check, solve
 
     inputs.set_output(given)
     if given.config is not None:
@@ -71,13 +83,19 @@ def train(context: typer.Context, given: Options) -> None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
     stop = inputs.thresholds(given.stop or ())
-    given, source, graph, shared = inputs.prepare(context, given, [given.rule])
+    own: Any = {
+        "rule": given.rule,
+        "eta": given.eta,
+        "overlap": given.overlap,
+        "clock": given.clock,
+        "trace": given.trace,
+    }
+    own |= {"late": given.late, "stop": stop, "callback": callback}
+    given, source, graph, shared = inputs.prepare(context, given, [given.rule], check=partial(check, **own))
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    own: Any = {"eta": given.eta, "overlap": given.overlap, "clock": given.clock, "trace": given.trace}
-    own |= {"late": given.late, "stop": stop, "callback": callback}
-    result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
+    result = trained.saved(shared) or solve(problem, graph, **own, **shared)
     if given.dry_run:
         trained.save(None, source, result, shared["network"])
         inputs.set_output(given, writes=True)

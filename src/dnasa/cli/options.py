@@ -199,7 +199,7 @@ class Options:
     shard_dir: Path | None = option(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
-        "only the files of its own nodes.",
+        "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
     local_accuracy: bool = option(False, "Also test every node's own model at the end.")
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")

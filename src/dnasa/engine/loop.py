@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from dnasa.core import (
     nodes_text,
 )
 from dnasa.engine.late import Late, OwnNode
-from dnasa.engine.options import RunOptions
+from dnasa.engine.options import NONE, RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
 from dnasa.engine.recovery import (
     Position,
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
     from dnasa.channels import Codec
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
-
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def solve(
@@ -153,6 +150,21 @@ def solve(
     plan = make_plan(problem, topology, rule, steps, eta, schedule, seed, start, options)
     kind = Run if late is None else LateRun if plan.network.simulated else SiteRun
     return kind(problem, plan, options).run()
+
+
+def check(
+    problem: "Problem",
+    topology: "Topology",
+    rule: str,
+    *,
+    steps: int,
+    eta: float | None,
+    schedule: str | None,
+    seed: Sequence[int],
+    **options: Any,
+) -> None:
+    """Raise the errors that `solve` raises before the first step."""
+    make_plan(completed(problem), topology, rule, steps, eta, schedule, seed, None, RunOptions(**options))
 
 
 class Run:

@@ -28,6 +28,7 @@ from dnasa.sites.links import Link, Mesh
 FURTHEST = 10**6  # numbers by which another site's views may be ahead
 REASON = 200  # characters of an accusation
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
+SOON = 10.0  # seconds after which a site that waits for the others to start says why
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
@@ -215,11 +216,12 @@ class Members:
         if not self._meet(lambda: time.monotonic() < deadline, "join"):
             raise RunError(
                 f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once they "
-                "have begun to train."
+                f"have begun to train. {self._missing()}"
             )
 
     def _meet(self, going: Any, what: str) -> bool:
-        self.began, warned = time.monotonic(), False
+        self.began, told = time.monotonic(), ""
+        due = self.began + (self.timeout if self.view.number else min(SOON, self.timeout))
         while going():
             self._raise_conflict()
             self.publish()
@@ -227,15 +229,29 @@ class Members:
             if view is not None:
                 self._enter(view)
                 return True
-            if not warned and time.monotonic() > self.began + self.timeout:
-                warned = True
-                missing = ", ".join(self.name(node) for node in self.links if node not in self._here())
-                warnings.warn(
-                    f"{self.name(self.node)} has waited {self.timeout:g} s to {what}; missing: {missing or 'none'}.",
-                    stacklevel=2,
-                )
+            if time.monotonic() > due:
+                due += self.timeout
+                if told != (told := self._missing()):
+                    waited = time.monotonic() - self.began
+                    warnings.warn(f"{self.name(self.node)} has waited {waited:.0f} s to {what}. {told}", stacklevel=2)
             self.mesh.wait(0.1)
         return False
+
+    def _missing(self) -> str:
+        """Which sites are missing, and why as far as this one knows."""
+        here = self._here()
+        missing = [f"{self.name(node)} ({self._absence(node)})" for node in self.links if node not in here]
+        apart = [node for node in here if not self.links.keys() <= self.state(node).hears | {node}]
+        missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
+        refused = f" This site refused {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
+        return f"Missing: {', '.join(missing) or 'none'}.{refused} `dnasa sites check` says more."
+
+    def _absence(self, node: int) -> str:
+        link, address = self.links[node], self.mesh.sites.sites[node].address
+        if link.connected:
+            return "connected, and not ready yet"
+        reason = link.barred or link.problem or "not connected yet"
+        return f"{address}: {reason}" if address else reason
 
     def _raise_conflict(self) -> None:
         if self.mesh.conflict and not self.view.number:

@@ -38,14 +38,15 @@ def connect(
         raise InputError(
             f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
         )
-    members = Members(sites, described(topology, rounds, channel), timeout)
+    members = Members(sites, described(sites, topology, rounds, channel), timeout)
     atexit.register(leave, members)
     return SiteNetworks(members, topology, rounds, channel).first_network()
 
 
-def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
-    """Describes what all sites must share: the weights, and how messages travel."""
-    text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
+def described(sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
+    """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
+    names = ", ".join(site.name for site in sites.sites)
+    text = f"with the sites {names} in this order\n{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
     if (number := count_rounds(topology, rounds)) > 1:
         text += f", {number} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"

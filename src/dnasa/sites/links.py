@@ -17,10 +17,22 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
 
 from dnasa.core import first_line
-from dnasa.sites.connecting import Door, Greeting, Refused, closed_on_error, dial, dials, log, meet, send_greeting
+from dnasa.sites.connecting import (
+    Door,
+    Greeting,
+    Refused,
+    closed_on_error,
+    dial,
+    dials,
+    explain,
+    log,
+    meet,
+    send_greeting,
+)
 from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
@@ -46,6 +58,10 @@ class Key(NamedTuple):
     view: int
     network: int
     number: int
+
+
+class OtherRun(Refused):
+    """The other site runs something else."""
 
 
 class Receive(NamedTuple):
@@ -129,11 +145,12 @@ class Link:
         barred: Why this site is not let in again; empty if it is.
         asks: Whether this process wants to know how the run began.
         problem: The last reason for which there was no connection.
+        warned: The last one that was a warning.
     """
 
     def __init__(self, mesh: "Mesh", site: int):
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
-        self.instance, self.barred, self.problem, self.asks = "", "", "", False
+        self.instance, self.barred, self.problem, self.warned, self.asks = "", "", "", "", False
         self.state: Any = None
         self.connected = self.gone = self.ours = False
         self.quiet = 0
@@ -219,8 +236,9 @@ class Link:
         if self.barred:
             raise Refused(f"this site was left out: {self.barred}")
         if greeting.get("run") != self.mesh.run:
-            self.mesh.conflict = f"{self.name} runs {greeting.get('run')!s:.300}, this site {self.mesh.run}"
-            raise Refused(f"the runs differ: {self.mesh.conflict}")
+            theirs, ours = difference(str(greeting.get("run"))[:5000], self.mesh.run)
+            self.mesh.conflict = f"{self.name} runs {theirs:.300}, this site {ours}"
+            raise OtherRun(f"the runs differ: {self.mesh.conflict}")
         instance, received = greeting.get("instance"), greeting.get("received")
         if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
@@ -232,6 +250,12 @@ class Link:
                 self.room.notify_all()
         if greeting.get("knows") == self.mesh.instance:
             self.acknowledge(received)
+
+
+def difference(theirs: str, ours: str) -> tuple[str, str]:
+    """The first parts in which two descriptions of a run differ; parts stand on lines of their own."""
+    pairs = zip_longest(theirs.split("\n"), ours.split("\n"), fillvalue="nothing")
+    return next((pair for pair in pairs if pair[0] != pair[1]), (theirs, ours))
 
 
 class Connection:
@@ -542,8 +566,9 @@ class Mesh:
         try:
             self.links[site].use(tls, greeting, answer=True)
         except Refused as error:
+            differs = isinstance(error, OtherRun)  # which both must know
             with suppress(OSError):
-                send_greeting(tls, {"refused": str(error)})
+                send_greeting(tls, self.links[site].greeting() if differs else {"refused": str(error)})
             raise
 
     def _beat(self) -> None:
@@ -574,9 +599,10 @@ class Mesh:
                 continue
             try:
                 self._connect(link)
-            except ConnectionRefusedError:
+            except ConnectionRefusedError as error:
                 link.gone |= self._reachable(link.site)
                 link.break_off()
+                self._explain(link, error)
             except ssl.SSLCertVerificationError as error:
                 link.gone |= error.verify_code == REVOKED_CERTIFICATE
                 self._explain(link, error)
@@ -588,10 +614,10 @@ class Mesh:
 
     def _explain(self, link: Link, error: Exception) -> None:
         """Log why there is no connection, and warn once if the other site refuses this one."""
-        reason = first_line(error)
+        link.problem = reason = explain(error)
         log.debug("no connection", extra={"site": link.name, "reason": reason})
-        if not isinstance(error, OSError) and reason != link.problem:
-            link.problem = reason
+        if not isinstance(error, OSError) and reason != link.warned:
+            link.warned = reason
             self.events.warn(
                 "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
             )
@@ -603,8 +629,13 @@ class Mesh:
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
-        elif not self._reachable(self.sites.own) and (between := self._hearing(link.site)):
+            link.problem = "it listens, and has not dialled this site"
+        elif self._reachable(self.sites.own):
+            link.problem = "it has not dialled this site"
+        elif between := self._hearing(link.site):
             self._use(link, *meet(self.sites, link.site, link.renewal, between[0]))
+        else:
+            link.problem = "no site is connected with both"
 
     def _use(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
         """Use a connection until it breaks, or is silent for long: it stays open until there is another."""
