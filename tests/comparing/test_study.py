@@ -106,7 +106,7 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
     drawn = report.drawn()
     panels = report.draw().axes
-    assert [axis.get_title() for axis in panels] == ["least_squares, ring", "least_squares, complete"]
+    assert [axis.get_title() for axis in panels] == ["least squares, ring", "least squares, complete"]
     for axis, graph in zip(panels, ("ring", "complete"), strict=True):
         rows = drawn[(drawn.graph == graph) & (drawn.rule == "dsgd")]
         shown = [[*line.get_ydata()] for line in plots.data_lines(axis)]

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import dnasa
+from dnasa import style
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
@@ -145,9 +146,8 @@ def compare(context: typer.Context, given: Options) -> None:
     names, grid = options.split(given.rules), inputs.numbers(given.etas)
     kinds = inputs.check_comparison(given)
     given, source, graph, shared = inputs.prepare(context, given, names, validate=True)
-    comparison = run_comparison(
-        source.problem, graph, names, grid, metric=given.metric, x=given.x, extend=given.extend, **shared
-    )
+    of_comparison: Any = {name: getattr(given, name) for name in ("metric", "x", "smooth", "extend")}
+    comparison = run_comparison(source.problem, graph, names, grid, **of_comparison, **shared)
     inputs.set_output(given, comparison.rank == 0)
     print_lost_nodes(comparison.settings, shared["network"].names or source.sites)
     title = experiment(vars(given), graph_title(graph), shared["network"].rounds)
@@ -160,7 +160,7 @@ def compare(context: typer.Context, given: Options) -> None:
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         latex = comparison.latex(title, given.out.resolve().name) if given.latex else None
-        pictures.save_results(given.out, figures, comparison.summary(), latex, kinds)
+        pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -169,6 +169,7 @@ app.command()(study)
 
 
 @app.command()
+@takes("format", "style")
 def reproduce(
     figure: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
@@ -182,11 +183,13 @@ def reproduce(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
+    *,
+    given: Options,
 ) -> None:
     """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
     from dnasa import reproduce as experiments
 
-    experiment = experiments.figure(figure)
+    experiment, kinds = experiments.figure(figure), pictures.formats(given.format, given.style)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
     if device is not None and not experiment.on_gpu:
@@ -194,12 +197,14 @@ def reproduce(
     if only is not None and not experiment.selectable:
         raise InputError(f"{figure} has no parts: leave --only out.")
     chosen = device or (inputs.best_device() if experiment.on_gpu else "cpu")
-    report = experiment.run(quick, device=chosen, folder=out, only=only)
+    with style.context(given.style):
+        report = experiment.run(quick, device=chosen, folder=out, only=only)
+        saved = report.save(out, kinds)
     for name, table in report.tables.items():
         console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
     for line in report.findings:
         print_line(line)
-    for picture in report.save(out):
+    for picture in saved:
         print_line(f"Saved {picture} and its numbers in {out}.")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-DRAWING = ("format", "latex", "x")  # options of what is made of a finished run
+DRAWING = ("format", "style", "latex", "x", "smooth")  # options of what is made of a finished run
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")

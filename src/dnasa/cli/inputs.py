@@ -216,13 +216,15 @@ def make_channel(given: Options) -> "Channel | None":
 def check_comparison(given: Options) -> list[str]:
     """Refuse what would fail or have no effect at the end; return the formats of the figures."""
     from dnasa.comparing.comparison import X
+    from dnasa.statistics import SMOOTHINGS
 
     choose("x", given.x, X)
+    choose("smoothing", given.smooth, SMOOTHINGS)
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     if given.survive and (given.extend or given.x == "seconds"):
         raise InputError("--extend and --x seconds begin further runs, which need all processes: leave out --survive.")
-    return pictures.formats(given.format)
+    return pictures.formats(given.format, given.style)
 
 
 def best_device() -> str:

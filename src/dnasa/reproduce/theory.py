@@ -98,11 +98,11 @@ def draw(out: Report, rates: pd.DataFrame, graphs: pd.DataFrame) -> None:
             anchor = shown[shown.steps == steps[0]][metric].max()
             axis.plot(steps, anchor * (steps / steps[0]) ** power, "k--", lw=1, label=f"slope {power:g}")
             axis.set_xscale("log")
-            finish(axis, "steps T", f"average {label}", log=True)
+            finish(axis, "steps $T$", f"average {label}", log=True)
         for i, (metric, label) in enumerate(METRICS.items()):
             values = drawable(graphs[metric]).clip(lower=1e-9)
             axes[3].plot(graphs.rho, values, "s:", ms=3, color=f"C{7 + i}", label=label)
-        finish(axes[3], "rho of the graph", f"averages, n = 16, T = {graphs.steps.iloc[0]:,}", log=True)
+        finish(axes[3], r"$\rho$ of the graph", f"averages, n = 16, T = {graphs.steps.iloc[0]:,}", log=True)
 
 
 def findings(table: pd.DataFrame, graphs: pd.DataFrame) -> list[str]:

@@ -60,7 +60,7 @@ class RunFolder:
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
         *("curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg", "pgf")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*", "alone-*")  # folders of further runs
