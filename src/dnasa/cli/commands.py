@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
+from dnasa.cli.card import bench_card
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
@@ -250,6 +251,7 @@ def runs(
 
 
 app.command()(trained.report)
+app.command()(bench_card)
 app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)

@@ -52,6 +52,8 @@ def prepare(
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
     folder = configs.make_run_folder(context, given)
     network = make_network(graph, rounds, given, channel)
+    if folder is not None:
+        folder.config["engine"] = running.engine
     shared = {
         "steps": given.steps,
         "schedule": given.schedule,
