@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-__all__ = ["curves", "differences", "final", "in_percent", "labelled", "larger_is_better", "over_seeds", "start"]
+__all__ = [
+    "curves",
+    "differences",
+    "final",
+    "in_percent",
+    "labelled",
+    "larger_is_better",
+    "over_seeds",
+    "start",
+    "with_interval",
+]
 
 WINDOW = 1 / 7  # of a run's evaluations, in a running mean
 POINTS = 100  # of a smoothed curve
@@ -170,3 +180,10 @@ def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, 
     return table.assign(
         best=table.index == best, difference=middle, difference_low=middle - half, difference_high=middle + half
     )
+
+
+def with_interval(table: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+    """A table of `over_seeds` with the confidence interval of each mean (t distribution); there is none of a single seed."""
+    with np.errstate(all="ignore"):
+        half = stdtrit((table.runs - 1).clip(lower=1), (1 + level) / 2) * table.spread / np.sqrt(table.runs)
+    return table.assign(mean_low=table["mean"] - half, mean_high=table["mean"] + half)

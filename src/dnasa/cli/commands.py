@@ -9,6 +9,7 @@ import typer
 import dnasa
 from dnasa import style
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
+from dnasa.cli.card import bench_card
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
@@ -171,7 +172,10 @@ app.command()(study)
 @app.command()
 @takes("format", "style")
 def reproduce(
-    figure: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
+    figure: Annotated[str | None, typer.Argument(help=f"{', '.join(FIGURES)}.", show_default=False)] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure published numbers again and compare them: minutes on two cores.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
@@ -189,6 +193,10 @@ def reproduce(
     """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
     from dnasa import reproduce as experiments
 
+    if check and figure is None:
+        return check_claims()
+    if check or figure is None:
+        raise InputError("Give the name of a figure, or --check for published numbers of several.")
     experiment, kinds = experiments.figure(figure), pictures.formats(given.format, given.style)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
@@ -206,6 +214,33 @@ def reproduce(
         print_line(line)
     for picture in saved:
         print_line(f"Saved {picture} and its numbers in {out}.")
+
+
+def check_claims() -> None:
+    """Measure every claim, print a table, and fail if a number differs from the published one."""
+    import pandas as pd
+
+    from dnasa.reproduce.check import check, claims
+
+    every, rows = claims(), []
+    for number, checked in enumerate(check(every), start=1):
+        claim, found, result = checked
+        print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
+        cells = {
+            "claim": f"{claim.text} ({claim.page})",
+            "published": f"{claim.published:g}",
+            "short version": "" if claim.short is None else f"{claim.short:g}",
+            "found": "-" if found is None else f"{found:.5g}",
+            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
+            "result": result.partition(":")[0],
+        }
+        rows.append(cells)
+    results = [row["result"] for row in rows]
+    print_wide(frame_table(pd.DataFrame(rows), "Published numbers, measured again"))
+    counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
+    print_line(f"{len(rows)} numbers: {counts}.")
+    if "differs" in results:
+        fail(1, f"{results.count('differs')} of {len(rows)} published numbers differ from those found.")
 
 
 @app.command("topology", cls=Command)
@@ -275,6 +310,7 @@ def runs(
 
 
 app.command()(trained.report)
+app.command()(bench_card)
 app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)

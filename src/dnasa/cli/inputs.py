@@ -77,8 +77,8 @@ def prepare(
     with showing_warnings(print_line):
         source, shared = made(network)
     names = list(network.names) or source.sites
-    if folder is not None and names:
-        folder.config["sites"] = names
+    if folder is not None:
+        folder.config |= {"engine": running.engine} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
     for sentence in source.warnings:

@@ -19,7 +19,7 @@ from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.plots import label
-from dnasa.rules.registry import COMPARED, RULES, Variant, variants
+from dnasa.rules.registry import COMPARED, Variant, find, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
@@ -279,9 +279,23 @@ def compare(
     return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth)
 
 
+def read(path: Path) -> Comparison:
+    """The comparison in the folder of a run of `dnasa compare`, or of a cell of a study."""
+    config = RunFolder(path, resume=True).config
+    options, every = config["options"], config["run"]["seed"]
+    first = Result.load(path)
+    more = [Result.load(part).history for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
+    history = pd.concat([with_eta(each) for each in (first.history, *more)], ignore_index=True)
+    metric = options.get("metric") or _default_metric(history)
+    seeds = range(options["seed"], options["seed"] + options["seeds"])
+    selection = tuning.select(list(history), metric, seeds, [seed for seed in every if seed not in seeds])
+    choice = tuning.chosen(final(history), selection, start(history))
+    return Comparison(history, metric, selection, choice, extensions=len(more), extend=bool(options.get("extend")))
+
+
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
     """The schedule with which a rule is compared; None: the one it names, or its default."""
-    method = RULES.get(rule)
+    method = None if ":" in rule else find(rule)
     if method is None or (method.needs_eta and schedule):
         return schedule
     wanted = schedule or (SCHEDULE if method.needs_eta else None)

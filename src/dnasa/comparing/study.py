@@ -100,6 +100,8 @@ def run(
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         prepared = prepare(study, cell)
+        if not folder.resume:
+            folder.config |= {"study": study.name, "quick": study.quick}
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         comparison = run_cell(study, cell, prepared, folder, progress)

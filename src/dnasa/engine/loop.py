@@ -216,9 +216,16 @@ class Run:
 
     def _folder(self) -> RunFolder | None:
         folder = self.options.folder
-        if folder is None or isinstance(folder, RunFolder):
-            return folder
-        return RunFolder(folder, resume=self.options.resume)
+        if isinstance(folder, (str, Path)):
+            folder = RunFolder(folder, resume=self.options.resume)
+        if folder is not None and not folder.resume:
+            folder.config["rows"] = self._row_counts()
+        return folder
+
+    def _row_counts(self) -> dict[str, int] | None:
+        """The training rows of this process's nodes; None if the data is unlimited."""
+        counts: list[Any] = [self.problem.rows(node) for node in self.network.local_nodes]
+        return None if None in counts else {"total": sum(counts), "smallest": min(counts), "largest": max(counts)}
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
