@@ -202,3 +202,10 @@ def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:
     assert axis.get_yscale() == "log"
     (line,) = plots.data_lines(axis)
     np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, 0.1])
+
+
+def test_four_panels_are_two_by_two() -> None:
+    figure = plots.draw_history(history([2.0, 1.0]))
+    corners = [axis.get_position() for axis in figure.axes]
+    assert len({box.x0 for box in corners}) == len({box.y0 for box in corners}) == 2
+    assert 1 < figure.get_figwidth() / figure.get_figheight() < 2
