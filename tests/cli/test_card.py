@@ -69,7 +69,8 @@ def test_a_card_says_how_the_result_was_made(
 ) -> None:
     found = as_json(made / "compared", capsys, monkeypatch)
     assert found["code"]["commit"] == environment.code()["commit"]
-    assert {"python", "numpy", "torch", "dnasa", "modified"} <= found["code"].keys()
+    assert found["code"]["source"] == environment.code()["source"]
+    assert {"python", "numpy", "torch", "dnasa"} <= found["code"].keys()
     assert found["hardware"]["cores"] >= 1
     assert found["data"]["training rows"] == 1295
     assert "checksum" in found["data"]["contents"]
@@ -168,3 +169,28 @@ def test_intervals_of_means_are_those_of_the_t_distribution() -> None:
     row = with_interval(over_seeds(runs, "value")).iloc[0]
     assert row.mean_high - row["mean"] == pytest.approx(4.302652729749464 / np.sqrt(3))
     assert np.isnan(with_interval(over_seeds(runs[:1], "value")).iloc[0].mean_low)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize("files", [{"HEAD": COMMIT}, {"HEAD": "ref: refs/heads/a/b", "refs/heads/a/b": COMMIT}])
+def test_the_commit_of_a_clone_is_read(files: dict[str, str], tmp_path: Path) -> None:
+    for name, content in files.items():
+        (tmp_path / ".git" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / ".git" / name).write_text(content + "\n")
+    assert environment._checked_out_commit(tmp_path) == COMMIT
+
+
+def test_the_commit_of_a_worktree_is_read(tmp_path: Path) -> None:
+    own = tmp_path / "clone" / ".git" / "worktrees" / "b"
+    own.mkdir(parents=True)
+    (own / "HEAD").write_text("ref: refs/heads/b\n")
+    (own / "commondir").write_text("../..\n")
+    (tmp_path / "clone" / ".git" / "packed-refs").write_text(
+        f"# pack-refs\n{'f' * 40} refs/heads/a\n{COMMIT} refs/heads/b\n"
+    )
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / ".git").write_text(f"gitdir: {own}\n")
+    assert environment._checked_out_commit(tmp_path / "b") == COMMIT
+    assert environment._checked_out_commit(tmp_path) is None

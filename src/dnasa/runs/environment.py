@@ -1,9 +1,9 @@
 """What a run is made with: software, code and hardware, stored in its config so that others can check its results."""
 
+import hashlib
 import json
 import os
 import platform
-import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
@@ -27,20 +27,30 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def code() -> dict[str, Any]:
-    """The commit that dnasa was installed from and whether its files have changed since; None where it is not known."""
-    if not (PACKAGE.parents[1] / ".git").exists():
-        return {"commit": _installed_commit(), "modified": None}
-    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "--", str(PACKAGE))
-    return {"commit": commit and commit.strip(), "modified": None if changes is None else bool(changes)}
+def code() -> dict[str, str | None]:
+    """The commit of dnasa, if it is known, and a checksum of its source: the same commit with another one was modified."""
+    digest = hashlib.sha256()
+    for path in sorted(path for kind in ("py", "c", "h") for path in PACKAGE.rglob(f"*.{kind}")):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return {"commit": _checked_out_commit(PACKAGE.parents[1]) or _installed_commit(), "source": digest.hexdigest()[:16]}
 
 
-def _git(*words: str) -> str | None:
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(PACKAGE), *words]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
+def _checked_out_commit(folder: Path) -> str | None:
+    """The commit of a clone or worktree, from git's files: no other program is started."""
+    with suppress(OSError, UnicodeDecodeError):
+        git = folder / ".git"
+        if git.is_file():
+            git = folder / git.read_text().removeprefix("gitdir:").strip()
+        shared = git / (git / "commondir").read_text().strip() if (git / "commondir").is_file() else git
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        branch = head.removeprefix("ref: ")
+        if (shared / branch).is_file():
+            return (shared / branch).read_text().strip()
+        words = (shared / "packed-refs").read_text().split()
+        return words[words.index(branch) - 1] if branch in words else None
+    return None
 
 
 def _installed_commit() -> str | None:
