@@ -101,13 +101,21 @@ def report(found: Found) -> Report:
     """The averages of the theorem over t = 0 .. T-1, taken at evenly spaced steps, the gradient norm of the answer, and the
     exponents with which they change; intervals of 95% over the seeds."""
     runs = {name: measured(rows) for name, rows in found.rows.items()}
+    exponents = pd.concat([slopes(name, rows) for name, rows in runs.items()], ignore_index=True)
+    averages = graphs(runs["steps"])
     out = Report("theory", f"Theorem 4.2 measured, for D-NASA and AdaNASA, {found.seeds}", found.quick)
-    out.tables["theory-slopes"] = pd.concat([slopes(name, rows) for name, rows in runs.items()], ignore_index=True)
-    out.tables["theory-graphs"] = graphs(runs["steps"])
+    out.tables |= {"theory-slopes": readable(exponents), "theory-graphs": readable(averages)}
     out.data |= {f"theory-{name}": rows for name, rows in runs.items()}
-    out.findings = findings(out.tables["theory-slopes"], out.tables["theory-graphs"])
-    draw(out, runs)
+    out.findings = findings(exponents, averages)
+    draw(out, runs, exponents)
     return out
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Each number with its interval in one column."""
+    shown = {name: f"+- {name}" for name in table if f"+- {name}" in table}
+    texts = {n: [f"{a:.3g} ± {b:.1g}" for a, b in zip(table[n], table[half], strict=True)] for n, half in shown.items()}
+    return table.assign(**texts).drop(columns=list(shown.values()))
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:
@@ -159,35 +167,34 @@ def graphs(runs: pd.DataFrame) -> pd.DataFrame:
     for (name, method), same in runs.groupby(["graph", "method"], sort=False):
         row = {"graph": name, "rho": GRAPHS[name](16).rho, "method": method}
         for steps in (runs["T"].min(), runs["T"].max()):
-            row[f"T = {steps:,}"], row[f"+- {steps:,}"] = interval(same[same["T"] == steps].average)
+            row[f"T = {steps:,}"], row[f"+- T = {steps:,}"] = interval(same[same["T"] == steps].average)
         rows.append(row | {"consensus": same[same["T"] == steps].consensus.mean()})
     return pd.DataFrame(rows)
 
 
-def draw(out: Report, runs: dict[str, pd.DataFrame]) -> None:
+def draw(out: Report, runs: dict[str, pd.DataFrame], exponents: pd.DataFrame) -> None:
     ring, nodes = (runs[name][runs[name].graph == "ring"] for name in ("steps", "nodes"))
     longest = runs["steps"][runs["steps"]["T"] == runs["steps"]["T"].max()]
     by_rho = longest.assign(gap=[1 - GRAPHS[name](16).rho for name in longest.graph])
-    table = out.tables["theory-slopes"]
     average, T = "average |grad f|", ring["T"].max()
     with out.draw("theory-rates", 6, "The theorem's averages, measured; nothing is retuned", columns=3) as axes:
         draw_means(axes[0], ring, "T", "average", -0.25)
         finish(axes[0], "steps T (ring of 16)", average, log=True)
-        draw_means(axes[1], ring, "T", "last", -0.25)
+        draw_means(axes[1], ring, "T", "last")
         finish(axes[1], "steps T (ring of 16)", "|grad f| of the answer", log=True)
         draw_means(axes[2], nodes, "nodes", "average", -0.25)
         finish(axes[2], f"nodes n (ring, T = {T:,})", average, log=True)
         draw_means(axes[3], by_rho, "gap", "average")
         finish(axes[3], f"1 - rho (path to complete, n = 16, T = {T:,})", average, log=True)
-        draw_noise(axes[4], table[table.on.isin(NOISE)])
+        draw_noise(axes[4], exponents[exponents.on.isin(NOISE)])
         draw_means(axes[5], runs["condition"], "condition", "average", 1)
         finish(axes[5], f"largest curvature / smallest (T = {T:,})", average, log=True)
 
 
 def style_of(method: str) -> dict[str, Any]:
     ((rule, schedule),) = [pair for pair, name in METHODS.items() if name == method]
-    line = "--" if schedule == "averaged" else "-"
-    return {"color": colours(["dnasa", "adanasa"])[rule], "ls": line, "marker": "o", "ms": 3, "capsize": 2}
+    dashed = {"ls": "--", "mfc": "white"} if schedule == "averaged" else {"ls": "-"}
+    return {"color": colours(["dnasa", "adanasa"])[rule], "marker": "o", "ms": 4, "capsize": 2} | dashed
 
 
 def draw_means(axis: Any, runs: pd.DataFrame, x: str, metric: str, power: float | None = None) -> None:
@@ -206,8 +213,8 @@ def draw_noise(axis: Any, table: pd.DataFrame) -> None:
         style = style_of(str(method)) | {"ls": ""}
         axis.errorbar(np.arange(len(rows)) + shift, rows.average, yerr=rows["+- average"], **style)
     axis.axhline(-0.25, color="k", ls=":", lw=1)
+    finish(axis, "noise of the gradients (ring of 16)", "exponent of T")
     axis.set_xticks(range(len(NOISE)), list(NOISE))
-    finish(axis, "noise of the gradients", "exponent of T")
 
 
 def findings(table: pd.DataFrame, by_graph: pd.DataFrame) -> list[str]:
