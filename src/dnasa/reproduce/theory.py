@@ -48,7 +48,7 @@ METRICS = {"average": "grad_norm", "tracking": "tracking", "consensus": "consens
 
 def parts(quick: bool) -> list[Part]:
     """T on four graphs, n on two, noise with ever heavier tails, curvatures that differ ever more, and f + h."""
-    every, nodes, seeds = (STEPS[:3], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
+    every, nodes, seeds = ([T // 4 for T in STEPS[:3]], (1, 4, 16), 3) if quick else (STEPS, NODES, SEEDS)
 
     def runs(steps: int, graph: Topology, problem: Any, labels: dict[str, object]) -> RunSpec:
         return RunSpec(
