@@ -19,7 +19,7 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda", "extras", "files"],
-    ["prox", "randomness", "rules", "sites", "statistics", "topology"],
+    ["prox", "randomness", "rules", "sites", "statistics", "style", "topology"],
     ["channels", "data", "plots", "tables"],
     ["networks", "problems"],
     ["models", "runs"],

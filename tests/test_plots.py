@@ -30,7 +30,7 @@ def history(values: Iterable[float], rule: str = "dnasa", seeds: int = 1, first:
 
 
 def labels(figure: Any) -> list[str]:
-    return [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def draw(table: pd.DataFrame, path: Path) -> Any:
@@ -147,7 +147,7 @@ def test_stepsizes_and_schedules_are_in_the_label() -> None:
     fixed = history([2.0, 1.0], rule="dsgd", schedule="fixed", eta=0.1)
     usual = history([2.0, 1.0], rule="dsgd", eta=0.3)
     assert labels(plots.draw_history(pd.concat([fixed, usual]))) == [
-        *("D-SGD (fixed), eta = 0.1", "D-SGD (diminishing), eta = 0.3"),
+        *(r"D-SGD (fixed), $\eta$ = 0.1", r"D-SGD (diminishing), $\eta$ = 0.3"),
     ]
 
 
@@ -175,7 +175,7 @@ def drawn(graph: Topology | Changing, path: Path) -> Any:
 @pytest.mark.parametrize("name", ["ring", "ladder", "star", "path", "grid", "torus", "complete", "exponential"])
 @pytest.mark.parametrize("n", [2, 12])
 def test_graphs_are_drawn(name: str, n: int, tmp_path: Path) -> None:
-    assert f"n = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
+    assert f"$n$ = {n}" in drawn(topology.make(name, n), tmp_path / "graph.png").get_title()
 
 
 def test_one_node_is_drawn(tmp_path: Path) -> None:
@@ -198,7 +198,14 @@ def test_a_large_directed_graph_is_drawn_without_arrowheads(tmp_path: Path) -> N
 
 def test_a_zero_on_a_logarithmic_axis_is_a_gap_and_no_vertical_line() -> None:
     figure = plots.draw_history(history([1.0, 0.0, 0.1]))
-    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == plots.LABELS["grad_norm"])
+    (axis,) = (axis for axis in figure.axes if axis.get_ylabel() == plots.SYMBOLS["grad_norm"])
     assert axis.get_yscale() == "log"
     (line,) = plots.data_lines(axis)
     np.testing.assert_array_equal(line.get_ydata(), [1.0, np.nan, 0.1])
+
+
+def test_four_panels_are_two_by_two() -> None:
+    figure = plots.draw_history(history([2.0, 1.0]))
+    corners = [axis.get_position() for axis in figure.axes]
+    assert len({box.x0 for box in corners}) == len({box.y0 for box in corners}) == 2
+    assert 1 < figure.get_figwidth() / figure.get_figheight() < 2

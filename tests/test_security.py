@@ -21,7 +21,7 @@ from dnasa import extras, pages
 from dnasa.cli import plugins
 from dnasa.core import InputError
 from dnasa.data import images
-from dnasa.rules import RULES
+from dnasa.rules import RULES, installed
 from dnasa.tasks import own_model
 
 ROOT = Path(__file__).parent.parent
@@ -78,9 +78,9 @@ TESTED = {
         "test_plugins.py::test_a_rule_of_a_plugin_is_used_by_name",
         "test_models.py::test_the_file_of_a_network_is_stored_as_an_absolute_path_and_announced",
     ],
-    "Packages that you installed are imported if they have an entry point in `dnasa.rules`.": [
+    "A package that you installed is imported when you ask for a rule that it names in an entry point of `dnasa.rules`.": [
         "test_security.py::test_packages_that_only_lie_in_the_current_folder_are_not_imported",
-        "test_plugins.py::test_installed_packages_register_rules_by_entry_points",
+        "test_plugins.py::test_a_rule_of_an_installed_package_is_imported_when_it_is_asked_for",
     ],
     "A Python file that a config, a study or a trained model names is executed only with `--trust` (in Python, "
     "`trust=True`), or if you name the same file on the command line.": [
@@ -132,9 +132,13 @@ TESTED = {
     "Bytes compressed by `moniqua` are not checked for the size of numbers.": [
         "test_attacks.py::test_numbers_are_checked_after_they_are_decoded",
     ],
-    "The arrays that a process sends are in `audit-SITE.jsonl`, which is only appended to; texts (settings, summaries of "
-    "columns, final tests) are not.": [
+    "Everything that a process sends to others from their greeting to the end of the run is counted in `audit-SITE.jsonl` by "
+    "kind: arrays, texts, and what sites tell each other of the run.": [
         "test_journal.py::test_the_audit_has_every_byte_once",
+        "test_events.py::test_every_site_logs_who_connected_and_audits_what_it_sent",
+        "test_recovery.py::test_a_site_that_joins_with_other_data_is_refused",
+    ],
+    "That file is only appended to.": [
         "test_journal.py::test_another_run_in_the_folder_appends_to_the_audit",
     ],
     "`dnasa watch` listens on 127.0.0.1 and serves only clients that know the token in the address it prints.": [
@@ -178,12 +182,10 @@ def test_packages_that_only_lie_in_the_current_folder_are_not_imported(
     (tmp_path / "evil-1.dist-info" / "entry_points.txt").write_text("[dnasa.rules]\nx = evil\n")
     (tmp_path / "evil.py").write_text("raise SystemExit('executed')")
     monkeypatch.syspath_prepend(tmp_path)
-    plugins.load_installed.cache_clear()
     with pytest.raises(InputError, match="executed"):  # it is found, so the test can fail
-        plugins.load_installed()
+        installed.load("x")
     monkeypatch.chdir(tmp_path)
-    plugins.load_installed.cache_clear()
-    plugins.load_installed()
+    installed.load("x")
 
 
 # ---------------------------------------------------------------- code that files name

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from dnasa import statistics
@@ -93,3 +95,68 @@ def test_curves_are_over_the_seeds_of_each_evaluation() -> None:
         [0, 0, 2, 1, 3, 2],
         [5, 500, 7, 6, 8, 2],
     ]
+
+
+# ---------------------------------------------------------------- smoothing
+
+
+def literal_running_mean(values: list[float]) -> list[float]:
+    """The geometric mean of a seventh of the evaluations around each one, of fewer near the ends."""
+    count, out = len(values), []
+    for t in range(count):
+        half = min(int(count / 14), t, count - 1 - t)
+        window = values[t - half : t + half + 1]
+        out.append(float(np.prod(window) ** (1 / len(window))))
+    return out
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=60))
+def test_a_running_mean_is_its_formula_and_keeps_both_ends(values: list[float]) -> None:
+    found = statistics.running_mean(np.array(values))
+    np.testing.assert_allclose(found, literal_running_mean(values), rtol=1e-9)
+    assert (found[0], found[-1]) == (values[0], values[-1])
+
+
+def test_a_running_mean_does_not_bend_what_decays_geometrically() -> None:
+    values = 0.7 ** np.arange(100.0)
+    np.testing.assert_allclose(statistics.running_mean(values), values)
+
+
+def test_negative_values_have_the_usual_running_mean() -> None:
+    values = np.sin(np.arange(14.0))
+    np.testing.assert_allclose(statistics.running_mean(values)[1:-1], (values[:-2] + values[1:-1] + values[2:]) / 3)
+
+
+def smooth(smoothing: str, metric: str, values: list[float]) -> list[float]:
+    rows = [{"rule": "a", "seed": 0, "step": t, metric: value} for t, value in enumerate(values)]
+    return statistics.curves(pd.DataFrame(rows), metric, smooth=smoothing)["mean"].tolist()
+
+
+def test_the_best_and_the_average_so_far_are_over_all_earlier_evaluations() -> None:
+    assert smooth("best", "test_loss", [3.0, 1.0, 2.0]) == [3, 1, 1]
+    assert smooth("best", "test_accuracy", [0.3, 0.1, 0.5]) == [0.3, 0.3, 0.5]
+    assert smooth("average", "test_loss", [3.0, 1.0, 2.0]) == [3, 2, 2]
+    assert smooth("none", "test_loss", [3.0, 1.0, 2.0]) == [3, 1, 2]
+
+
+@pytest.mark.parametrize("smoothing", ["mean", "best", "average"])
+def test_smoothing_does_not_hide_where_a_run_diverged(smoothing: str) -> None:
+    assert np.isfinite(smooth(smoothing, "test_loss", [3.0, 2.0, np.inf, 1.0])).tolist() == [True, True, False, True]
+    short = smooth(smoothing, "test_loss", [*np.linspace(9, 1, 50)])
+    long = smooth(smoothing, "test_loss", [*np.linspace(9, 1, 50), np.nan])
+    np.testing.assert_array_equal(long, [*short, np.nan])
+
+
+def test_a_smoothed_curve_has_at_most_a_hundred_points_with_the_first_and_the_last() -> None:
+    rows = pd.DataFrame({"rule": "a", "seed": 0, "step": range(1001), "test_loss": 1.0})
+    table = statistics.curves(rows, "test_loss", smooth="mean")
+    assert len(table) == 100
+    assert (table.step.min(), table.step.max()) == (0, 1000)
+    assert len(statistics.curves(rows, "test_loss")) == 1001
+
+
+@pytest.mark.parametrize(("seeds", "band"), [(3, (0, 2)), (10, (0, 9)), (21, (2, 18))])
+def test_the_band_contains_four_fifths_of_the_seeds_and_all_of_up_to_ten(seeds: int, band: tuple[int, int]) -> None:
+    rows = pd.DataFrame({"rule": "a", "seed": range(seeds), "step": 0, "test_loss": np.arange(float(seeds))})
+    (row,) = statistics.curves(rows, "test_loss").itertuples()
+    assert (row.low, row.high) == band

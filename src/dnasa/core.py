@@ -465,6 +465,14 @@ class Network:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, range(self.nodes))
 
+    def process_name(self, rank: int) -> str:
+        """The name of that process's site, or its number.
+
+        Args:
+            rank: The number of the process.
+        """
+        return self.names[self.node_ids[rank]] if self.names else f"rank {rank}"
+
     def exchanges(self, t: int) -> range:
         """The numbers of the exchanges of step t, counted from the start of the run.
 

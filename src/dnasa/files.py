@@ -116,7 +116,8 @@ def read_toml(path: Path, unreadable: Callable[[str], str], parse: Callable[[dic
     except OSError as error:
         raise InputError(unreadable(str(error.strerror))) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {first_line(error)}.") from error
+        reason = first_line(error).replace("Cannot overwrite a value", "a name stands there twice")
+        raise InputError(f"{path} is not TOML: {reason}.") from error
     try:
         return parse(given)
     except InputError as error:

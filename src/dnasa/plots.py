@@ -1,9 +1,10 @@
-"""Plots, all in one style."""
+"""Plots, all in the current style (`dnasa.style`)."""
 
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from dnasa.core import COLUMNS, InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
 from dnasa.rules.registry import CUSTOM, Look, look
+from dnasa.style import DASHES, MARKERS, current, latex_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,47 +41,43 @@ LABELS = {
     "stationarity": "stationarity",
     "tracking": "tracking error",
 }
+SYMBOLS = {"grad_norm": r"$\Vert\nabla f(\bar{x})\Vert$"}  # on axes; tables and pages have the words
 LINEAR = {"test_accuracy", "validation_accuracy", "test_label_accuracy", "test_r2"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
 MAX_PANELS = 8  # of a history, in at most two rows
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
-MARKED = 8  # points of a line that have a marker
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
-MARKERS = "osD^vP*<>hpd"
 PALETTE = (  # matplotlib's tab10 and tab20b
     "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf "
     "#393b79 #5254a3 #6b6ecf #9c9ede #637939 #8ca252 #b5cf6b #cedb9c #8c6d31 #bd9e39 "
     "#e7ba52 #e7cb94 #843c39 #ad494a #d6616b #e7969c #7b4173 #a55194 #ce6dbd #de9ed6"
 ).split()
+# What matplotlib expects in the preamble of a document, and names with an underscore; inside the group of the figure.
+PGF = rb"""\makeatletter%
+\def\mathdefault#1{#1}%
+\catcode`\_=\active\def_{\ifmmode\sb\else\textunderscore\fi}%
+"""
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
-STYLE: Any = {
-    "figure.dpi": 120,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 10,
-}
-FONTS: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "path"}  # embedded: they look the same everywhere
 
-
-def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
-    """A figure and its axes as a two-dimensional array; the user's own style is not changed.
+def panels(
+    columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4, share: bool = False
+) -> "tuple[Figure, np.ndarray]":
+    """A figure in the current style and its axes as a two-dimensional array; the user's own style is not changed.
 
     Args:
         columns: The number of panels in a row.
         rows: The number of rows.
-        width: The width of a panel, in inches.
-        height: The height of a panel, in inches.
+        width: The width of a panel on a screen, in inches; in print, the figure has the width of the style.
+        height: The height of a panel on a screen, in inches.
+        share: Whether all panels have the same axes.
     """
     with needed_by("A figure"):
-        import matplotlib
         from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False)
+    chosen = current()
+    with chosen.applied():
+        figure = Figure(figsize=chosen.size(columns, rows, width, height), layout="constrained")
+        return figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
 
 
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
@@ -98,8 +96,10 @@ def title(rule: str, stored: Looks = NONE) -> str:
 
 
 def colours(rules: Iterable[str], stored: Looks = NONE) -> dict[str, str]:
-    """The colour of each rule: the registered or stored one, or else one that no other of these rules has."""
+    """The colour of each rule: in print by its place; else the registered or stored one, or one that no other rule has."""
     names = list(dict.fromkeys(rules))
+    if current().palette:
+        return dict(zip(names, cycle(current().palette), strict=False))
     own: dict[str, str] = {}
     for name in names:
         colour = _hex(look_of(name, stored).colour)
@@ -158,8 +158,8 @@ def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True
     if rows.diverged.any():
         label += f" ({rows.diverged.max()} of {rows.runs.max()} diverged)"
     points = int(mean.count())
-    every = (0, max(1, points // MARKED)) if points else None
-    style = {"ms": 4, "markevery": every} | style
+    every = (0, max(1, points // current().marked)) if points else None
+    style = {"ms": current().marker, "markevery": every} | style
     (line,) = axis.plot(x, mean, label=label, **style)
     if band and rows.runs.max() > 1:
         axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.18, linewidth=0)
@@ -179,11 +179,13 @@ def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
 
 def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
     """Set labels and scales; a logarithmic scale needs something positive."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axis.set_xlabel(x)
     if axis.get_xscale() == "linear":
-        axis.xaxis.set_major_locator(MaxNLocator(5))
+        if axis.get_xlim()[1] >= 10_000:  # 20k, 100M
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axis.set_ylabel(y)
     with np.errstate(invalid="ignore"):
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
@@ -199,6 +201,21 @@ def data_lines(axis: "Axes") -> list[Any]:
     return [line for line in axis.get_lines() if line.get_label() != "_diverged"]
 
 
+def legend_below(figure: "Figure", axes: "Iterable[Axes] | None" = None) -> None:
+    """One legend for these panels, by default all, outside of them, where it hides no line."""
+    handles: dict[str, Any] = {}
+    for axis in axes or figure.axes:
+        handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if not handles:
+        return
+    size = current().settings["legend.fontsize"] / 72  # inches
+    entry = size * (5 + 0.45 * max(map(len, handles)))
+    rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry)))
+    columns = ceil(len(handles) / rows)
+    figure.set_figheight(figure.get_figheight() + 1.6 * size * rows)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=72 * size)
+
+
 # ---------------------------------------------------------------- histories
 
 
@@ -212,24 +229,29 @@ def draw_history(history: "pd.DataFrame") -> "Figure":
     keys = [*statistics.VARIANT, "number"]
     variants = rows[keys].drop_duplicates() if len(rows) else rows
     groups = _metrics(history, len(variants))
-    down = 1 if len(groups) <= MAX_PANELS // 2 else 2
-    figure, axes = panels(max(1, -(-len(groups) // down)), down)
+    columns = current().columns(2 if len(groups) <= MAX_PANELS // 2 else ceil(len(groups) / 2))
+    figure, axes = panels(min(columns, max(1, len(groups))), max(1, ceil(len(groups) / columns)))
     for axis in axes.flat[max(1, len(groups)) :]:
         axis.remove()
     for axis, metrics in zip(axes.flat, groups, strict=False):
         for metric in metrics:
             some = rows[rows.step > 0] if metric == "consensus" else rows
-            lines = list(shown(statistics.curves(some, metric, keys=keys)).groupby(keys, sort=False, dropna=False))
-            dash = {"linestyle": "--"} if len(metrics) > 1 and metric == "train_loss" else {}
-            for style, (variant, points) in zip(styles([str(names[0]) for names, _ in lines]), lines, strict=True):
-                name = f"{label(*variant)}: {LABELS[metric]}" if len(metrics) > 1 else label(*variant)
-                few = len(lines) <= MAX_LEGEND
-                draw_curve(axis, points, name, band=few, **(style | dash | ({} if few else {"marker": ""})))
+            _draw_variants(axis, shown(statistics.curves(some, metric, keys=keys)), keys, metric, len(metrics) > 1)
         name = metrics[0]
-        finish(axis, "step", LABELS.get(name, name) if len(metrics) == 1 else "loss", log=_logarithmic(rows, name))
+        finish(axis, "step", axis_name(name) if len(metrics) == 1 else "loss", log=_logarithmic(rows, name))
     if 0 < len(data_lines(axes[0, 0])) <= MAX_LEGEND:
-        axes[0, 0].legend(fontsize=9)
+        legend_below(figure, axes.flat[:1])
     return figure
+
+
+def _draw_variants(axis: "Axes", table: "pd.DataFrame", keys: list[str], metric: str, shared: bool) -> None:
+    """A line for each variant. In a panel that several metrics share, those of the training loss are dashed."""
+    lines = list(table.groupby(keys, sort=False, dropna=False))
+    names, few = names_of([variant for variant, _ in lines]), len(lines) <= MAX_LEGEND
+    dash = {"linestyle": "--"} if shared and metric == "train_loss" else {}
+    for name, style, (_, points) in zip(names, styles([str(rule) for (rule, *_), _ in lines]), lines, strict=True):
+        full = f"{name}: {LABELS[metric]}" if shared else name
+        draw_curve(axis, points, full, band=few, **(style | dash | ({} if few else {"marker": ""})))
 
 
 def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
@@ -248,6 +270,26 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, sto
     if isinstance(eta, float) and np.isfinite(eta):
         name += f", eta = {eta:.3g}"
     return name if number == 1 else f"{name}, no. {number}"
+
+
+def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
+    """The label of each line; in print, only as much of it as distinguishes the lines."""
+    parts = [len(variants[0])] if variants and not current().printed else [1, 2, 3, 4]
+    for count in parts:
+        names = [in_symbols(label(*variant[:count])) for variant in variants]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def in_symbols(name: str) -> str:
+    """A label as figures have it."""
+    return name.replace("eta =", r"$\eta$ =")
+
+
+def axis_name(metric: str) -> str:
+    """A metric as the label of an axis."""
+    return SYMBOLS.get(metric) or LABELS.get(metric) or metric.replace("_", " ")
 
 
 def _metrics(history: "pd.DataFrame", variants: int) -> list[list[str]]:
@@ -286,8 +328,8 @@ def draw_topology(axis: "Axes", topology: "Topology") -> None:
             style |= {"node_size": size, "connectionstyle": "arc3,rad=0.12"}  # curved: both directions can be seen
     nx.draw_networkx_edges(graph, places, ax=axis, **style)
     nx.draw_networkx_nodes(graph, places, ax=axis, node_color="#d62728", node_size=size)
-    shown = (topology.name, topology.parameters, f"n = {n}", f"rho = {topology.rho:.3f}")
-    axis.set_title(", ".join(filter(None, shown)), fontsize=10)
+    shown = (topology.name, topology.parameters, f"$n$ = {n}", rf"$\rho$ = {topology.rho:.3f}")
+    axis.set_title(", ".join(filter(None, shown)), fontsize=current().settings["axes.titlesize"])
     axis.set_aspect("equal")
     axis.axis("off")
 
@@ -313,13 +355,15 @@ def positions(name: str, n: int) -> dict[int, Any]:
 
 
 def rendered(figure: "Figure", kind: str) -> bytes:
-    """The figure as the content of a file: png, pdf, svg, ..."""
+    """The figure as the content of a file: png, pdf, svg, pgf, ..."""
     import matplotlib
 
     data = io.BytesIO()
-    with matplotlib.rc_context(FONTS):
+    latex: Any = {"pgf.texsystem": latex_program()} if kind == "pgf" else {}
+    with current().applied(), matplotlib.rc_context(latex):
         figure.savefig(data, format=kind)
-    return data.getvalue()
+    content = data.getvalue()
+    return content.replace(b"\\makeatletter%\n", PGF, 1) if latex else content
 
 
 def save_figure(figure: "Figure", path: str | Path) -> Path:

@@ -9,8 +9,20 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-__all__ = ["curves", "differences", "final", "in_percent", "labelled", "larger_is_better", "over_seeds", "start"]
+__all__ = [
+    "curves",
+    "differences",
+    "final",
+    "in_percent",
+    "labelled",
+    "larger_is_better",
+    "over_seeds",
+    "start",
+    "with_interval",
+]
 
+WINDOW = 1 / 7  # of a run's evaluations, in a running mean
+POINTS = 100  # of a smoothed curve
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
 
@@ -67,12 +79,83 @@ def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -
     return table.assign(**numbers).drop(columns="known").reset_index()
 
 
-def curves(history: pd.DataFrame, metric: str, x: str = "step", keys: Sequence[str] = VARIANT) -> pd.DataFrame:
-    """`over_seeds` at every evaluation of every variant, with the mean of column `x` as `x`."""
-    rows = labelled(history).drop_duplicates([*keys, "seed", "step"], keep="last")
-    table = over_seeds(rows, metric, [*keys, "step"])
-    place = rows.groupby([*keys, "step"], sort=False, dropna=False)[x].mean() if x != "step" else None
+def curves(
+    history: pd.DataFrame, metric: str, x: str = "step", keys: Sequence[str] = VARIANT, smooth: str = "none"
+) -> pd.DataFrame:
+    """`over_seeds` at every evaluation of every variant, with the mean of column `x` as `x`.
+
+    `low` and `high` contain at least 80 % of the seeds: all of them up to ten. What is smoothed, each run by itself, has at
+    most 100 points.
+    """
+    rows = labelled(history).drop_duplicates([*keys, "seed", "step"], keep="last").reset_index(drop=True)
+    if smooth != "none":
+        rows = _thinned(_smoothed(rows, metric, [*keys, "seed"], smooth))
+    places = [*keys, "step"]
+    table = over_seeds(rows, metric, places)
+    values = rows[metric].astype(float).groupby([rows[key] for key in places], sort=False, dropna=False)
+    known = table["mean"].notna()
+    low, high = values.quantile(0.1, interpolation="lower"), values.quantile(0.9, interpolation="higher")
+    table = table.assign(low=low.to_numpy(), high=high.to_numpy())
+    table[["low", "high"]] = table[["low", "high"]].where(known)
+    place = rows.groupby(places, sort=False, dropna=False)[x].mean() if x != "step" else None
     return table.assign(x=table.step if place is None else place.to_numpy())
+
+
+# ---------------------------------------------------------------- smoothing
+
+
+def _smoothed(rows: pd.DataFrame, metric: str, run: Sequence[str], smooth: str) -> pd.DataFrame:
+    """A metric of every run, up to where it diverged."""
+
+    def of_run(values: pd.Series) -> np.ndarray:
+        numbers = values.to_numpy(float)
+        lost = np.flatnonzero(~np.isfinite(numbers))
+        end = lost[0] if len(lost) else len(numbers)
+        return np.concatenate([SMOOTHINGS[smooth](numbers[:end], larger_is_better(metric)), numbers[end:]])
+
+    ordered = rows.sort_values("step", kind="stable")
+    smoothed = ordered.groupby(list(run), sort=False, dropna=False)[metric].transform(of_run)
+    return rows.assign(**{metric: smoothed})
+
+
+def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """At most 100 of the steps, the first and the last among them."""
+    steps = np.sort(rows.step.unique())
+    if len(steps) <= POINTS:
+        return rows
+    kept = steps[np.linspace(0, len(steps) - 1, POINTS).round().astype(int)]
+    return rows[rows.step.isin(kept)]
+
+
+def running_mean(values: np.ndarray, larger: bool = False) -> np.ndarray:
+    """The mean of the evaluations around each one, a seventh of all; geometric where they are positive.
+
+    The window shrinks towards both ends, so a curve begins and ends with its own values, which tables show.
+    """
+    count, positive = len(values), bool((values > 0).all())
+    place = np.arange(count)
+    half = np.minimum(np.minimum(place, count - 1 - place), int(WINDOW * count / 2))
+    with np.errstate(all="ignore"):
+        sums = np.concatenate([[0.0], np.cumsum(np.log(values) if positive else values)])
+        means = (sums[place + half + 1] - sums[place - half]) / (2 * half + 1)
+        return np.where(half == 0, values, np.exp(means) if positive else means)
+
+
+def best_so_far(values: np.ndarray, larger: bool = False) -> np.ndarray:
+    return np.maximum.accumulate(values) if larger else np.minimum.accumulate(values)
+
+
+def average_so_far(values: np.ndarray, larger: bool = False) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.cumsum(values) / np.arange(1, len(values) + 1)
+
+
+SMOOTHINGS = {
+    "mean": running_mean,
+    "best": best_so_far,
+    "average": average_so_far,
+    "none": lambda values, larger: values,
+}
 
 
 def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, level: float = 0.95) -> pd.DataFrame:
@@ -97,3 +180,10 @@ def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, 
     return table.assign(
         best=table.index == best, difference=middle, difference_low=middle - half, difference_high=middle + half
     )
+
+
+def with_interval(table: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+    """A table of `over_seeds` with the confidence interval of each mean (t distribution); there is none of a single seed."""
+    with np.errstate(all="ignore"):
+        half = stdtrit((table.runs - 1).clip(lower=1), (1 + level) / 2) * table.spread / np.sqrt(table.runs)
+    return table.assign(mean_low=table["mean"] - half, mean_high=table["mean"] + half)

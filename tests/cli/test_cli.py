@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from test_resume import run
 from typer.testing import CliRunner
 
+import dnasa
 from dnasa import cli
 from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
@@ -47,6 +48,10 @@ def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> N
     assert done.returncode == 0, done.stderr
     assert "D-NASA on least_squares: 4 nodes" in done.stdout
     assert done.stderr == ""
+
+
+def test_the_version_is_shown() -> None:
+    assert run("--version").stdout == f"dnasa {dnasa.__version__}\n"
 
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])

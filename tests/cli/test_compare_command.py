@@ -62,6 +62,9 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
         ("--x miles", "Unknown x 'miles'"),
         ("--format pdf,gif", "Unknown format 'gif'"),
         ("--format ,", "--format names no format"),
+        ("--style poster", "Unknown style 'poster'"),
+        ("--style paper:wide", "inches wide, as in paper:6.75; not 'wide'"),
+        ("--smooth wat", "Unknown smoothing 'wat'"),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),
         ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
@@ -93,7 +96,7 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
     monkeypatch.setattr(comparison, "solve", None)  # nothing is run
-    again = run(*words, "--extend", "--format", "pdf,svg", "--latex", "--x", "bytes")
+    again = run(*words, *"--extend --format pdf,svg --style paper --smooth best --latex --x bytes".split())
     assert again.returncode == 0, again.stderr
     assert "The runs are read from" in again.stdout
     assert (tmp_path / "a" / "history.csv").read_bytes() == before

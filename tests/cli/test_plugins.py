@@ -1,6 +1,7 @@
 """Rules of the user's own on the command line: files given with --plugin, and installed packages."""
 
 import json
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,8 @@ from test_resume import run
 from dnasa.channels.compressed import REGISTERED
 from dnasa.cli import plugins
 from dnasa.rules import RULES
+from dnasa.rules import installed as installed_rules
+from dnasa.rules.registry import find
 from dnasa.topology import TOPOLOGIES
 
 PLUGIN = """
@@ -42,7 +45,6 @@ def only_built_in_rules() -> Iterator[None]:
         registry.clear()
         registry.update(entries)
     plugins.load_file.cache_clear()
-    plugins.load_installed.cache_clear()
 
 
 @pytest.fixture
@@ -134,17 +136,26 @@ def test_a_plugin_that_cannot_be_used_gets_one_clear_line(
     assert not errors.rstrip().endswith("..")
 
 
-def test_installed_packages_register_rules_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    entry = metadata.EntryPoint(name, value, installed_rules.GROUP)
+    monkeypatch.setattr(
+        metadata, "entry_points", lambda group, name: [entry] if (name, group) == (entry.name, entry.group) else []
+    )
+
+
+def test_a_rule_of_an_installed_package_is_imported_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "their_rules.py").write_text("def add():\n" + PLUGIN.replace("\n", "\n    "))
     monkeypatch.syspath_prepend(tmp_path)
-    entry = metadata.EntryPoint("theirs", "their_rules:add", plugins.GROUP)
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry] if group == plugins.GROUP else [])
-    plugins.load([])
-    assert RULES["doubled"].title == "Doubled D-SGD"
+    installed(monkeypatch, "doubled", "their_rules:add")
+    find("dsgd")
+    assert "doubled" not in RULES
+    assert "their_rules" not in sys.modules
+    assert find("doubled").title == RULES["doubled"].title == "Doubled D-SGD"
 
 
 def test_a_broken_entry_point_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    entry = metadata.EntryPoint("theirs", "no_such_module_at_all", plugins.GROUP)
-    monkeypatch.setattr(metadata, "entry_points", lambda group: [entry])
-    errors = refused(["train", "--problem", "spike"], monkeypatch, capfd)
+    installed(monkeypatch, "theirs", "no_such_module_at_all")
+    errors = refused(["train", "--problem", "spike", "--rule", "theirs"], monkeypatch, capfd)
     assert "The plugin 'theirs' (no_such_module_at_all) failed: ModuleNotFoundError" in errors

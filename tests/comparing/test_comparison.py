@@ -231,7 +231,7 @@ def test_an_unknown_metric_or_axis_is_refused_at_the_first_evaluation() -> None:
 # ---------------------------------------------------------------- figures
 
 
-@pytest.mark.parametrize("x", ["steps", "bytes", "messages", "seconds"])
+@pytest.mark.parametrize("x", ["steps", "samples", "bytes", "messages", "seconds"])
 def test_curves_are_drawn_against_every_axis(x: str) -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=20, seed=[0, 1], x=x)
     table = found.curves()
@@ -407,14 +407,14 @@ def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [10.0]
     assert cross.get_transform() != axis.transData
-    assert axis.get_xlabel() == "stepsize eta (x: diverged or too large)"
+    assert axis.get_xlabel() == r"stepsize $\eta$ (x: diverged or too large)"
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     np.testing.assert_array_equal(circle.get_xydata(), [[1.0, 0.4]])
 
 
 def test_the_axis_explains_crosses_only_where_there_are_some() -> None:
     table = over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)]), "test_loss")
-    assert drawing.figure_of_stepsizes(table, "test_loss").axes[0].get_xlabel() == "stepsize eta"
+    assert drawing.figure_of_stepsizes(table, "test_loss").axes[0].get_xlabel() == r"stepsize $\eta$"
 
 
 def test_stepsizes_are_printed_with_three_digits() -> None:

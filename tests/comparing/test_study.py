@@ -106,13 +106,26 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
     report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
     drawn = report.drawn()
     panels = report.draw().axes
-    assert [axis.get_title() for axis in panels] == ["least_squares, ring", "least_squares, complete"]
+    assert [axis.get_title() for axis in panels] == ["least squares, ring", "least squares, complete"]
     for axis, graph in zip(panels, ("ring", "complete"), strict=True):
         rows = drawn[(drawn.graph == graph) & (drawn.rule == "dsgd")]
         shown = [[*line.get_ydata()] for line in plots.data_lines(axis)]
         assert rows["mean"].tolist() in shown
     colours = [{line.get_label(): line.get_color() for line in plots.data_lines(axis)} for axis in panels]
     assert all(colours[1][name] == colour for name, colour in colours[0].items() if not name.startswith("_"))
+
+
+def test_the_command_line_chooses_the_axis_and_the_smoothing_of_the_curves(tiny: Path, tmp_path: Path) -> None:
+    tiny.write_text('figure = "curves"\n' + TINY)
+    words = ["study", tiny, "--only", "least_squares", "--out", tmp_path / "a", "--smooth", "best"]
+    for x, column in (("steps", "step"), ("samples", "samples")):
+        done = run(*words, "--x", x)
+        assert done.returncode == 0, done.stderr
+        drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
+        history = pd.read_csv(tmp_path / "a" / "least_squares-ring" / "history.csv")
+        assert drawn.x.max() == history[column].max()
+        first = drawn[(drawn.graph == "ring") & (drawn.rule == "dsgd")]
+        assert first["mean"].is_monotonic_decreasing
 
 
 def test_a_cell_is_the_comparison_of_these_settings(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_run_survives_a_machine_whose_link_is_cut(tmp_path: Path) -> None:
         assert history.step.iloc[-1] == steps
         assert history.nodes.tolist() == sorted(history.nodes, reverse=True)
         assert set(history.nodes) == {3, 2}
-        assert "Lost nodes 2" in (run / "log.txt").read_text()
+        assert "Lost node 2 and" in (run / "log.txt").read_text()
 
 
 # ---------------------------------------------------------------- sites

@@ -1,5 +1,6 @@
 """Training that sites leave and join: here each site is a thread with its own connections."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,14 +19,17 @@ from test_optim import backward, flat, model
 
 import dnasa
 from dnasa.core import Array, InputError, Membership, Network, ProcessLost, RunError
-from dnasa.engine.recovery import reconnect, surviving
+from dnasa.engine.recovery import reconnect, surviving, warn_of_changes
 from dnasa.networks import sites as site_engine
 from dnasa.networks.members import Members, SiteState, View
 from dnasa.networks.monitor import Monitor
+from dnasa.networks.processes import Sending
 from dnasa.networks.sites import SiteNetworks, described, leave
 from dnasa.optim import Decentralized
 from dnasa.optim.recovery import Recovery
+from dnasa.sites import links
 from dnasa.sites.file import Sites
+from dnasa.sites.keys import make_authority, make_site
 from dnasa.sites.links import GRACE, HEADER, MESSAGE, Key
 
 
@@ -37,7 +41,7 @@ class Process:
     def __init__(self, sites: Sites, timeout: float = 20.0, graph: Any = None):
         graph = graph or dnasa.topology.ring(len(sites.sites))
         self.sites = sites
-        self.members = Members(sites, described(graph, 1, None), timeout)
+        self.members = Members(sites, described(sites, graph, 1, None), timeout)
         self.connection = SiteNetworks(self.members, graph, 1, None)
         self.opt: Any = None
 
@@ -166,13 +170,16 @@ def test_solve_continues_without_a_lost_process(tmp_path: Path) -> None:
         except InputError:
             return process.end()
 
-    results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
+    with pytest.warns(UserWarning, match=r"^After step \d+ the run continues without paris: 2 sites\.$"):
+        results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
     assert len(results) == 2
+    assert [result.settings["site"] for result in results] == ["berlin", "lyon"]
     assert results[0].history.nodes.tolist() == [3, 2]
     for process in processes:
         process.end()
 
 
+@pytest.mark.filterwarnings("ignore:After step")
 @pytest.mark.parametrize("late", [None, 2])
 def test_another_process_of_a_lost_site_joins_solve(tmp_path: Path, late: int | None) -> None:
     processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
@@ -226,8 +233,30 @@ def test_a_site_that_joins_with_other_data_is_refused(tmp_path: Path) -> None:
         InputError, match="paris takes part with other settings or data than those it began this run with"
     ):
         network.allgather_text("other data")
+    sent = networks[0].traffic.sent
+    assert sent[Sending("text", None, ())] == (1, len("data of 0"))
+    assert sent[Sending("opening", 1, ())][1] > len("data of 0, data of 1")
+    assert network.traffic.sent[Sending("state", 0, ())][0] > 0  # also before it has joined
     for process in (processes[0], late):
         process.end()
+
+
+@pytest.mark.parametrize(
+    ("names", "here", "lost", "joined", "line"),
+    [
+        (["berlin", "paris", "lyon"], [0, 2], [1], [], "continues without paris: 2 sites."),
+        (["berlin", "paris", "lyon"], [0, 1, 2], [], [1], "continues with paris: 3 sites."),
+        (["berlin", "paris"], [0], [1], [], "continues without paris: berlin trains on alone."),
+        ([], [0, 2], [1], [], "continues without node 1: 2 nodes."),
+        ([], [2], [0, 1], [], "continues without nodes 0, 1: node 2 trains on alone."),
+    ],
+)
+def test_a_change_is_said_in_one_line(
+    names: list[str], here: list[int], lost: list[int], joined: list[int], line: str
+) -> None:
+    network: Any = SimpleNamespace(names=names, node_ids=here, nodes=len(here))
+    with pytest.warns(UserWarning, match=f"^After step 7 the run {re.escape(line)}$"):
+        warn_of_changes(network, lost, joined, 7)
 
 
 def test_work_is_repeated_after_a_loss_that_the_network_survives_and_after_no_other() -> None:
@@ -384,6 +413,27 @@ def test_two_sites_that_cannot_hear_each_other_are_not_in_one_view_until_they_ca
         process.end()
 
 
+def test_two_groups_that_hear_each_other_again_become_one(tmp_path: Path) -> None:
+    """Each took the other for dead, as when a firewall refuses connections for a while."""
+    processes = one, two = processes_of(tmp_path, 2)
+    in_threads(one.connect, two.connect)
+    for process, number in ((one, 3), (two, 2)):
+        process.connection.admit()
+        members = process.members
+        members._enter(View(number, 7, {members.node: members.mesh.instance}))
+    wait_until(two.members.changed)
+    assert not one.members.changed()  # it has the later view
+    returning = threading.Thread(target=two.members.meet)
+    returning.start()
+    wait_until(one.members.changed)
+    one.members.meet()
+    returning.join(PATIENCE)
+    assert views(processes) == [[0, 1]] * 2
+    assert [process.members.returned for process in processes] == [False, True]
+    for process in processes:
+        process.end()
+
+
 @pytest.mark.parametrize("larger", ["one", "others"])
 def test_of_two_views_with_one_number_the_one_with_the_larger_id_is_left(tmp_path: Path, larger: str) -> None:
     """Two sites that cannot hear each other may both form one, with a third."""
@@ -438,6 +488,84 @@ def test_a_connection_that_this_site_broke_off_does_not_say_that_the_other_has_e
     link.ours = False  # as if the other side had closed it
     assert one.members.mesh.gone(1)
     for process in (one, two):
+        process.end()
+
+
+def test_two_sites_do_not_take_each_other_for_dead_when_the_one_between_them_ends(tmp_path: Path) -> None:
+    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
+    in_threads(between.connect, one.connect, two.connect)
+    between.end()
+    relayed = one.members.links[2]
+    assert relayed.connection is not None
+    relayed.connection.shut_down()  # as if the process between them had passed its last bytes on
+    wait_until(lambda: one.members.mesh.gone(0) and two.members.mesh.gone(0))
+    wait_until(lambda: not relayed.connected and not two.members.links[1].connected)
+    time.sleep(2 * GRACE)
+    assert not one.members.mesh.gone(2)
+    assert not two.members.mesh.gone(1)
+    again = Process(between.sites)  # it has not been there all the time
+    wait_until(lambda: one.members.links[0].connected and one.members.links[0].state)
+    one.members.mesh._hearing = lambda *sites: [] if sites else [0]  # type: ignore[method-assign]
+    assert not one.members.mesh.gone(2)
+    for process in (one, two, again):
+        process.end()
+
+
+def test_a_site_whose_process_ends_is_missed_by_one_that_meets_it_at_a_third(tmp_path: Path) -> None:
+    between, one, two = [Process(sites) for sites in local_sites(tmp_path, 3, hidden=("paris", "lyon"))]
+    in_threads(between.connect, one.connect, two.connect)
+    two.end()
+    began = time.monotonic()
+    wait_until(lambda: between.members.mesh.gone(2) and one.members.mesh.gone(2))
+    assert time.monotonic() < began + GRACE + 5
+    for process in (one, between):
+        process.end()
+
+
+def test_who_dials_keeps_a_silent_connection_until_there_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    in_threads(one.connect, two.connect)
+    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
+    link = two.members.links[0]
+    first, dialled = link.connection, threading.Semaphore(0)
+
+    def fail(*_: Any) -> None:
+        dialled.release()
+        raise TimeoutError
+
+    monkeypatch.setattr(links, "HUSH", -1)  # every connection is silent
+    with monkeypatch.context() as patch:
+        patch.setattr(links, "dial", fail)
+        for _ in range(2):
+            assert dialled.acquire(timeout=PATIENCE)
+        assert link.connection is first
+    wait_until(lambda: link.connection not in (first, None))
+    for process in (one, two):
+        process.end()
+
+
+def test_messages_arrive_once_while_connections_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = one, two = [Process(sites) for sites in local_sites(tmp_path, 2, hidden=("paris",))]
+    networks = in_threads(one.connect, two.connect)
+    monkeypatch.setattr(links, "HUSH", -1)  # who dials replaces a connection that works
+    one.members.mesh._is_dialled_by = lambda site: False  # type: ignore[method-assign]
+    used, end = set[Any](), time.monotonic() + 3
+
+    def exchange(network: Network) -> float:
+        x, k = np.full((1, 10_000), float(network.rank)), 0
+        while network.mean(np.full((1, 1), time.monotonic()))[0] < end:
+            (x,) = network.multiply((x,), k)
+            used.add(two.members.links[0].connection)
+            k += 1
+        return float(x.mean())
+
+    assert in_threads(*(lambda n=n: exchange(n) for n in networks)) == pytest.approx([0.5, 0.5])
+    assert len(used) > 2
+    assert [process.members.view.number for process in processes] == [1, 1]
+    assert not any(link.barred for process in processes for link in process.members.links.values())
+    for process in processes:
         process.end()
 
 
@@ -511,6 +639,42 @@ def test_all_sites_must_have_the_same_graph(tmp_path: Path) -> None:
         processes[2].connect()
     for process in processes:
         process.end()
+
+
+@pytest.mark.parametrize("last", [1, 2])  # with either, another of the two dials
+def test_all_sites_must_list_the_sites_in_the_same_order(tmp_path: Path, last: int) -> None:
+    files = local_sites(tmp_path, 3)[:2]
+    order = [0, 2, 1] if last == 1 else [1, 0, 2]
+    other = replace(files[1], sites=[files[1].sites[number] for number in order], own=order.index(1))
+    processes = [Process(files[0]), Process(other)]
+    names = "berlin, lyon, paris" if last == 1 else "paris, berlin, lyon"
+    with pytest.raises(
+        InputError, match=f"paris runs with the sites {names} .*, this site with the sites berlin, paris, lyon"
+    ):
+        processes[0].connect()
+    for process in processes:
+        process.end()
+
+
+def test_a_site_that_waits_says_who_is_missing_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnasa.networks.members.SOON", 1.0)
+    berlin, paris, *_ = local_sites(tmp_path, 4, hidden=("lyon",))
+    make_authority(tmp_path / "others")
+    make_site(tmp_path / "others", "paris")
+    processes = [Process(berlin), Process(replace(paris, keys=tmp_path / "others" / "paris"))]
+    deadline = time.monotonic() + 2
+    try:
+        with pytest.warns(UserWarning, match="berlin has waited 1 s to start") as warned:
+            assert not processes[0].members._meet(lambda: time.monotonic() < deadline, "start")
+    finally:
+        for process in processes:
+            process.end()
+    (text,) = (str(warning.message) for warning in warned)
+    addresses = [site.address for site in berlin.sites]
+    assert f"paris ({addresses[1]}: its certificate is refused: " in text
+    assert "lyon (it has not dialled this site)" in text
+    assert f"oslo ({addresses[3]}: nothing listens there)" in text
+    assert "`dnasa sites check` says more" in text
 
 
 def test_sites_and_nodes_are_equally_many(tmp_path: Path) -> None:

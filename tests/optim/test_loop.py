@@ -43,7 +43,7 @@ def test_a_gradient_that_is_not_finite_stops_all_with_rank_step_and_parameter(ru
     def work(network: Network) -> torch.Tensor:
         net = model()
         opt = Decentralized(net.named_parameters(), network, rule)
-        error = r"Rank 2, step 5: the gradient of '2\.bias' is not finite \(1 of 3 numbers\)"
+        error = r"At rank 2, step 5: the gradient of '2\.bias' is not finite \(1 of 3 numbers\)"
         with pytest.raises(RunError, match=error):
             batches(opt, net, network.rank, range(40), bad=[4] if network.rank == 2 else [])
         return flat(net)
@@ -88,7 +88,7 @@ def test_a_skipped_step_is_as_if_it_had_not_been_there(rule: str) -> None:
         return torch.stack(run_threads(RING, work))
 
     with pytest.warns(
-        UserWarning, match=r"Rank 2, step 5: the gradient of '2\.bias' is not finite.* All skip this step"
+        UserWarning, match=r"At rank 2, step 5: the gradient of '2\.bias' is not finite.* All skip this step"
     ):
         skipped = run(range(9), bad=[4])
     assert torch.equal(skipped, run([0, 1, 2, 3, 5, 6, 7, 8], bad=[]))
@@ -443,7 +443,7 @@ def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody
     done = launch_script(engine, 2, JOB, "validate", engine, cwd=tmp_path)
     for rank in range(2):
         reason = (tmp_path / f"rank-{rank}").read_text()
-        assert reason.startswith("Rank 1, step 6: the gradient of 'weight' is not finite"), done.stderr[-2000:]
+        assert reason.startswith("At rank 1, step 6: the gradient of 'weight' is not finite"), done.stderr[-2000:]
 
 
 @pytest.mark.xdist_group("processes")

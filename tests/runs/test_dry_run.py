@@ -33,7 +33,11 @@ def test_a_dry_run_counts_the_bytes_of_the_real_one(graph: Any, compress: str | 
 
 
 def test_the_command_shows_arrays_and_bytes_for_each_neighbour() -> None:
-    done = run(*"train --problem least_squares --nodes 4 --topology ring --compress 4bit --steps 8 --dry-run".split())
+    done = run(
+        *"train --problem least_squares --nodes 4 --topology ring --compress 4bit --steps 8 --dry-run".split(),
+        "--checkpoint-every",
+        4,
+    )
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("│")] for line in done.stdout.splitlines() if "exchange" in line]
     assert [row[2] for row in rows] == ["node 1", "node 3"]

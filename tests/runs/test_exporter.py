@@ -1,6 +1,7 @@
 """Metrics for Prometheus, over real HTTP."""
 
 import http.client
+import logging
 import re
 import socket
 import threading
@@ -44,13 +45,13 @@ def test_metrics_are_those_of_the_events(exporter: Exporter) -> None:
     berlin.write("connected", peer="paris")
     berlin.write("connected", peer="lyon")
     berlin.write("lost", peer="lyon", step=7)
-    for _ in range(3):
-        berlin.write("refused", address="192.0.2.1", reason="revoked")
+    for level in (logging.WARNING, logging.DEBUG, logging.DEBUG):  # the log has the first only
+        berlin.warn("refused", "refused 192.0.2.1: revoked", level, address="192.0.2.1", reason="revoked")
     berlin.write("evaluated", step=8, members=2, bytes=1234, metrics={"test_loss": 0.5})
     status, text = get(exporter)
     found = values(text)
     assert status == 200
-    assert found['dnasa_peers{site="berlin",state="here"}'] == found['dnasa_peers{site="berlin",state="lost"}'] == 1
+    assert found['dnasa_peers{site="berlin",state="member"}'] == found['dnasa_peers{site="berlin",state="lost"}'] == 1
     assert found['dnasa_events_total{site="berlin",event="refused"}'] == 3
     assert found['dnasa_step{site="berlin"}'] == 8
     assert found['dnasa_members{site="berlin"}'] == 2

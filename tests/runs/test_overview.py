@@ -28,8 +28,31 @@ def test_a_lost_site_is_lost_since_it_was_last_lost(tmp_path: Path) -> None:
     write(tmp_path, "berlin", STARTED, lost, joined, lost, {"event": "evaluated", "step": 9, "bytes": 100}, lost)
     sites = read_overview(tmp_path).sites
     assert (sites["paris"].state, sites["paris"].since[17:19]) == ("lost", "03")
-    assert (sites["berlin"].state, sites["berlin"].step, sites["berlin"].bytes) == ("here", 5, 100)
-    assert sites["lyon"].state == "not seen yet"
+    assert (sites["berlin"].state, sites["berlin"].step, sites["berlin"].bytes) == ("member", 5, 100)
+    assert sites["lyon"].state == "member"
+
+
+def test_a_connection_that_breaks_loses_no_member_and_one_that_comes_back_makes_none(tmp_path: Path) -> None:
+    broken, back = {"event": "disconnected", "peer": "paris"}, {"event": "connected", "peer": "lyon"}
+    write(tmp_path, "berlin", back, STARTED, broken, {"event": "lost", "peer": "lyon"}, back)
+    sites = read_overview(tmp_path).sites
+    assert [(site.state, site.since[17:19]) for site in sites.values()] == [
+        ("member", "01"),
+        ("lost", "03"),
+        ("member", "01"),
+    ]
+    assert {name: site.connection for name, site in sites.items()} == {
+        "berlin": "",
+        "lyon": "connected",
+        "paris": "disconnected",
+    }
+
+
+def test_a_site_waits_until_the_run_begins(tmp_path: Path) -> None:
+    write(tmp_path, "berlin", {"event": "connected", "peer": "paris"})
+    sites = read_overview(tmp_path).sites
+    assert (sites["berlin"].state, sites["paris"].state) == ("waiting", "not seen yet")
+    assert "The last event was at 2026-01-01T00:00:00+00:00." in run("watch", tmp_path, "--once").stdout
 
 
 def test_events_of_several_sites_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
@@ -68,7 +91,7 @@ def test_a_page_and_the_command_show_all_sites_of_a_run(tmp_path: Path) -> None:
     done = run("watch", tmp_path / "run", "--once")
     assert done.returncode == 0, done.stderr
     assert all(f"node {node}" in done.stdout for node in range(4))
-    assert done.stdout.count("done") == 4
+    assert "The run has ended at node 0 (done), node 1 (done), node 2 (done), node 3 (done)." in done.stdout
 
 
 def test_a_folder_without_events_is_refused(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from local_sites import local_sites
 
+from dnasa.cli.sites import clock
+from dnasa.core import InputError
 from dnasa.networks.members import Members
 from dnasa.sites import checking
-from dnasa.sites.checking import ANSWERS, AWAY, CAME, THROUGH, check
+from dnasa.sites.checking import ANSWERS, AWAY, BUSY, CAME, THROUGH, ahead, check
 
 
 def results(folder: Path, hidden: tuple[str, ...], seconds: float = 60.0) -> list[list[str]]:
@@ -44,8 +47,14 @@ def test_latency_rate_and_clock_are_measured(tmp_path: Path) -> None:
     assert 0 < answer.latency < 5000
     assert answer.rate is not None
     assert answer.rate > 1
-    assert answer.clock is not None
-    assert abs(answer.clock) < 5
+    assert answer.clock == 0
+
+
+def test_clocks_that_cannot_be_told_apart_are_in_step() -> None:
+    assert [clock(ahead(10 + offset, 9.9, 10.1)) for offset in (0.09, -0.09)] == ["in step"] * 2
+    assert clock(ahead(10.5, 8.0, 12.0)) == "in step"  # a slow connection
+    assert [clock(ahead(10 + offset, 9.9, 10.1)) for offset in (0.5, -61)] == ["0.5 s ahead", "61.0 s behind"]
+    assert clock(None) == "-"
 
 
 def test_a_run_answers_and_is_not_disturbed(tmp_path: Path) -> None:
@@ -77,8 +86,14 @@ def test_a_site_that_checks_lets_no_run_in(tmp_path: Path) -> None:
 
 
 def test_the_port_that_a_run_listens_on_is_left_to_it(tmp_path: Path) -> None:
-    one, _ = local_sites(tmp_path, 2)
+    one, _ = local_sites(tmp_path, 2, hidden=("paris",))
     door = checking.listen(one, lambda site: None)
     assert door is not None
-    assert checking.listen(one, lambda site: None) is None
-    door.close()
+    try:
+        assert checking.listen(one, lambda site: None) is None
+        (answer,) = check(one, 0.1)  # whether paris dials this site, only the run knows
+        assert answer.result == BUSY
+        with pytest.raises(InputError, match="Stop what listens there, or give this site another port"):
+            Members(one, "another run", 5.0)
+    finally:
+        door.close()

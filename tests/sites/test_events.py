@@ -17,7 +17,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -> None:
-    files = write_sites(tmp_path, 3, hidden=["lyon"])
+    files = write_sites(tmp_path, 3, hidden=["paris", "lyon"])
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "dnasa", *OPTIONS, "--sites", file, "--out", tmp_path / file.stem, "--quiet"],
@@ -35,7 +35,13 @@ def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -
         assert {event["site"] for event in events} == {file.stem}
         audit = read(folder / f"audit-{file.stem}.jsonl")
         assert {line["to"] for line in audit if line["kind"] == "exchange"} == others
-        assert run("watch", folder, "--once").stdout.count("done") == 1
+        assert {line["to"] for line in audit if line["kind"] == "state"} == others
+        assert {"mean", "gather", "text"} <= {line["kind"] for line in audit}
+        watched = run("watch", folder, "--once").stdout
+        assert watched.count("member") == 2
+        assert f"The run has ended at {file.stem} (done)." in watched
+    relayed = [event for event in read(tmp_path / "berlin" / "events-berlin.jsonl") if event["event"] == "relaying"]
+    assert [event["peers"] for event in relayed] == [["lyon", "paris"]] * len(relayed) != []
     dry = run(*OPTIONS, "--sites", files[1], "--dry-run")
     assert dry.returncode == 0, dry.stderr
     lines = [line for line in read(tmp_path / "paris" / "audit-paris.jsonl") if line["kind"] == "exchange"]

@@ -75,7 +75,8 @@ def with_line(line: str) -> str:
 
 MISTAKES = {
     "unknown key 'key'. The keys here: keys, listen, sites": "key = 1" + GOOD,
-    "is not TOML": GOOD + "lyon = ''",
+    "is not TOML": GOOD + "lyon = ",
+    "a name stands there twice": with_line("lyon = ''"),
     "sites are missing": "keys = 'keys/berlin'",
     "sites are missing:": "keys = 'keys/berlin'\nsites = []",
     "keys must be the folder of this site's keys": GOOD.replace('"keys/berlin"', "7"),

@@ -23,6 +23,8 @@ import dnasa
 from dnasa.cli import app
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset
+from dnasa.networks.processes import Sending
+from dnasa.runs import dry_run
 from dnasa.statistics import answered
 from dnasa.tasks.tasks import on_shards
 from dnasa.trained import TrainedModel, evaluation, report
@@ -530,18 +532,20 @@ def test_processes_with_test_rows_of_their_own_add_up_their_tests(common: bool, 
         table()[[*INPUTS, "kind"]][:39].to_csv(sites / "test.csv", index=False)
     graph = dnasa.topology.complete(3)
 
-    def train(network: Network, folder: Path) -> None:
+    def train(network: Network, folder: Path | None) -> Any:
         gather = network.allgather_text
         rows, shards = dnasa.data.from_shards(sites, network.local_nodes, 3, "kind", allgather_text=gather)
         problem = on_shards(rows, shards, model="linear")
         result = dnasa.solve(problem, graph, steps=30, network=network, progress=False)
         save_run(folder, problem, rows, "linear", result, network)
+        return network.traffic and network.traffic.sent[Sending("text", None, ())][0]
 
     folders = [tmp_path / "alone", tmp_path / "together"]
     for folder in folders:
         folder.mkdir()
     train(dnasa.networks.connect(graph, "simulated"), folders[0])
-    run_threads(graph, lambda network: train(network, folders[1]))
+    texts = run_threads(graph, lambda network: train(network, folders[1]))
+    assert train(dry_run.connect(graph, None, None), None) == texts[0]  # a dry run tests too
     alone, together = map(evaluated, folders)
     assert alone["rows"] == sum(map(sum, together["confusion"])) == 39
     assert alone["confusion"] == together["confusion"]

@@ -1,11 +1,15 @@
 """The commands."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import dnasa
+from dnasa import style
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
+from dnasa.cli.card import bench_card
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
@@ -42,8 +46,18 @@ app = typer.Typer(
 )
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"dnasa {dnasa.__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def begin() -> None:
+def begin(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     console.quiet = False  # several commands may run in one process
 
 
@@ -53,7 +67,7 @@ def train(context: typer.Context, given: Options) -> None:
     """Train one model on many nodes."""
     from dnasa import logging
     from dnasa.comparing.run_table import experiment
-    from dnasa.engine.loop import solve
+    from dnasa.engine.loop import check, solve
 
     inputs.set_output(given)
     if given.config is not None:
@@ -71,18 +85,26 @@ def train(context: typer.Context, given: Options) -> None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
     stop = inputs.thresholds(given.stop or ())
-    given, source, graph, shared = inputs.prepare(context, given, [given.rule])
+    own: Any = {
+        "rule": given.rule,
+        "eta": given.eta,
+        "overlap": given.overlap,
+        "clock": given.clock,
+        "trace": given.trace,
+    }
+    own |= {"late": given.late, "stop": stop, "callback": callback}
+    given, source, graph, shared = inputs.prepare(context, given, [given.rule], check=partial(check, **own))
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
-    own: Any = {"eta": given.eta, "overlap": given.overlap, "clock": given.clock, "trace": given.trace}
-    own |= {"late": given.late, "stop": stop, "callback": callback}
-    result = trained.saved(shared) or solve(problem, graph, given.rule, **own, **shared)
+    result = trained.saved(shared) or solve(problem, graph, **own, **shared)
     if given.dry_run:
+        trained.save(None, source, result, shared["network"])
         inputs.set_output(given, writes=True)
         return print_dry_run(shared["network"], given.steps)
     inputs.set_output(given, result.writes)
-    print_lost_nodes(result.settings, source.sites)
+    names = shared["network"].names or source.sites
+    print_lost_nodes(result.settings, names)
     title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
     print_kept(result.history)
@@ -100,12 +122,12 @@ def train(context: typer.Context, given: Options) -> None:
             pictures.save_history(out, result)
         trained.save(out, source, result, shared["network"])
         if shared["folder"].journal is not None:
-            shared["folder"].journal.write(given.steps)  # also what the tests of the model sent
+            shared["folder"].journal.write(int(result.history.step.max()))  # also what the tests of the model sent
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
         remedy = smaller if RULES[given.rule].needs_eta else "check the data for values that are not finite"
-        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, source.sites))
+        fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
 
 
 @app.command(cls=Command)
@@ -125,11 +147,10 @@ def compare(context: typer.Context, given: Options) -> None:
     names, grid = options.split(given.rules), inputs.numbers(given.etas)
     kinds = inputs.check_comparison(given)
     given, source, graph, shared = inputs.prepare(context, given, names, validate=True)
-    comparison = run_comparison(
-        source.problem, graph, names, grid, metric=given.metric, x=given.x, extend=given.extend, **shared
-    )
+    of_comparison: Any = {name: getattr(given, name) for name in ("metric", "x", "smooth", "extend")}
+    comparison = run_comparison(source.problem, graph, names, grid, **of_comparison, **shared)
     inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, source.sites)
+    print_lost_nodes(comparison.settings, shared["network"].names or source.sites)
     title = experiment(vars(given), graph_title(graph), shared["network"].rounds)
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():
@@ -140,7 +161,7 @@ def compare(context: typer.Context, given: Options) -> None:
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         latex = comparison.latex(title, given.out.resolve().name) if given.latex else None
-        pictures.save_results(given.out, figures, comparison.summary(), latex, kinds)
+        pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -149,8 +170,12 @@ app.command()(study)
 
 
 @app.command()
+@takes("format", "style")
 def reproduce(
-    figure: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}.")],
+    figure: Annotated[str | None, typer.Argument(help=f"{', '.join(FIGURES)}.", show_default=False)] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Measure published numbers again and compare them: minutes on two cores.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer steps and seeds; the figure says so.")] = False,
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
@@ -162,11 +187,17 @@ def reproduce(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
+    *,
+    given: Options,
 ) -> None:
     """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
     from dnasa import reproduce as experiments
 
-    experiment = experiments.figure(figure)
+    if check and figure is None:
+        return check_claims()
+    if check or figure is None:
+        raise InputError("Give the name of a figure, or --check for published numbers of several.")
+    experiment, kinds = experiments.figure(figure), pictures.formats(given.format, given.style)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
     if device is not None and not experiment.on_gpu:
@@ -174,13 +205,42 @@ def reproduce(
     if only is not None and not experiment.selectable:
         raise InputError(f"{figure} has no parts: leave --only out.")
     chosen = device or (inputs.best_device() if experiment.on_gpu else "cpu")
-    report = experiment.run(quick, device=chosen, folder=out, only=only)
+    with style.context(given.style):
+        report = experiment.run(quick, device=chosen, folder=out, only=only)
+        saved = report.save(out, kinds)
     for name, table in report.tables.items():
         console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))
     for line in report.findings:
         print_line(line)
-    for picture in report.save(out):
+    for picture in saved:
         print_line(f"Saved {picture} and its numbers in {out}.")
+
+
+def check_claims() -> None:
+    """Measure every claim, print a table, and fail if a number differs from the published one."""
+    import pandas as pd
+
+    from dnasa.reproduce.check import check, claims
+
+    every, rows = claims(), []
+    for number, checked in enumerate(check(every), start=1):
+        claim, found, result = checked
+        print_line(f"[{number}/{len(every)}] {claim.text}: {result}")
+        cells = {
+            "claim": f"{claim.text} ({claim.page})",
+            "published": f"{claim.published:g}",
+            "short version": "" if claim.short is None else f"{claim.short:g}",
+            "found": "-" if found is None else f"{found:.5g}",
+            "tolerance": f"{claim.tolerance:g}: {claim.reason}",
+            "result": result.partition(":")[0],
+        }
+        rows.append(cells)
+    results = [row["result"] for row in rows]
+    print_wide(frame_table(pd.DataFrame(rows), "Published numbers, measured again"))
+    counts = ", ".join(f"{results.count(name)} {name}" for name in ("ok", "differs", "skipped") if name in results)
+    print_line(f"{len(rows)} numbers: {counts}.")
+    if "differs" in results:
+        fail(1, f"{results.count('differs')} of {len(rows)} published numbers differ from those found.")
 
 
 @app.command("topology", cls=Command)
@@ -250,6 +310,7 @@ def runs(
 
 
 app.command()(trained.report)
+app.command()(bench_card)
 app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)

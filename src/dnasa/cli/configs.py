@@ -18,13 +18,13 @@ from dnasa.cli.options import FIELDS, Options, flag, negative
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
 from dnasa.files import read_json
-from dnasa.rules import RULES
+from dnasa.rules.registry import find
 
 if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-DRAWING = ("format", "latex", "x")  # options of what is made of a finished run
+DRAWING = ("format", "style", "latex", "x", "smooth")  # options of what is made of a finished run
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
@@ -168,7 +168,7 @@ def repeat(context: typer.Context, path: Path) -> None:
         options = {name: value for name, value in options.items() if name not in SOURCES}
     plugins.check_trusted(code_files(options | given) - code_files(given), path, context.params["trust"])
     plugins.load([Path(file) for file in (options | given).get("plugin", ())])
-    if given.get("rule") in RULES and not RULES[given["rule"]].needs_eta:
+    if "rule" in given and not find(given["rule"]).needs_eta:
         options.pop("eta", None)
     if "out" not in given:
         options.pop("checkpoint_every", None)
@@ -195,6 +195,12 @@ def code_files(options: Mapping[str, Any]) -> set[Path]:
 
 def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj: dict[str, Any] | None) -> None:
     """Run a command through the command line's own checks."""
+    root = context.find_root()
+    root.command.main(as_words(command, options), prog_name=root.info_name, standalone_mode=False, obj=obj)
+
+
+def as_words(command: str, options: Mapping[str, Any]) -> list[str]:
+    """The words of the command line that have these options."""
     words = [command]
     for name, value in options.items():
         if value is True:
@@ -203,5 +209,4 @@ def invoke(context: typer.Context, command: str, options: Mapping[str, Any], obj
             words.append(negative(name))
         elif value is not None and value is not False:
             words += [f"{flag(name)}={part}" for part in (value if isinstance(value, list) else [value])]
-    root = context.find_root()
-    root.command.main(words, prog_name=root.info_name, standalone_mode=False, obj=obj)
+    return words

@@ -1,7 +1,7 @@
 """From options to the objects that `solve` takes."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,16 @@ DRY_STEPS = 40
 
 
 def prepare(
-    context: typer.Context, given: Options, rules: Sequence[str], validate: bool = False
+    context: typer.Context,
+    given: Options,
+    rules: Sequence[str],
+    validate: bool = False,
+    check: Callable[..., None] = lambda problem, graph, **shared: None,
 ) -> tuple[Options, "Source", "Topology", dict[str, Any]]:
     """The completed options, the problem and its data, the graph, and what `train` and `compare` pass to `solve`.
 
-    With `validate`, the problem has validation rows, and curves have up to 50 points.
+    With `validate`, the problem has validation rows, and curves have up to 50 points. A site calls `check`, with the arguments
+    of `solve`, before it connects.
     """
     from dnasa import topology
     from dnasa.rules.registry import example
@@ -51,27 +56,60 @@ def prepare(
     given = replace(given, **completed)
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
     folder = configs.make_run_folder(context, given)
-    network = make_network(graph, rounds, given, channel)
     shared = {
         "steps": given.steps,
         "schedule": given.schedule,
         "weight_decay": given.weight_decay,
         "seed": seed_range(given.seed, given.seeds),
         "node_weights": given.weights_by and choose("value of --weights-by", given.weights_by, {"rows": "rows"}),
-        "network": network,
         "folder": folder,
         "checkpoint_every": given.checkpoint_every,
-        "progress": set_output(given, network.writes),
     }
-    with showing_warnings(print_line):
+
+    def made(network: "Network") -> tuple["Source", dict[str, Any]]:
         source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
-    if folder is not None and source.sites:
-        folder.config["sites"] = source.sites
+        return source, shared | {"network": network, "evaluate": source.evaluate, "patience": source.patience}
+
+    if given.sites is not None and not given.dry_run:
+        check_alone(make_network(graph, rounds, replace(given, dry_run=True), channel), graph, made, check)
+    network = make_network(graph, rounds, given, channel)
+    progress = set_output(given, network.writes)
+    with showing_warnings(print_line):
+        source, shared = made(network)
+    names = list(network.names) or source.sites
+    if folder is not None:
+        folder.config |= {"engine": running.engine} | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
     for sentence in source.warnings:
         print_line(f"Warning: {sentence}")
-    return given, source, graph, shared | {"evaluate": source.evaluate, "patience": source.patience}
+    return given, source, graph, shared | {"progress": progress}
+
+
+def check_alone(
+    silent: "Network",
+    graph: "Topology",
+    made: Callable[["Network"], tuple["Source", dict[str, Any]]],
+    check: Callable[..., None],
+) -> None:
+    """Find the mistakes of this site before it connects, with a network that sends nothing.
+
+    Once the sites would have told each other what their tables hold, an error says nothing: the others' rows may mend it.
+    """
+    exchanged = []
+
+    def allgather_text(text: str) -> list[str]:
+        exchanged.append(text)
+        return silent.allgather_text(text)
+
+    try:
+        with showing_warnings(lambda line: None):
+            source, shared = made(replace(silent, allgather_text=allgather_text, mailbox=lambda: None))
+    except InputError:
+        if exchanged:
+            return
+        raise
+    check(source.problem, graph, **shared)
 
 
 def count_nodes(context: typer.Context, given: Options) -> int:
@@ -121,7 +159,9 @@ def of_dry_run(given: Options) -> Options:
     """The options of a run that sends and writes nothing: few steps, as many as K-GT needs to send something."""
     if given.out is not None or given.engine is not None:
         raise InputError("--dry-run writes nothing and connects to nobody: leave out --out and --engine.")
-    return replace(given, steps=min(given.steps, DRY_STEPS))
+    if given.late is not None:
+        raise InputError("What is sent with --late depends on when messages arrive: leave it out of a --dry-run.")
+    return replace(given, steps=min(given.steps, DRY_STEPS), checkpoint_every=None)
 
 
 def start_logs(given: Options) -> None:
@@ -176,13 +216,15 @@ def make_channel(given: Options) -> "Channel | None":
 def check_comparison(given: Options) -> list[str]:
     """Refuse what would fail or have no effect at the end; return the formats of the figures."""
     from dnasa.comparing.comparison import X
+    from dnasa.statistics import SMOOTHINGS
 
     choose("x", given.x, X)
+    choose("smoothing", given.smooth, SMOOTHINGS)
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
     if given.survive and (given.extend or given.x == "seconds"):
         raise InputError("--extend and --x seconds begin further runs, which need all processes: leave out --survive.")
-    return pictures.formats(given.format)
+    return pictures.formats(given.format, given.style)
 
 
 def best_device() -> str:

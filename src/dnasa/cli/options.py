@@ -156,7 +156,11 @@ class Options:
     )
     x: str = option(
         "steps",
-        "Curves against steps, epochs, bytes, messages or seconds (the chosen runs are then repeated, each by itself).",
+        "Curves against steps, epochs, samples, bytes, messages, or seconds: the chosen runs are then repeated by themselves.",
+    )
+    smooth: str = option(
+        "mean",
+        "Curves of each run's running mean, or of the best or the average so far; none draws the values themselves.",
     )
     evaluate: int | None = option(None, "Evaluate every N steps. Default: 50 times or fewer.")
     rounds: str | None = option(
@@ -199,7 +203,7 @@ class Options:
     shard_dir: Path | None = option(
         None,
         "Folder with node-0.csv (or another format, or a folder), node-1.csv, ... and perhaps test.csv: a process reads "
-        "only the files of its own nodes.",
+        "only the files of its own nodes. With --sites, the folder with this site's own table, under any name.",
     )
     local_accuracy: bool = option(False, "Also test every node's own model at the end.")
     drop: float = option(0.0, "Simulated fault: each link fails in a step with this probability.")
@@ -207,7 +211,11 @@ class Options:
     stale: int = option(0, "Simulated fault: messages arrive up to this many steps late.")
     survive: bool = option(False, "Continue without processes that die or hang (mpirun --with-ft ulfm ...).")
     out: Path | None = option(None, "Folder for config, history, checkpoints, iterates and figures.")
-    format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg.")
+    format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")
+    style: str = option(
+        "screen",
+        "Look of the figures: screen; paper, a column of 3.25 inches with text of 8 pt; or a width, as in paper:6.75.",
+    )
     latex: bool = option(False, "Also write the table as LaTeX (booktabs), table.tex in --out.")
     checkpoint_every: int | None = option(
         None, "Write a checkpoint every N steps; `dnasa resume FOLDER` continues from it."
@@ -236,7 +244,7 @@ class Options:
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
 OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
-OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "latex")
+OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "smooth", "format", "style", "latex")
 
 
 def takes(*names: str, every_but: Iterable[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

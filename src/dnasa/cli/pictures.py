@@ -9,6 +9,7 @@ from dnasa.cli.rendering import print_line
 from dnasa.core import InputError, choose
 from dnasa.extras import can_draw
 from dnasa.runs.own_files import OwnFiles
+from dnasa.style import context, latex_program, parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,16 +17,19 @@ if TYPE_CHECKING:
 
     from dnasa.runs.result import Result
 
-FORMATS = ("png", "pdf", "svg")
+FORMATS = ("png", "pdf", "svg", "pgf")
 
 
-def formats(text: str) -> list[str]:
-    """Parse the value of --format."""
+def formats(text: str, style: str = "screen") -> list[str]:
+    """Parse the value of --format, and check --style: a mistake shows before anything is run."""
     kinds = split(text)
     if not kinds:
         raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")
     for kind in kinds:
         choose("format", kind, dict.fromkeys(FORMATS))
+    if "pgf" in kinds:
+        latex_program()
+    parse(style)
     return list(dict.fromkeys(kinds))
 
 
@@ -60,6 +64,7 @@ def save_results(
     table: "pd.DataFrame",
     latex: str | None,
     kinds: Sequence[str],
+    style: str,
 ) -> None:
     """Each figure, by its name, has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
@@ -67,7 +72,8 @@ def save_results(
     files, kinds = {}, drawn(kinds)
     for name, (draw, numbers) in figures.items():
         files[f"{name}.csv"] = numbers.to_csv(index=False).encode()
-        files |= {f"{name}.{kind}": rendered(draw(), kind) for kind in kinds}
+        with context(style):
+            files |= {f"{name}.{kind}": rendered(draw(), kind) for kind in kinds}
     if latex is not None:
         files["table.tex"] = latex.encode()
     files["table.csv"] = table.to_csv(index=False).encode()

@@ -175,7 +175,9 @@ def print_dry_run(network: "Network", steps: int) -> None:
     print_wide(frame_table(pd.DataFrame(rows), f"What this process would send in {steps} steps"))
     print_line(
         "Nothing was sent. Exchanges are those of the rule. Means of models and metrics are sent at evaluations, the model at "
-        "the end (gather), and as text the settings and, with --shard-dir, summaries of the data."
+        "the end (gather), and as text the settings, the tests of the model and, with --shard-dir, summaries of the data. "
+        "A checkpoint sends the state of the rule to all. Sites also tell each other twice a second whom they hear and what "
+        "they are doing."
     )
 
 
@@ -205,7 +207,7 @@ def timing_line(result: "Result") -> str:
         return f"Time: {parts}."
     count = f"{timing['messages_per_step']:.3g}"
     sent = f"{count} message{'' if count == '1' else 's'} and {timing['bytes_per_step']:,.0f} bytes sent per step"
-    return f"Time of rank 0: {parts}; {sent}."
+    return f"Time of {result.settings.get('site', 'rank 0')}: {parts}; {sent}."
 
 
 def divergence(step: int, node: Any, remedy: str, sites: Sequence[str] = ()) -> str:

@@ -1,5 +1,6 @@
 """`dnasa sites`: whether sites can train together."""
 
+from math import isnan
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,13 @@ CLOCK = 60.0  # seconds that a clock may be off
 @sites.callback()
 def group() -> None:
     """Keep `check` a command of its own."""
+
+
+def clock(ahead: float | None) -> str:
+    """How another site's clock differs from this one."""
+    if ahead is None or isnan(ahead):
+        return "-"
+    return f"{abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'}" if ahead else "in step"
 
 
 @sites.command()
@@ -31,8 +39,8 @@ def check(
     own, listen = given.sites[given.own].name, given.listen
     print_line(f"This site is {own}. It {f'listens on {listen[0]} port {listen[1]}' if listen else 'only dials'}.")
     answers = ask(given, wait)
-    rows = [(each.name, each.address, each.result, each.latency, each.rate, each.clock) for each in answers]
-    columns = ["site", "address", "result", "ms there and back", "Mbit/s to it", "clock ahead by s"]
+    rows = [(each.name, each.address, each.result, each.latency, each.rate, clock(each.clock)) for each in answers]
+    columns = ["site", "address", "result", "ms there and back", "Mbit/s to it", "clock"]
     print_wide(frame_table(pd.DataFrame(rows, columns=columns), f"The other sites, as {own} sees them"))
     for each in answers:
         if each.clock is not None and abs(each.clock) > CLOCK:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dnasa.comparing.study_report import StudyReport
 
 
-@takes("plugin", "trust", "format", "latex", "quiet", "log_json")
+@takes("plugin", "trust", "smooth", "format", "style", "latex", "quiet", "log_json")
 def study(
     file: Annotated[
         str | None,
@@ -31,6 +31,10 @@ def study(
     quick: Annotated[
         bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
     ] = False,
+    x: Annotated[
+        str | None,
+        typer.Option(help="Curves against this, as in `dnasa compare`. Default: as in the file, else steps."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: as in the file, else cpu.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
     *,
@@ -49,11 +53,11 @@ def study(
     if networks.detect() != "simulated":
         raise InputError("A study runs in one process: start it without mpirun or torchrun.")
     progress = inputs.set_output(given)
-    kinds = formats(given.format)
+    kinds = formats(given.format, given.style)
     plugins.load(given.plugin or ())
     path = study_file.find(file)
     chosen = study_file.read(path, split(only or ""), quick)
-    chosen = chosen._replace(device=device or chosen.device)
+    chosen = chosen._replace(device=device or chosen.device, x=x or chosen.x, smooth=given.smooth)
     plugins.check_trusted(
         {file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, given.trust
     )
@@ -67,7 +71,7 @@ def study(
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
     figures = {chosen.figure: (report.draw, report.drawn())}
-    save_results(folder, figures, report.numbers(), report.latex() if given.latex else None, kinds)
+    save_results(folder, figures, report.numbers(), report.latex() if given.latex else None, kinds, given.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
 

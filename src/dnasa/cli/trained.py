@@ -46,8 +46,11 @@ def saved(shared: dict[str, Any]) -> "Result | None":
     return replace(Result.load(folder.path), rank=shared["network"].rank, writes=shared["network"].writes)
 
 
-def save(folder: Path, source: "Source", result: "Result", network: "Network") -> None:
-    """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none."""
+def save(folder: Path | None, source: "Source", result: "Result", network: "Network") -> None:
+    """The trained model and its tests; of a synthetic problem, and where all seeds diverged, there is none.
+
+    Without a folder, the tests are made and exchanged, and nothing is written.
+    """
     if source.rows is None or result.runs.diverged.notna().all():
         return
     from dnasa.trained.finished import save_run
@@ -56,6 +59,8 @@ def save(folder: Path, source: "Source", result: "Result", network: "Network") -
         tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
+    if folder is None:
+        return
     trust = " --trust" if configs.code_files({"model": source.model}) else ""
     use = f": `dnasa report {folder}` shows its tests, `dnasa predict {folder} FILE{trust}` uses it" if tested else ""
     print_line(f"Saved the trained model{use}.")
@@ -149,14 +154,16 @@ def _print_sites(folder: Path) -> None:
     from dnasa.runs.overview import read_overview
 
     try:
-        found = read_overview(folder).sites
+        overview = read_overview(folder)
     except OSError as error:
         raise InputError(f"Cannot read the events in {folder}: {error.strerror}.") from error
-    if not found:
+    if not (found := overview.sites):
         raise InputError(f"There are no events of sites in {folder}: give the folder of a run between processes.")
-    columns = ("state", "since", "step", "bytes")
+    columns = ("state", "since", "connection", "step", "bytes")
     rows = [{"site": name} | {column: getattr(state, column) for column in columns} for name, state in found.items()]
     console.print(frame_table(pd.DataFrame(rows, dtype=object), f"Sites of {folder}"))
+    ended = [f"{name} ({state.state})" for name, state in found.items() if state.ended]
+    print_line(f"The run has ended at {', '.join(ended)}." if ended else f"The last event was at {overview.last}.")
 
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:

@@ -19,12 +19,12 @@ from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
 from dnasa.plots import label
-from dnasa.rules.registry import COMPARED, RULES, Variant, variants
+from dnasa.rules.registry import COMPARED, Variant, find, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
 from dnasa.runs.result import Result
-from dnasa.statistics import VARIANT, curves, differences, final, over_seeds, start
+from dnasa.statistics import SMOOTHINGS, VARIANT, curves, differences, final, over_seeds, start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "compare"]
 
 MOST_EXTENSIONS = 8
-X = {"steps": "step", "epochs": "epochs", "bytes": "bytes", "seconds": "seconds", "messages": "messages"}
+X = {"steps": "step"} | {name: name for name in ("epochs", "samples", "bytes", "messages", "seconds")}
 METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
@@ -58,6 +58,7 @@ class Comparison:
         selection: The metric and the seeds that stepsizes are chosen on, and the seeds that are reported.
         choice: The chosen stepsize of each rule and schedule.
         x: What curves are drawn against.
+        smooth: How they are smoothed.
         extensions: How often the grid was extended.
         extend: Whether it was to be extended.
         timed: The history of the chosen variants run by themselves, where curves are against seconds.
@@ -75,6 +76,7 @@ class Comparison:
     timed: pd.DataFrame | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 0
+    smooth: str = "mean"
 
     def __repr__(self) -> str:
         """One line; `table` has the results."""
@@ -99,9 +101,9 @@ class Comparison:
         return differences(self._chosen(final(self.history)), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
-        """Mean, smallest and largest seed of each chosen variant at every evaluation."""
+        """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed."""
         rows = with_eta(self.history if self.timed is None else self.timed)
-        return curves(self._chosen(rows), self.metric, X[self.x])
+        return curves(self._chosen(rows), self.metric, X[self.x], smooth=self.smooth)
 
     def stepsizes(self) -> pd.DataFrame:
         """The results of all stepsizes on the reported seeds."""
@@ -113,7 +115,7 @@ class Comparison:
 
     def draw_curves(self) -> "Figure":
         """The figure of `curves`."""
-        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric)
+        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth)
 
     def draw_stepsizes(self) -> "Figure":
         """The figure of `stepsizes`."""
@@ -223,6 +225,7 @@ def compare(
     schedule: str | None = None,
     metric: str | None = None,
     x: str = "steps",
+    smooth: str = "mean",
     extend: bool = False,
     folder: "str | Path | RunFolder | None" = None,
     **options: Any,
@@ -239,8 +242,10 @@ def compare(
         schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
             rule's own default is. Rules that need no stepsize use their default where they do not have it.
         metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
-        x: What curves are drawn against: "steps", "epochs", "bytes", "messages" or "seconds"; for seconds the chosen variants
-            are run again, each by itself.
+        x: What curves are drawn against: "steps", "epochs", "samples", "bytes", "messages" or "seconds"; for seconds the
+            chosen variants are run again, each by itself.
+        smooth: What is drawn of every run: its running "mean", the "best" or the "average" so far, or with "none" the values
+            themselves.
         extend: Continue the grid where its edge is best, at most 8 times.
         folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing.
         **options: The other arguments of `solve`.
@@ -253,6 +258,7 @@ def compare(
     """
     seeds = distinct("seed", as_list(seed))
     column = choose("x", x, X)
+    choose("smoothing", smooth, SMOOTHINGS)
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(problem, wanted, metric, seeds)
@@ -270,12 +276,26 @@ def compare(
         count += 1
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
-    return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank)
+    return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth)
+
+
+def read(path: Path) -> Comparison:
+    """The comparison in the folder of a run of `dnasa compare`, or of a cell of a study."""
+    config = RunFolder(path, resume=True).config
+    options, every = config["options"], config["run"]["seed"]
+    first = Result.load(path)
+    more = [Result.load(part).history for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
+    history = pd.concat([with_eta(each) for each in (first.history, *more)], ignore_index=True)
+    metric = options.get("metric") or _default_metric(history)
+    seeds = range(options["seed"], options["seed"] + options["seeds"])
+    selection = tuning.select(list(history), metric, seeds, [seed for seed in every if seed not in seeds])
+    choice = tuning.chosen(final(history), selection, start(history))
+    return Comparison(history, metric, selection, choice, extensions=len(more), extend=bool(options.get("extend")))
 
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
     """The schedule with which a rule is compared; None: the one it names, or its default."""
-    method = RULES.get(rule)
+    method = None if ":" in rule else find(rule)
     if method is None or (method.needs_eta and schedule):
         return schedule
     wanted = schedule or (SCHEDULE if method.needs_eta else None)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from dnasa.plots import LABELS, draw_curve, drawable, finish, label, panels, shown, styles
+from dnasa.plots import axis_name, draw_curve, drawable, finish, legend_below, names_of, panels, shown, styles
 from dnasa.statistics import VARIANT, larger_is_better
+from dnasa.style import ACCENT, BACKGROUND, current
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,19 +20,21 @@ __all__ = ["draw_curves", "draw_stepsizes", "figure_of_curves", "figure_of_steps
 AXES = {
     "step": "step",
     "epochs": "passes over the data",
+    "samples": "samples of all nodes",
     "bytes": "bytes sent by all nodes",
     "messages": "messages sent by all nodes",
-    "seconds": "seconds of training, each method by itself",
+    "seconds": "seconds of training",
 }
+SMOOTHED = {"none": "{}", "mean": "{}", "best": "best {} so far", "average": "average {} so far"}
+OWN: Any = {"color": ACCENT, "zorder": 3}  # a curve in its own panel, and all others there
+OTHER: Any = {"color": BACKGROUND, "linewidth": 0.7}
 NUMBERS = ["mean", "low", "high"]
 LINE = ("rule", "schedule")
+MOST_NAMED = 5  # stepsizes
 MOST_BARS = 8  # lines of a panel, beyond which bars over the seeds would hide them
+MOST_TOGETHER = 3  # curves of a panel, beyond which their bands hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
-
-
-def name_of(metric: str) -> str:
-    return LABELS.get(metric, metric.replace("_", " "))
 
 
 LineStyles = dict[
@@ -49,20 +52,41 @@ def _styles_of(lines: list[tuple[Any, pd.DataFrame]], given: LineStyles | None) 
     return [given[names[:2]] for names, _ in lines] if given else styles([str(names[0]) for names, _ in lines])
 
 
-def draw_curves(axis: "Axes", table: pd.DataFrame, x: str, metric: str, given: LineStyles | None = None) -> None:
-    """Draw a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged."""
+def draw_curves(
+    axis: "Axes",
+    table: pd.DataFrame,
+    x: str,
+    metric: str,
+    given: LineStyles | None = None,
+    *,
+    smooth: str = "none",
+    only: int | None = None,
+) -> None:
+    """Draw a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged.
+
+    Where lines are many, they have no bands. With `only`, that line alone has its band, and the others are in the background.
+    """
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
-    for style, (variant, rows) in zip(_styles_of(lines, given), lines, strict=True):
-        draw_curve(axis, rows, label(*variant), **style)
+    names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
+    for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
+        if only is None:
+            draw_curve(axis, rows, name, band=len(lines) <= MOST_TOGETHER, **style)
+        else:
+            draw_curve(axis, rows, name, band=i == only, **(OWN if i == only else OTHER))
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
-    finish(axis, AXES.get(x, x), name_of(metric), log)
+    finish(axis, AXES.get(x, x), SMOOTHED[smooth].format(axis_name(metric)), log)
     if axis.get_yscale() == "linear":
-        later = table.x.astype(float) >= FIRST * drawable(table.x.astype(float)).max()
-        ends = pd.concat([rows[["low", "high"]].dropna().tail(1) for _, rows in lines])
-        focus(axis, np.concatenate([table["mean"][later].to_numpy(), ends.to_numpy().ravel()]))
+        focus(axis, np.concatenate([_later(rows) for _, rows in lines]))
+
+
+def _later(rows: pd.DataFrame) -> np.ndarray:
+    """The values of a curve after its first part, and the band at its end."""
+    x = drawable(rows.x.astype(float))
+    later = rows["mean"][x >= FIRST * x.max()]
+    return np.concatenate([later, rows[["low", "high"]].dropna().tail(1).to_numpy().ravel()])
 
 
 def draw_stepsizes(
@@ -76,40 +100,76 @@ def draw_stepsizes(
     """
     table = shown(table)
     lines = list(table.groupby([key for key in LINE if key in table], sort=False, dropna=False))
-    best = []
-    for place, (style, (names, rows)) in enumerate(zip(_styles_of(lines, given), lines, strict=True)):
+    names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
+    best, untuned = [], "" if current().printed else ", nothing tuned"
+    for place, (name_of_line, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
         best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
         edge = 0.03 * (place + 1)
         if rows.eta.isna().all():
-            axis.axhline(rows["mean"].iloc[0], label=f"{label(*names)}, nothing tuned", **(style | {"marker": ""}))
+            axis.axhline(rows["mean"].iloc[0], label=name_of_line + untuned, **(style | {"marker": ""}))
         else:
             height = edge if larger_is_better(metric) else 1 - edge
-            _draw_grid(axis, rows, label(*names), style, height, bars=len(lines) <= MOST_BARS)
-    if (drawable(table.eta.astype(float)) > 0).any():
-        axis.set_xscale("log")
+            _draw_grid(axis, rows, name_of_line, style, height, bars=len(lines) <= MOST_BARS)
+    _scale_stepsizes(axis, drawable(table.eta.astype(float)))
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     crosses = " (x: diverged or too large)" if table["mean"].isna().any() else ""
-    finish(axis, f"stepsize eta{crosses}", name or name_of(metric), log)
+    finish(axis, rf"stepsize $\eta${crosses}", name or axis_name(metric), log)
     _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
+
+
+def _scale_stepsizes(axis: "Axes", etas: pd.Series) -> None:
+    """A logarithmic axis; within a decade it names the stepsizes themselves."""
+    known = etas[etas > 0].drop_duplicates()
+    if known.empty:
+        return
+    axis.set_xscale("log")
+    if known.max() < 10 * known.min() and len(known) <= MOST_NAMED:
+        axis.set_xticks(known, [f"{eta:.3g}" for eta in known])
+        axis.minorticks_off()
 
 
 def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any], height: float, bars: bool) -> None:
     """`height` is that of the crosses, different for each rule so that all can be seen."""
     rows = rows.assign(eta=drawable(rows.eta.astype(float)))
-    axis.plot(rows.eta, rows["mean"], label=name, ms=4, **style)
+    axis.plot(rows.eta, rows["mean"], label=name, ms=current().marker, **style)
     if bars:
         axis.vlines(rows.eta, rows.low, rows.high, color=style["color"], linewidth=1)
     lost = rows.eta[rows["mean"].isna()]
-    cross: Any = {"marker": "x", "ms": 7, "mew": 2, "linestyle": "", "color": style["color"], "label": "_diverged"}
+    cross: Any = {
+        "marker": "x",
+        "ms": 1.7 * current().marker,
+        "mew": 0.5 * current().marker,
+        "linestyle": "",
+        "color": style["color"],
+        "label": "_diverged",
+    }
     axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
     if "chosen" in rows:
         chosen = rows.chosen.astype(bool)
-        axis.plot(rows.eta[chosen], rows["mean"][chosen], "o", ms=11, mfc="none", mec=style["color"], label="_chosen")
+        axis.plot(
+            rows.eta[chosen],
+            rows["mean"][chosen],
+            "o",
+            ms=2.7 * current().marker,
+            mfc="none",
+            mec=style["color"],
+            label="_chosen",
+        )
 
 
-def figure_of_curves(table: pd.DataFrame, x: str, metric: str) -> "Figure":
-    """One panel of `draw_curves`."""
-    return _one_panel(draw_curves, table, x, metric)
+def figure_of_curves(table: pd.DataFrame, x: str, metric: str, smooth: str = "none") -> "Figure":
+    """One panel of `draw_curves`; where its lines would hide each other, a panel for each, with the others in grey."""
+    variants = table[list(VARIANT)].drop_duplicates()
+    if len(variants) <= MOST_TOGETHER:
+        return _one_panel(draw_curves, table, x, metric, smooth=smooth)
+    columns = current().columns(min(4, ceil(len(variants) / 2)))
+    figure, axes = panels(columns, ceil(len(variants) / columns), width=3.2, height=2.1, share=True)
+    names = names_of(list(variants.itertuples(index=False, name=None)))
+    for i, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
+        draw_curves(axis, table, x, metric, smooth=smooth, only=i)
+        axis.set_title(name, fontsize=current().settings["axes.titlesize"])
+    share_labels(figure, axes, len(variants))
+    return figure
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -117,11 +177,24 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     return _one_panel(draw_stepsizes, table, metric)
 
 
-def _one_panel(draw: Callable[..., None], *arguments: Any) -> "Figure":
+def _one_panel(draw: Callable[..., None], *arguments: Any, **more: Any) -> "Figure":
     figure, axes = panels(1, width=6.4, height=4.2)
-    draw(axes[0, 0], *arguments)
-    legend_below(figure, 2)
+    draw(axes[0, 0], *arguments, **more)
+    legend_below(figure)
     return figure
+
+
+def share_labels(figure: "Figure", axes: np.ndarray, count: int) -> None:
+    """Panels with the same axes: one label of each for the figure, and numbers only at its left and lower edge."""
+    size = current().settings["font.size"]
+    figure.supxlabel(axes[0, 0].get_xlabel(), fontsize=size)
+    figure.supylabel(axes[0, 0].get_ylabel(), fontsize=size)
+    for place, axis in enumerate(axes.flat):
+        if place >= count:
+            axis.remove()
+            continue
+        axis.set(xlabel="", ylabel="")
+        axis.tick_params(labelbottom=place + axes.shape[1] >= count)
 
 
 # ---------------------------------------------------------------- axes
@@ -156,13 +229,3 @@ def _near(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> No
     low = max(known.min(), min(best.min() - span, 1 - WORSE * (1 - best.min()))) if larger else known.min()
     high = known.max() if larger else min(known.max(), max(best.max() + span, WORSE * best.max()))
     focus(axis, np.array([low, high]))
-
-
-def legend_below(figure: "Figure", columns: int) -> None:
-    """One legend for all panels, outside of them, where it hides no line."""
-    handles: dict[str, Any] = {}
-    for axis in figure.axes:
-        handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
-    if handles:
-        figure.set_figheight(figure.get_figheight() + 0.2 * ceil(len(handles) / columns))
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=9)

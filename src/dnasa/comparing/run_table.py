@@ -1,6 +1,7 @@
 """All runs of a folder in one table."""
 
 import csv
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from statistics import mean
@@ -37,7 +38,7 @@ def table(folder: Path) -> "pd.DataFrame":
     return pd.DataFrame(rows).dropna(axis=1, how="all")
 
 
-def data_name(options: dict[str, Any]) -> str:
+def data_name(options: Mapping[str, Any]) -> str:
     """What a run is trained on: its problem, its folder of shards, or its data."""
     if options.get("problem"):
         return str(options["problem"])

@@ -16,7 +16,7 @@ from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
-from dnasa.statistics import final
+from dnasa.statistics import SMOOTHINGS, final
 from dnasa.tasks.sources import SourceOptions, make_source
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Prepared(NamedTuple):
 def check(study: Study) -> None:
     """Make every problem and graph once, so that mistakes show before anything is run."""
     choose("x", study.x, X)
+    choose("smoothing", study.smooth, SMOOTHINGS)
     seen = set()
     for cell in study.cells:
         try:
@@ -99,6 +100,8 @@ def run(
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         prepared = prepare(study, cell)
+        if not folder.resume:
+            folder.config |= {"study": study.name, "quick": study.quick}
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         comparison = run_cell(study, cell, prepared, folder, progress)
@@ -147,6 +150,7 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
             seed=range(settings["seed"], settings["seed"] + settings["seeds"]),
             metric=settings["metric"],
             x=study.x,
+            smooth=study.smooth,
             extend=settings["extend"],
             folder=folder,
             evaluate=prepared.evaluate,

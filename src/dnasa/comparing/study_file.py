@@ -128,6 +128,7 @@ class Study(NamedTuple):
     x: str
     device: str
     quick: bool = False
+    smooth: str = "mean"
 
 
 def source_name(problem: str) -> str:

@@ -12,8 +12,9 @@ from dnasa import tables
 from dnasa.comparing import drawing
 from dnasa.comparing.comparison import Comparison, X
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.plots import label, panels
+from dnasa.plots import LABELS, label, legend_below, panels
 from dnasa.statistics import VARIANT
+from dnasa.style import current
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,9 +87,8 @@ class StudyReport:
             runs = f"{cell.settings['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
             if self.study.quick:
                 runs += ", quick run"
-            out[problem] = (
-                f"{source_name(problem)}: {drawing.name_of(comparison.metric)}, {cell.settings['nodes']} nodes, {runs}"
-            )
+            metric = LABELS.get(comparison.metric) or tables.metric_name(comparison.metric)
+            out[problem] = f"{source_name(problem)}: {metric}, {cell.settings['nodes']} nodes, {runs}"
         return out
 
     def latex(self) -> str:
@@ -120,21 +120,28 @@ class StudyReport:
     # ------------------------------------------------------------ figure
 
     def draw(self) -> "Figure":
-        """A panel for each cell; with several graphs, they are the columns."""
+        """A panel for each cell; with several graphs, they are the columns. A single cell is drawn as by `compare`."""
+        if len(self.found) == 1 and self.study.figure == "curves":
+            return self._noted(self.found[0][1].draw_curves())
         count, graphs = len(self.found), len({cell.graph for cell, _ in self.found})
         columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
+        columns = current().columns(columns)
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
         line_styles = drawing.line_styles(self.drawn())
         for axis, (cell, comparison) in zip(axes.flat, self.found, strict=False):
             table = self._panel(comparison)
             if self.study.figure == "curves":
-                drawing.draw_curves(axis, table.assign(eta=np.nan), X[self.study.x], comparison.metric, line_styles)
+                given = (table.assign(eta=np.nan), X[self.study.x], comparison.metric, line_styles)
+                drawing.draw_curves(axis, *given, smooth=self.study.smooth)
             else:
                 drawing.draw_stepsizes(axis, table, comparison.metric, given=line_styles)
-            axis.set_title(cell.title, fontsize=10)
+            axis.set_title(cell.title.replace("_", " "), fontsize=current().settings["axes.titlesize"])
         for axis in axes.flat[count:]:
             axis.set_visible(False)
-        drawing.legend_below(figure, columns=min(4, max(2, columns)))
+        legend_below(figure)
+        return self._noted(figure)
+
+    def _noted(self, figure: "Figure") -> "Figure":
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,9 +25,17 @@ from dnasa.core import (
     nodes_text,
 )
 from dnasa.engine.late import Late, OwnNode
-from dnasa.engine.options import RunOptions
+from dnasa.engine.options import NONE, RunOptions
 from dnasa.engine.plan import Plan, make_plan, run_settings
-from dnasa.engine.recovery import Position, positions_of, received_state, reconnect, surviving
+from dnasa.engine.recovery import (
+    Position,
+    changes,
+    positions_of,
+    received_state,
+    reconnect,
+    surviving,
+    warn_of_changes,
+)
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
 from dnasa.problems.problem import completed
@@ -44,8 +51,6 @@ if TYPE_CHECKING:
     from dnasa.channels import Codec
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
-
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def solve(
@@ -147,6 +152,21 @@ def solve(
     return kind(problem, plan, options).run()
 
 
+def check(
+    problem: "Problem",
+    topology: "Topology",
+    rule: str,
+    *,
+    steps: int,
+    eta: float | None,
+    schedule: str | None,
+    seed: Sequence[int],
+    **options: Any,
+) -> None:
+    """Raise the errors that `solve` raises before the first step."""
+    make_plan(completed(problem), topology, rule, steps, eta, schedule, seed, None, RunOptions(**options))
+
+
 class Run:
     """The loop: evaluate, checkpoint, gradient, step; and again with fewer nodes when processes are lost."""
 
@@ -196,9 +216,16 @@ class Run:
 
     def _folder(self) -> RunFolder | None:
         folder = self.options.folder
-        if folder is None or isinstance(folder, RunFolder):
-            return folder
-        return RunFolder(folder, resume=self.options.resume)
+        if isinstance(folder, (str, Path)):
+            folder = RunFolder(folder, resume=self.options.resume)
+        if folder is not None and not folder.resume:
+            folder.config["rows"] = self._row_counts()
+        return folder
+
+    def _row_counts(self) -> dict[str, int] | None:
+        """The training rows of this process's nodes; None if the data is unlimited."""
+        counts: list[Any] = [self.problem.rows(node) for node in self.network.local_nodes]
+        return None if None in counts else {"total": sum(counts), "smallest": min(counts), "largest": max(counts)}
 
     def _train(self) -> Array:
         """Train from the start, or from a checkpoint, to the end; returns all nodes' answers."""
@@ -335,15 +362,16 @@ class Run:
             positions = positions_of(network, own)
             return positions, [received_state(network, positions, snapshot.state) for snapshot in complete]
 
-        before = self.network.node_ids
+        before = self.network
         self.network, (positions, states) = reconnect(connect, agree)
         self.t = max(position.step for position in positions if not position.new)
         self.network.membership.admit()
-        now_here = set(self.network.node_ids)
-        lost, joined = sorted(set(before) - now_here), sorted(now_here - set(before))
+        lost, joined = changes(before, self.network, positions)
+        if self.network.writes:
+            warn_of_changes(self.network, lost, joined, self.t)
         self.recorder.continue_with(self.network, lost, self.t)
         self.session.continue_with(self.network, self.recorder, lost, joined, self.t)
-        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - now_here))
+        self.problem.continue_without(sorted(set(range(self.plan.topology.nodes)) - set(self.network.node_ids)))
         self.scale = self._gradient_scale()
         self.snapshots = [
             snapshot._replace(state=state).restarted(group.rule)
@@ -363,7 +391,7 @@ class Run:
         if self.options.trace is not None:
             parts = self.network.allgather_text(json.dumps(self.timeline.events))
             if self.network.writes:
-                write_trace(Path(self.options.trace), parts, None if folder is None else folder.own)
+                write_trace(Path(self.options.trace), parts, None if folder is None else folder.own, self.network.names)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)
         result = self.recorder.result(answers, self.plan.steps, self.plan.topology.name, timing)
         if folder is not None and self.network.writes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dnasa.core import Network
@@ -12,25 +13,27 @@ from dnasa.runs.progress import Progress
 if TYPE_CHECKING:
     from dnasa.channels import Codec
 
+NONE: Mapping[str, Any] = MappingProxyType({})
+
 
 class RunOptions(NamedTuple):
-    evaluate: int | Sequence[int] | None
-    metrics: Mapping[str, Metric]
-    callback: Callable[[Evaluation], Any] | None
-    stop: Mapping[str, float]
-    patience: int | None
-    node_weights: Sequence[float] | Literal["rows"] | None
-    weight_decay: float
-    rounds: int | str | None
-    every: int
-    message_dtype: str | None
-    compress: "str | Codec | None"
-    network: Network | None
-    overlap: bool
-    folder: str | Path | RunFolder | None
-    checkpoint_every: int | None
-    resume: bool
-    progress: Progress
-    trace: str | Path | None
-    clock: Mapping[str, Any] | str | Path | None
-    late: int | None
+    evaluate: int | Sequence[int] | None = None
+    metrics: Mapping[str, Metric] = NONE
+    callback: Callable[[Evaluation], Any] | None = None
+    stop: Mapping[str, float] = NONE
+    patience: int | None = None
+    node_weights: Sequence[float] | Literal["rows"] | None = None
+    weight_decay: float = 0.0
+    rounds: int | str | None = None
+    every: int = 1
+    message_dtype: str | None = None
+    compress: "str | Codec | None" = None
+    network: Network | None = None
+    overlap: bool = False
+    folder: str | Path | RunFolder | None = None
+    checkpoint_every: int | None = None
+    resume: bool = False
+    progress: Progress = None
+    trace: str | Path | None = None
+    clock: Mapping[str, Any] | str | Path | None = None
+    late: int | None = None

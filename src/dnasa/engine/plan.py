@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dnasa.arrays import concatenate, crc32, like, stack, to_numpy
-from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, choose, positive, whole
+from dnasa.core import COLUMNS, Array, InputError, Network, Prox, Rule, UserCode, positive, whole
 from dnasa.engine.options import RunOptions
 from dnasa.prox import checked
 from dnasa.rules import registry
@@ -111,7 +111,7 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
-    takes_eta = [choose("rule", str(name).partition(":")[0], RULES).needs_eta for name in named]
+    takes_eta = [registry.find(str(name).partition(":")[0]).needs_eta for name in named]
     if not named and (etas or schedule is not None):
         raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
     if etas and not any(takes_eta):

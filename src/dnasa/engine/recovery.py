@@ -2,11 +2,13 @@
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dnasa.arrays import copied
 from dnasa.core import Array, InputError, Network, ProcessLost, RunError, State, leaves, rebuilt
+from dnasa.runs.names import node_names
 
 T = TypeVar("T")
 APART = 1000  # steps or calls between two processes of one network; those that exchange are a few apart
@@ -77,6 +79,23 @@ def _position(network: Network, own: Position, rank: int, text: str) -> Position
         network.membership.accuse(rank, f"it is at {text[:70]!r}")
         raise ProcessLost(f"Rank {rank} has no position like the others.")
     return position
+
+
+def changes(before: Network, network: Network, positions: Sequence[Position]) -> tuple[list[int], list[int]]:
+    """The nodes that were lost since `before`, and those that joined, this process's own included."""
+    old, now = set(before.node_ids), set(network.node_ids)
+    own = set(network.local_nodes) if positions[network.rank].new else set()
+    return sorted(old - now), sorted(now - old | own)
+
+
+def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: int) -> None:
+    """Say who was lost and who joined, and whether this process is alone now."""
+    kinds = (("without", lost), ("with", joined))
+    what = [f"{word} {node_names(network.names, nodes)}" for word, nodes in kinds if nodes]
+    if what:
+        alone = f"{node_names(network.names, [*network.node_ids])} trains on alone" if network.nodes == 1 else ""
+        rest = alone or f"{network.nodes} {'sites' if network.names else 'nodes'}"
+        warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {rest}.", stacklevel=2)
 
 
 def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:

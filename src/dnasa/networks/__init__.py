@@ -112,8 +112,10 @@ def connect(
         raise InputError(
             f"The timeout must be a number of seconds above 0, at most {LONGEST_TIMEOUT:,}, not {timeout}."
         )
-    if (sites is not None) != (engine == "sites"):
-        raise InputError("The engine sites needs a file that lists them, and no other engine does: sites='sites.toml'.")
+    if sites is not None and engine != "sites":
+        raise InputError(f"Sites exchange over TLS, without {engine}: leave out the engine (--engine), or the sites.")
+    if sites is None and engine == "sites":
+        raise InputError("The engine sites needs a file that lists them: sites='sites.toml' (--sites).")
     if site is not None and engine != "torch":
         raise InputError("A site is a process group of torch.distributed: start the processes with torchrun.")
     if survive and engine not in ("mpi", "sites"):

@@ -76,6 +76,7 @@ class SiteMailbox:
     def end(self) -> None:
         """Tell the neighbours that this node has ended, and wait until all of them have."""
         for peer in self.expected:
+            self.traffic.add("end", self.carrier.node(peer), (), self._size)
             self.carrier.send_mail(peer, HEADER.pack(True, 0, 0.0).ljust(self._size, b"\0"))
         self.began = time.monotonic()
         while self.receives:

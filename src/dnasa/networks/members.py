@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 
 from dnasa.core import InputError, ProcessLost, RunError, first_line
 from dnasa.networks.monitor import Monitor
-from dnasa.sites.connecting import log
+from dnasa.networks.processes import Traffic
 from dnasa.sites.file import Sites
 from dnasa.sites.links import Link, Mesh
 
 FURTHEST = 10**6  # numbers by which another site's views may be ahead
 REASON = 200  # characters of an accusation
 PATIENCE = 20  # how many timeouts a site that wants to join waits for the others
+SOON = 10.0  # seconds after which a site that waits for the others to start says why
 CHANGED = "The members of this network have changed: the current one is optimizer.network."
 
 
@@ -95,7 +96,8 @@ class Members:
         self.report = ""
         self.charges: dict[int, set[int]] = {}  # the sites that each site has accused so far
         self._monitor: SitesMonitor | None = None
-        self.mesh = Mesh(sites, run, self._described, self._parsed)
+        self.traffic = Traffic()
+        self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
         self.publish = self.mesh.publish
         self.mesh.open()
 
@@ -117,6 +119,9 @@ class Members:
     def _parsed(self, given: Any) -> SiteState:
         own = max(self.view.number, self.coming)
         return SiteState.parse(given, len(self.links) + 1, own + FURTHEST if self.view.number else 2**63)
+
+    def _told(self, kind: str, node: int, size: int) -> None:
+        self.traffic.add(kind, node, (), size)
 
     def name(self, node: int) -> str:
         return self.mesh.sites.sites[node].name
@@ -167,7 +172,7 @@ class Members:
                     return f"{self.name(node)} is gone"
             elif state.coming > self.view.number or state.view[:2] > self.view[:2]:
                 return f"{self.name(node)} calls the others together"
-        if any(self._includes(view) and view[:2] > self.view[:2] for view in self._views()):
+        if any(view[:2] > self.view[:2] for view in self._views()):
             return "some have formed another view"
         if self.admits and any(self._may_join(node) for node in self._heard() - self.view.members.keys()):
             return "another site wants to join"
@@ -211,11 +216,12 @@ class Members:
         if not self._meet(lambda: time.monotonic() < deadline, "join"):
             raise RunError(
                 f"No site of the run let {self.name(self.node)} in for {PATIENCE * self.timeout:g} s: they do once they "
-                "have begun to train."
+                f"have begun to train. {self._missing()}"
             )
 
     def _meet(self, going: Any, what: str) -> bool:
-        self.began, warned = time.monotonic(), False
+        self.began, told = time.monotonic(), ""
+        due = self.began + (self.timeout if self.view.number else min(SOON, self.timeout))
         while going():
             self._raise_conflict()
             self.publish()
@@ -223,15 +229,29 @@ class Members:
             if view is not None:
                 self._enter(view)
                 return True
-            if not warned and time.monotonic() > self.began + self.timeout:
-                warned = True
-                missing = ", ".join(self.name(node) for node in self.links if node not in self._here())
-                warnings.warn(
-                    f"{self.name(self.node)} has waited {self.timeout:g} s to {what}; missing: {missing or 'none'}.",
-                    stacklevel=2,
-                )
+            if time.monotonic() > due:
+                due += self.timeout
+                if told != (told := self._missing()):
+                    waited = time.monotonic() - self.began
+                    warnings.warn(f"{self.name(self.node)} has waited {waited:.0f} s to {what}. {told}", stacklevel=2)
             self.mesh.wait(0.1)
         return False
+
+    def _missing(self) -> str:
+        """Which sites are missing, and why as far as this one knows."""
+        here = self._here()
+        missing = [f"{self.name(node)} ({self._absence(node)})" for node in self.links if node not in here]
+        apart = [node for node in here if not self.links.keys() <= self.state(node).hears | {node}]
+        missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
+        refused = f" This site refused {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
+        return f"Missing: {', '.join(missing) or 'none'}.{refused} `dnasa sites check` says more."
+
+    def _absence(self, node: int) -> str:
+        link, address = self.links[node], self.mesh.sites.sites[node].address
+        if link.connected:
+            return "connected, and not ready yet"
+        reason = link.barred or link.problem or "not connected yet"
+        return f"{address}: {reason}" if address else reason
 
     def _raise_conflict(self) -> None:
         if self.mesh.conflict and not self.view.number:
@@ -292,8 +312,9 @@ class Members:
         accused, known = self._accused(node), self.charges.setdefault(node, set())
         for other in accused.keys() - known - {node}:
             known.add(other)
-            names = {"accuser": self.name(node), "site": self.name(other), "reason": accused[other]}
-            log.warning("%s accuses %s: %s", *names.values(), extra=names)
+            accuser, peer, reason = self.name(node), self.name(other), accused[other]
+            line = f"{accuser} accuses {peer}: {reason}"
+            self.mesh.events.warn("accused", line, accuser=accuser, peer=peer, reason=reason)
         return accused
 
     def _left_out(self, here: set[int]) -> set[int]:
@@ -350,6 +371,9 @@ class SitesMonitor(Monitor):
     def __init__(self, members: Members):
         self.members, self.nodes = members, sorted(members.view.members)
         super().__init__(self, members.rank, len(self.nodes))
+
+    def name(self, rank: int) -> str:
+        return self.members.name(self.nodes[rank])
 
     def share(self, report: str) -> list[str]:
         """Publish this report; returns those of all members."""

@@ -76,6 +76,9 @@ class Monitor(ThreadedLiveness):
         self.lock, self.sharing = threading.Lock(), threading.Lock()
         super().__init__(interval)
 
+    def name(self, rank: int) -> str:
+        return f"rank {rank}"
+
     def note(self, network: str, call: str) -> None:
         self._count(network, call)
         self._raise_problem()
@@ -107,14 +110,15 @@ class Monitor(ThreadedLiveness):
         lost = [rank for rank in others if self.silent(rank, timeout)]
         if not lost and not self.warned:
             self.warned = True
-            warnings.warn(f"Rank {self.rank} has waited {timeout:g} s; {self._described(others)}.", stacklevel=2)
+            described = self._described(others)
+            warnings.warn(f"At {self.name(self.rank)}, a call has waited {timeout:g} s; {described}.", stacklevel=2)
         return lost
 
     def _described(self, others: list[int]) -> str:
         """Describes what the others are doing."""
         silent = [rank for rank in others if self.quiet[rank] >= SILENT]
-        running = ", ".join(f"rank {rank} {self._last_call(rank)}" for rank in others if rank not in silent)
-        parts = [f"nothing is heard from rank {rank}, which {self._last_call(rank)}" for rank in silent]
+        running = ", ".join(f"{self.name(rank)} {self._last_call(rank)}" for rank in others if rank not in silent)
+        parts = [f"nothing is heard from {self.name(rank)}, which {self._last_call(rank)}" for rank in silent]
         return "; ".join([*parts, f"the others are running: {running}"] if running else parts)
 
     def _raise_problem(self) -> None:
@@ -164,7 +168,8 @@ class Monitor(ThreadedLiveness):
             if calls[key] != report.calls[key]:
                 (first, one), (second, other) = sorted([(self.rank, calls[key]), (rank, report.calls[key])])
                 return InputError(
-                    f"The processes call different things: rank {first} is in {one}, rank {second} in {other}. {REMEDY}"
+                    f"The processes call different things: {self.name(first)} is in {one}, {self.name(second)} in {other}. "
+                    f"{REMEDY}"
                 )
         return None
 

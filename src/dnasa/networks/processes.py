@@ -322,6 +322,7 @@ def agree(network: Network, settings: dict[str, Any]) -> None:
         for rank, other in enumerate(everyone):
             if other.get(name) != value:
                 raise InputError(
-                    f"The processes were started with different settings: {name} is {value} at rank 0 "
-                    f"and {other.get(name)} at rank {rank}. Use the same settings in every process."
+                    f"The processes were started with different settings: {name} is {value} at "
+                    f"{network.process_name(0)} and {other.get(name)} at {network.process_name(rank)}. "
+                    "Use the same settings in every process."
                 )

@@ -8,7 +8,7 @@ import atexit
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -38,14 +38,15 @@ def connect(
         raise InputError(
             f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
         )
-    members = Members(sites, described(topology, rounds, channel), timeout)
+    members = Members(sites, described(sites, topology, rounds, channel), timeout)
     atexit.register(leave, members)
     return SiteNetworks(members, topology, rounds, channel).first_network()
 
 
-def described(topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
-    """Describes what all sites must share: the weights, and how messages travel."""
-    text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
+def described(sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
+    """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
+    names = ", ".join(site.name for site in sites.sites)
+    text = f"with the sites {names} in this order\n{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
     if (number := count_rounds(topology, rounds)) > 1:
         text += f", {number} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
@@ -231,7 +232,6 @@ class SiteNetworks:
     rounds: int | str | None
     channel: Channel | None
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
-    traffic: processes.Traffic = field(default_factory=processes.Traffic)
 
     def first_network(self) -> Network:
         return self.network() if self.members.begin() else self.outside()
@@ -239,10 +239,10 @@ class SiteNetworks:
     def network(self) -> Network:
         transport = SiteTransport(self.members, self.number)
         graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
-        network = processes.connect(graph, transport, self.rounds, self.channel, self.traffic)
+        network = processes.connect(graph, transport, self.rounds, self.channel, self.members.traffic)
 
         def allgather_text(text: str) -> list[str]:
-            texts = transport.allgather_text(text)
+            texts = network.allgather_text(text)
             if not self.members.admits and len(texts) == self.topology.nodes:
                 self.members.mesh.opening.append(texts)
             return texts
@@ -263,7 +263,7 @@ class SiteNetworks:
             membership=membership,
             own_folders=True,
             names=names,
-            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.traffic),
+            mailbox=lambda: SiteMailbox(transport, graph.neighbours(transport.rank), self.members.traffic),
         )
 
     def outside(self) -> Network:
@@ -287,6 +287,7 @@ class SiteNetworks:
             node,
             allgather_text,
             refuse,
+            traffic=self.members.traffic,
             rounds=count_rounds(self.topology, self.rounds),
             channel=self.channel,
             topology=self.topology,

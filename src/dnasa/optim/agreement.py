@@ -40,8 +40,8 @@ def check_same_modules(network: Network, model: nn.Module) -> None:
         for mine, theirs in zip_longest(texts[0].splitlines(), text.splitlines(), fillvalue="nothing"):
             if mine != theirs:
                 raise InputError(
-                    f"The processes have different models: {mine.strip()} at rank 0 and {theirs.strip()} at rank {rank}. "
-                    "Make the same model in all."
+                    f"The processes have different models: {mine.strip()} at {network.process_name(0)} and "
+                    f"{theirs.strip()} at {network.process_name(rank)}. Make the same model in all."
                 )
 
 

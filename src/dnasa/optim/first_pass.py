@@ -71,7 +71,8 @@ class FirstPass:
         for rank, text in known:
             if text != known[0][1]:
                 warnings.warn(
-                    f"Frozen parameters or buffers of the model differ between rank {known[0][0]} and rank {rank}. "
+                    "Frozen parameters or buffers of the model differ between "
+                    f"{network.process_name(known[0][0])} and {network.process_name(rank)}. "
                     "Decentralized(model, network) makes them equal at the start.",
                     stacklevel=4,
                 )

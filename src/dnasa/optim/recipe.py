@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from dnasa.core import InputError, Layout, Rule, Schedule, choose, whole
+from dnasa.core import InputError, Layout, Rule, Schedule, whole
 from dnasa.rules import registry
 from dnasa.rules.forms import form_of
-from dnasa.rules.registry import RULES, Method, Variant
+from dnasa.rules.registry import Method, Variant
 from dnasa.rules.weight_decay import with_weight_decay
 
 
@@ -41,7 +41,7 @@ def make_rule(
         if eta is not None or schedule is not None:
             raise InputError("A rule of your own has its schedules inside: leave eta and schedule out.")
         return Recipe("a rule of the user's", rule)
-    method: Method = choose("rule", rule, RULES)
+    method = registry.find(rule)
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
     if schedule is None and steps is None and not method.needs_eta:

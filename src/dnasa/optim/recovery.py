@@ -1,6 +1,5 @@
 """The calls that all nodes make together, in a network that processes leave and join."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -8,7 +7,16 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from dnasa.core import InputError, Network, ProcessLost, RunError, State
-from dnasa.engine.recovery import Position, mean_of_known, positions_of, received_state, reconnect, surviving
+from dnasa.engine.recovery import (
+    Position,
+    changes,
+    mean_of_known,
+    positions_of,
+    received_state,
+    reconnect,
+    surviving,
+    warn_of_changes,
+)
 from dnasa.optim.agreement import copy_from
 from dnasa.optim.node import Node
 from dnasa.runs.metrics import squared_distances
@@ -112,7 +120,7 @@ class Recovery:
 
         All exchange their positions as texts, then what `_received` lists; then each restarts its rule.
         """
-        before = [] if new else list(self.node.network.node_ids)
+        before = self.node.network
         snapshot = self.node.stopped()
 
         def agree(network: Network) -> tuple[list[Position], State]:
@@ -125,7 +133,8 @@ class Recovery:
         self.node.network = network
         self.node.restore(snapshot._replace(state=state).restarted(self.node.rule), step)
         network.membership.admit()
-        warn_of_changes(before, network, step)
+        lost, joined = changes(before, network, positions)
+        warn_of_changes(network, lost, joined, step)
 
     def _positions(self, network: Network, new: bool) -> list[Position]:
         return positions_of(network, Position(self.calls, self.node.t, new, self.settings))
@@ -155,19 +164,3 @@ class Recovery:
             for a, value in zip(buffers, self.means[1:], strict=True):
                 a.copy_(value)
         return state
-
-
-def warn_of_changes(before: Sequence[int], network: Network, step: int) -> None:
-    now = list(network.node_ids)
-    lost, joined = sorted(set(before) - set(now)), sorted(set(now) - set(before)) if before else []
-    what = []
-    if lost:
-        what.append(f"without {listed(lost)}")
-    if joined:
-        what.append(f"with {listed(joined)}")
-    if what:
-        warnings.warn(f"After step {step} the run continues {' and '.join(what)}: {len(now)} nodes.", stacklevel=2)
-
-
-def listed(nodes: Sequence[int]) -> str:
-    return f"node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"

@@ -45,7 +45,7 @@ class Skipping:
             return True
         parameters = node.parameters
         reason = describe(views(worst, parameters.trained), parameters.values, parameters.names)
-        reason = f"Rank {node.network.rank}, step {node.t + 1}: {reason}."
+        reason = f"At {node.network.process_name(node.network.rank)}, step {node.t + 1}: {reason}."
         if self.nonfinite == "skip":
             warnings.warn(f"{reason} All skip this step.", stacklevel=4)
             return False

@@ -158,16 +158,7 @@ def lost(stored: Mapping[str, Any], events: list[str], sites: Sequence[str]) -> 
     lines = [
         f"Lost at step {loss.get('step')}: {node_names(sites, loss.get('nodes'))} and their data." for loss in found
     ]
-    return lines or [_named(event[20:], sites) for event in events if re.match(r".{19} Lost nodes ", event)]
-
-
-def _named(event: str, sites: Sequence[str]) -> str:
-    """Replace node numbers in the line of a log by names."""
-    numbers = re.match(r"Lost nodes (\d+(?:, \d+)*) and ", event)
-    if not sites or not numbers:
-        return event
-    names = node_names(sites, list(map(int, numbers[1].split(", "))))
-    return f"Lost {names} and {event[numbers.end() :]}"
+    return lines or [event[20:] for event in events if re.match(r".{19} Lost ", event)]
 
 
 def diverged(path: Path, history: History, sites: Sequence[str]) -> list[str]:

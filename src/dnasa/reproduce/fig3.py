@@ -52,7 +52,7 @@ def against_stepsizes(found: Found, name: str, caption: str) -> Report:
             drawing.draw_stepsizes(axis, table.drop(columns="schedule"), "test_accuracy", given=styles)
             axis.set_title(f"{part}, {steps:,} steps")
             if len(graphs) > 1:
-                axis.set_title(f"{part} (rho = {graph.rho:.3f})")
+                axis.set_title(rf"{part} ($\rho$ = {graph.rho:.3f})")
                 inset = axis.inset_axes((0.38, 0.06, 0.3, 0.42))
                 draw_topology(inset, graph)
                 inset.collections[-1].set_sizes([40])  # type: ignore[attr-defined]

@@ -128,7 +128,7 @@ def draw(out: Report, done: dict[str, Comparison]) -> None:
             curves = comparison.curves().assign(eta=np.nan)  # they differ from panel to panel
             draw_curves(axis, curves, "step", CASES[name].metric, line_styles(curves))
             axis.set_yscale("log")
-            axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else "f(x) - f*")
+            axis.set_ylabel("distance to the solution" if CASES[name].metric == "distance" else r"$f(x) - f^\star$")
             axis.set_title(CASES[name].title)
             seen = curves[["mean", "low"]].stack()
             highest = 3 * curves["mean"].iloc[0]  # a large stepsize may overshoot far at first

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnasa.comparing.drawing import legend_below
 from dnasa.files import make_folder
-from dnasa.plots import LABELS, LINEAR, draw_curve, finish, panels, rendered, shown
+from dnasa.plots import LABELS, LINEAR, axis_name, draw_curve, finish, in_symbols, legend_below, panels, rendered, shown
 from dnasa.runs.own_files import OwnFiles
 from dnasa.statistics import curves
+from dnasa.style import DASHES, current
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,29 +41,31 @@ class Report:
         Args:
             name: The name of its file.
             count: The number of panels.
-            title: The title; that of a quick run says so.
+            title: The title, which in print is left to the caption; a quick run says so.
             columns: The number of panels in a row.
             width: The width of a panel, in inches.
             height: The height of a panel, in inches.
         """
-        columns = min(columns, count)
+        columns = min(current().columns(columns), count)
         figure, axes = panels(columns, ceil(count / columns), width, height)
         for axis in axes.flat[count:]:
             axis.remove()
         yield list(axes.flat[:count])
-        figure.suptitle(f"{title} (quick run)" if self.quick else title)
-        legend_below(figure, columns=max(2, round(columns * width / 2.3)))
+        noted = f"{title} (quick run)" if self.quick else title
+        figure.suptitle(noted if not current().printed else "Quick run" if self.quick else "")
+        legend_below(figure)
         self.figures[name] = figure
 
-    def save(self, path: str | Path) -> list[Path]:
-        """One CSV per table, one PNG per figure, and the findings as text; those of an earlier report are replaced.
+    def save(self, path: str | Path, kinds: Sequence[str] = ("png",)) -> list[Path]:
+        """One CSV per table, one file per figure and format, and the findings as text; earlier ones are replaced.
 
         Args:
             path: The folder.
+            kinds: The formats of the figures.
         """
         tables = {f"{name}.csv": table.to_csv(index=False) for name, table in (self.tables | self.data).items()}
         tables[f"{self.name}-findings.txt"] = "\n".join(self.findings) + "\n"
-        pictures = {f"{name}.png": rendered(figure, "png") for name, figure in self.figures.items()}
+        pictures = {f"{name}.{kind}": rendered(figure, kind) for name, figure in self.figures.items() for kind in kinds}
         folder = OwnFiles(make_folder(path)).save({name: text.encode() for name, text in tables.items()} | pictures)
         return [folder / name for name in pictures]
 
@@ -76,8 +79,11 @@ def draw_lines(
     style: Callable[..., dict[str, Any]] = lambda *names: {},
     x: str = "step",
 ) -> None:
-    """The mean of a metric and the range over the seeds: a line for each combination of values of the columns `keys`, which
-    are the arguments of `label` and `style`."""
-    for names, rows in shown(curves(history, metric, x, keys)).groupby(list(keys), sort=False, dropna=False):
-        draw_curve(axis, rows, label(*names), **style(*names))
-    finish(axis, x, LABELS.get(metric, metric), log=metric in LABELS and metric not in LINEAR)
+    """The running mean of a metric and the range over the seeds: a line for each combination of values of the columns `keys`.
+
+    These values are the arguments of `label` and `style`.
+    """
+    lines = shown(curves(history, metric, x, keys, smooth="mean")).groupby(list(keys), sort=False, dropna=False)
+    for (names, rows), dash in zip(lines, cycle(DASHES), strict=False):
+        draw_curve(axis, rows, in_symbols(label(*names)), **({"linestyle": dash} | style(*names)))
+    finish(axis, x, axis_name(metric), log=metric in LABELS and metric not in LINEAR)

@@ -104,18 +104,12 @@ def report(found: Found) -> Report:
     exponents = pd.concat([slopes(name, rows) for name, rows in runs.items()], ignore_index=True)
     averages = graphs(runs["steps"])
     out = Report("theory", f"Theorem 4.2 measured, for D-NASA and AdaNASA, {found.seeds}", found.quick)
-    out.tables |= {"theory-slopes": readable(exponents), "theory-graphs": readable(averages)}
-    out.data |= {f"theory-{name}": rows for name, rows in runs.items()}
+    shown = exponents.drop(columns=["+- last", "+- tracking"])
+    out.tables |= {"theory-slopes": shown, "theory-graphs": averages}
+    out.data |= {"theory-exponents": exponents} | {f"theory-{name}": rows for name, rows in runs.items()}
     out.findings = findings(exponents, averages)
     draw(out, runs, exponents)
     return out
-
-
-def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Each number with its interval in one column."""
-    shown = {name: f"+- {name}" for name in table if f"+- {name}" in table}
-    texts = {n: [f"{a:.3g} ± {b:.1g}" for a, b in zip(table[n], table[half], strict=True)] for n, half in shown.items()}
-    return table.assign(**texts).drop(columns=list(shown.values()))
 
 
 def measured(rows: pd.DataFrame) -> pd.DataFrame:
@@ -179,13 +173,13 @@ def draw(out: Report, runs: dict[str, pd.DataFrame], exponents: pd.DataFrame) ->
     average, T = "average |grad f|", ring["T"].max()
     with out.draw("theory-rates", 6, "The theorem's averages, measured; nothing is retuned", columns=3) as axes:
         draw_means(axes[0], ring, "T", "average", -0.25)
-        finish(axes[0], "steps T (ring of 16)", average, log=True)
+        finish(axes[0], "steps $T$ (ring of 16)", average, log=True)
         draw_means(axes[1], ring, "T", "last")
-        finish(axes[1], "steps T (ring of 16)", "|grad f| of the answer", log=True)
+        finish(axes[1], "steps $T$ (ring of 16)", "|grad f| of the answer", log=True)
         draw_means(axes[2], nodes, "nodes", "average", -0.25)
-        finish(axes[2], f"nodes n (ring, T = {T:,})", average, log=True)
+        finish(axes[2], f"nodes $n$ (ring, T = {T:,})", average, log=True)
         draw_means(axes[3], by_rho, "gap", "average")
-        finish(axes[3], f"1 - rho (path to complete, n = 16, T = {T:,})", average, log=True)
+        finish(axes[3], rf"$1 - \rho$ (path to complete, n = 16, T = {T:,})", average, log=True)
         draw_noise(axes[4], exponents[exponents.on.isin(NOISE)])
         draw_means(axes[5], runs["condition"], "condition", "average", 1)
         finish(axes[5], f"largest curvature / smallest (T = {T:,})", average, log=True)
@@ -213,7 +207,7 @@ def draw_noise(axis: Any, table: pd.DataFrame) -> None:
         style = style_of(str(method)) | {"ls": ""}
         axis.errorbar(np.arange(len(rows)) + shift, rows.average, yerr=rows["+- average"], **style)
     axis.axhline(-0.25, color="k", ls=":", lw=1)
-    finish(axis, "noise of the gradients (ring of 16)", "exponent of T")
+    finish(axis, "noise of the gradients (ring of 16)", "exponent of $T$")
     axis.set_xticks(range(len(NOISE)), list(NOISE))
 
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from dnasa.core import Array, InputError, Layout, Prox, Rule, Schedule, check_new_name, choose, positive
-from dnasa.rules import schedules
+from dnasa.rules import installed, schedules
 from dnasa.rules.adanasa import adanasa
 from dnasa.rules.d2 import d2
 from dnasa.rules.dadam import dadam
@@ -195,6 +195,14 @@ def register(
 BUILT_IN = frozenset(RULES)
 
 
+def find(name: str) -> Method:
+    """The rule of that name; an installed package that has it is imported now."""
+    if name not in RULES:
+        installed.load(name)
+    method: Method = choose("rule", name, RULES)
+    return method
+
+
 def look(name: str) -> Look | None:
     """How to show a rule; None if it is not registered in this process."""
     method = RULES.get(name)
@@ -252,7 +260,7 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
     """
     rule, colon, own = rule.partition(":")
     schedule = own if colon else schedule
-    method: Method = choose("rule", rule, RULES)
+    method = find(rule)
     names = [schedule] if isinstance(schedule, str) else list(schedule or [next(iter(method.schedules))])
     for name in names:
         choose(f"schedule for {rule}", name, method.schedules)

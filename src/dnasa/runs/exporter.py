@@ -16,7 +16,7 @@ HELP = {
     "dnasa_step": "gauge Steps done.",
     "dnasa_seconds_per_step": "gauge Mean time of the steps of this process.",
     "dnasa_sent_bytes_total": "counter Bytes that this site sent in exchanges.",
-    "dnasa_members": "gauge Nodes that take part.",
+    "dnasa_members": "gauge Sites that take part.",
     "dnasa_peers": "gauge Other sites by state.",
     "dnasa_evaluation": "gauge Metrics of the last evaluation, of the last run if there are several.",
     "dnasa_events_total": "counter Events by kind, such as lost and refused.",
@@ -38,6 +38,8 @@ class Metrics(logging.Handler):
         self.own = self.own or fields.get("site")
         if record.levelno > logging.DEBUG:
             self.overview.add(as_json(record))
+        elif getattr(record, "event", None) == "refused":  # the log has the first, the tenth, ...
+            self.overview.counts["refused"] += 1
         elif fields.get("site") == self.own and "step" in fields:
             self.last = time.monotonic(), fields["step"]
             self.first = self.first or self.last

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import platform
 import sys
 import time
 import zlib
@@ -20,6 +19,7 @@ from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
+from dnasa.runs.environment import code, hardware, versions
 from dnasa.runs.own_files import IN_USE, LIST, LOCK, RUNNING, OwnFiles
 from dnasa.runs.result import parse_rows
 
@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from dnasa.runs.journal import Journal
 
 STATES = ("running", "done", "interrupted", "failed", "diverged")
-
-
-def versions() -> dict[str, str]:
-    """The software this run uses."""
-    from importlib.metadata import PackageNotFoundError, version  # 30 ms
-
-    out = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in ("dnasa", "numpy", "torch"):
-        try:
-            out[name] = version(name)
-        except PackageNotFoundError:
-            out[name] = "not installed"
-    return out
 
 
 class RunFolder:
@@ -60,7 +47,7 @@ class RunFolder:
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
         *("curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg")),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg", "pgf")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*", "alone-*")  # folders of further runs
@@ -158,7 +145,9 @@ class RunFolder:
         if self.resume:
             self._log_other_versions(self.config.get("versions"))
         else:
-            self.config |= {"versions": versions(), "run": run} | _own_rules(run)
+            self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run} | _own_rules(
+                run
+            )
             self._write("config.json", to_json(self.config))
             if graph is not None:
                 self._write("graph.json", json.dumps(graph).encode())

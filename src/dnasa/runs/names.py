@@ -14,4 +14,4 @@ def node_names(sites: Sequence[str], nodes: Any) -> str:
     several = nodes if isinstance(nodes, list) else [nodes]
     if sites:
         return ", ".join(node_name(sites, node) for node in several)
-    return f"nodes {', '.join(map(str, several))}"
+    return f"node{'s' if len(several) != 1 else ''} {', '.join(map(str, several))}"

@@ -25,7 +25,7 @@ from dnasa.runs.folder import RunFolder
 from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
-from dnasa.runs.names import node_name
+from dnasa.runs.names import node_name, node_names
 from dnasa.runs.result import parse_rows
 from dnasa.sites.events import Events
 
@@ -54,7 +54,8 @@ class Session:
             self.writer.begin(self.settings, steps, graph)
         if folder is not None and not network.simulated:
             folder.journal = Journal(folder.path, self.events.site, network, self.names)
-        self.events.write("started", steps=steps, sites=[node_name(self.names, node) for node in network.node_ids])
+        sites = [node_name(self.names, node) for node in network.node_ids]
+        self.events.write("started", steps=steps, members=network.nodes, sites=sites)
 
     @property
     def writer(self) -> RunFolder | None:
@@ -194,9 +195,9 @@ class Session:
         """Continue with the processes that are there now; the first of them writes from here on, or each of them."""
         before, self.network = self.writer, network
         for node in lost:
-            self.events.write("lost", peer=node_name(self.names, node), step=t)
+            self.events.write("lost", peer=node_name(self.names, node), step=t, members=network.nodes)
         for node in joined:
-            self.events.write("joined", peer=node_name(self.names, node), step=t)
+            self.events.write("joined", peer=node_name(self.names, node), step=t, members=network.nodes)
         if self.writer is not None and before is None:
             self.writer.resume = True
             self.writer.open()
@@ -204,9 +205,9 @@ class Session:
             recorder.discard(t)
             self.writer.repair_history(recorder.frame(), t)
         if lost:
-            self.log(f"Lost nodes {', '.join(map(str, lost))} and their data at step {t}; {network.nodes} continue.")
+            self.log(f"Lost {node_names(self.names, lost)} and their data at step {t}; {network.nodes} continue.")
         if joined:
-            self.log(f"Nodes {', '.join(map(str, joined))} joined at step {t}: {network.nodes} continue.")
+            self.log(f"Joined at step {t}: {node_names(self.names, joined)}; {network.nodes} continue.")
         if not lost and not joined:
             self.log(f"An exchange failed at step {t}, with no process lost; all continue.")
 

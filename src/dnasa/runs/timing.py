@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,14 @@ class Timeline:
         return out
 
 
-def write_trace(path: Path, parts: list[str], own: OwnFiles | None) -> None:
+def write_trace(path: Path, parts: list[str], own: OwnFiles | None, sites: Sequence[str] = ()) -> None:
     """One file for all processes, each a row of its own; in the folder of the run it is one of its files."""
     events = [event for part in parts for event in json.loads(part)]
     first = min((event["ts"] for event in events), default=0.0)
     for event in events:
         event["ts"] -= first
-    ranks = sorted({event["pid"] for event in events})
-    names = [{"name": "process_name", "ph": "M", "pid": rank, "args": {"name": f"rank {rank}"}} for rank in ranks]
+    ranks = {rank: sites[rank] if sites else f"rank {rank}" for rank in sorted({event["pid"] for event in events})}
+    names = [{"name": "process_name", "ph": "M", "pid": rank, "args": {"name": name}} for rank, name in ranks.items()]
     try:
         data = json.dumps({"traceEvents": names + events}).encode()
         if own is not None and path.parent.resolve() == own.path.resolve():

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
-from dnasa.core import InputError, first_line
-from dnasa.sites.connecting import CHECK, LENGTH, Door, Greeting, Refused, dial, read_exactly
+from dnasa.core import InputError
+from dnasa.sites.connecting import CHECK, LENGTH, Door, Greeting, Refused, dial, explain, read_exactly
 from dnasa.sites.file import Sites
 
 PINGS = 5
 SIZES = (1 << 18, 1 << 20, 1 << 22, 1 << 24)  # bytes; larger ones only if the link is fast
 ENOUGH = 0.5  # seconds in which the rate can be measured
 PAUSE = 0.5  # seconds between two attempts
+IN_STEP = 0.1  # seconds that clocks may differ
 
 
 class Answer(NamedTuple):
@@ -26,15 +27,16 @@ class Answer(NamedTuple):
     result: str
     latency: float | None = None  # ms, there and back
     rate: float | None = None  # Mbit/s
-    clock: float | None = None  # seconds that its clock is ahead of this one
+    clock: float | None = None  # seconds that its clock is ahead of this one; 0 if less than can be measured
     checking: bool = False  # whether it is about to check this site, too
 
     @property
     def good(self) -> bool:
-        return self.result in (ANSWERS, CAME, THROUGH)
+        return self.result in (ANSWERS, CAME, THROUGH, BUSY)
 
 
 ANSWERS, CAME, AWAY = "answers", "has dialled this site", "accepts no connections, and has not dialled this site"
+BUSY = "accepts no connections: whether it dials this site, the run that listens here knows (its events)"
 THROUGH = "accepts no connections, like this site: they meet at another"
 
 
@@ -54,7 +56,7 @@ def check(sites: Sites, seconds: float) -> list[Answer]:
         if door is not None:
             door.close()
     for number in others.keys() - answers.keys():
-        known = CAME if number in came else AWAY if sites.listen else THROUGH
+        known = CAME if number in came else AWAY if door else BUSY if sites.listen else THROUGH
         answers[number] = Answer(others[number].name, "", known)
     return [answers[number] for number in sorted(answers)]
 
@@ -75,37 +77,34 @@ def listen(sites: Sites, arrived: Callable[[int], None]) -> Door | None:
 
 def _asked(sites: Sites, number: int, deadline: float) -> Answer:
     site = sites.sites[number]
-    address = f"{site.host}:{site.port}"
     while True:
         try:
-            return Answer(site.name, address, ANSWERS, *_measured(sites, number))
-        except ConnectionRefusedError:
-            problem = "nothing listens there"
-        except TimeoutError:
-            problem = "no answer: a firewall, or a wrong address"
-        except ssl.SSLCertVerificationError as error:
-            problem = f"its certificate is refused: {error.verify_message}"
-        except (ssl.SSLError, ConnectionError) as error:
-            problem = f"it closed the connection, as it does to certificates it refuses: {first_line(error)}"
+            return Answer(site.name, site.address, ANSWERS, *_measured(sites, number))
         except (Refused, InputError, OSError) as error:
-            problem = first_line(error)
+            problem = explain(error)
         if time.monotonic() + PAUSE > deadline:
-            return Answer(site.name, address, problem)
+            return Answer(site.name, site.address, problem)
         time.sleep(PAUSE)
 
 
 def _measured(sites: Sites, number: int) -> tuple[float, float, float, bool]:
     began = time.time()
-    connection, answer = dial(sites, number, {CHECK: True})
+    connection, answer = dial(sites, number, lambda: {CHECK: True})
     with connection:
-        theirs, middle = float(answer.get("time", "nan")), (began + time.time()) / 2
+        clock = ahead(float(answer.get("time", "nan")), began, time.time())
         trips = [_timed(lambda: _send(connection, 0)) for _ in range(PINGS)]
         for size in SIZES:
             seconds = _timed(partial(_send, connection, size))
             if seconds > ENOUGH:
                 break
         trip = statistics.median(trips)
-        return 1e3 * trip, 8e-6 * size / max(seconds - trip, 1e-6), theirs - middle, bool(answer.get("checking"))
+        return 1e3 * trip, 8e-6 * size / max(seconds - trip, 1e-6), clock, bool(answer.get("checking"))
+
+
+def ahead(theirs: float, began: float, ended: float) -> float:
+    """Seconds by which a clock is ahead that was read between these times of this one; 0 if it may be in step."""
+    difference = theirs - (began + ended) / 2
+    return 0.0 if abs(difference) < max(IN_STEP, (ended - began) / 2) else difference
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -1,10 +1,12 @@
 """Connections between sites: who dials whom, who is let in, and how two sites meet that cannot be dialled.
 
 A certificate says which site a connection is with. The first thing sent over it is a greeting: JSON with its length before it.
-Of two sites that can be dialled, the one listed first dials. Two that cannot be dialled both dial a third, which passes their
-bytes on; inside, they encrypt from end to end, so it sees only ciphertext.
+Of two sites that can be dialled, the one whose name comes first in the alphabet dials, whatever the order in their files. Two
+that cannot be dialled both dial a third, which passes their bytes on; inside, they encrypt from end to end, so it sees only
+ciphertext.
 """
 
+import errno
 import json
 import logging
 import math
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnasa.core import InputError, first_line
+from dnasa.sites.events import Events
 from dnasa.sites.file import Site, Sites
 from dnasa.sites.tls import client_context, names, server_context
 
@@ -46,23 +49,37 @@ class Refused(Exception):
     """The other side is not let in, or said something that it must not say."""
 
 
+def explain(error: Exception) -> str:
+    """Why there is no connection, in words that say where to look."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens there"
+        case TimeoutError():
+            return "no answer: a firewall, or a wrong address"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is refused: {error.verify_message}"
+        case ssl.SSLError() | ConnectionError():
+            return f"it closed the connection, as it does to certificates it refuses: {first_line(error)}"
+    return first_line(error)
+
+
 def dials(sites: Sites, other: int) -> bool:
     """Whether this site dials that one, and not the other way round."""
     own, peer = sites.sites[sites.own], sites.sites[other]
-    return peer.reachable and (not own.reachable or sites.own < other)
+    return peer.reachable and (not own.reachable or own.name < peer.name)
 
 
-def dial(sites: Sites, other: int, greeting: Greeting) -> tuple[ssl.SSLSocket, Greeting]:
+def dial(sites: Sites, other: int, greeting: Callable[[], Greeting]) -> tuple[ssl.SSLSocket, Greeting]:
     """Connect to that site; a `ConnectionRefusedError` says that no process listens there."""
     peer = sites.sites[other]
-    return _greeted(_connected(peer), sites, other, False, {"to": peer.name, **greeting})
+    return _greeted(_connected(peer), sites, other, False, lambda: {"to": peer.name, **greeting()})
 
 
-def meet(sites: Sites, other: int, greeting: Greeting, between: int) -> tuple[ssl.SSLSocket, Greeting]:
+def meet(sites: Sites, other: int, greeting: Callable[[], Greeting], between: int) -> tuple[ssl.SSLSocket, Greeting]:
     """Connect to a site that cannot be dialled either, through one that can be; the other must come to the same one."""
-    name = sites.sites[other].name
-    outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, {"to": name}, wait=MEETING)
-    return _greeted(unwrapped(outer), sites, other, sites.own > other, greeting)
+    own, name = sites.sites[sites.own].name, sites.sites[other].name
+    outer, _ = _greeted(_connected(sites.sites[between]), sites, between, False, lambda: {"to": name}, wait=MEETING)
+    return _greeted(unwrapped(outer), sites, other, own > name, greeting)
 
 
 def _connected(site: Site) -> socket.socket:
@@ -72,7 +89,7 @@ def _connected(site: Site) -> socket.socket:
 
 
 def _greeted(
-    plain: socket.socket, sites: Sites, other: int, as_server: bool, greeting: Greeting, wait: float = 0.0
+    plain: socket.socket, sites: Sites, other: int, as_server: bool, greeting: Callable[[], Greeting], wait: float = 0.0
 ) -> tuple[ssl.SSLSocket, Greeting]:
     """TLS with that site, and its greeting in answer to ours."""
     with closed_after(plain, HANDSHAKE + wait), closed_on_error(plain):
@@ -81,7 +98,7 @@ def _greeted(
         with closed_on_error(connection):
             if site_of(connection, sites) != other:
                 raise Refused(f"{sites.sites[other].name} has the certificate of {', '.join(names(connection))}")
-            send_greeting(connection, greeting)
+            send_greeting(connection, greeting())
             answer = read_greeting(connection)
             if "refused" in answer:
                 raise Refused(str(answer["refused"])[:500])
@@ -194,11 +211,14 @@ class Door:
         welcome: Called in a thread with each site that has come, the connection, and its greeting.
         checked: Called with each site that has checked this one; None during a run.
         refusals: How many connections were refused, by address.
+        refused: The address of the last one, and why.
     """
 
     def __init__(self, sites: Sites, welcome: Welcome, checked: Callable[[int], None] | None = None):
         self.sites, self.welcome, self.checked = sites, welcome, checked
+        self.events = Events(sites.sites[sites.own].name)
         self.refusals: Counter[str] = Counter()
+        self.refused = ""
         self.pending: dict[socket.socket, Pending] = {}
         self.visits: Counter[int] = Counter()  # connections of each site
         self.lock = threading.Lock()
@@ -216,10 +236,14 @@ class Door:
                 address[:2], family=family, backlog=PENDING, dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6()
             )
         except OSError as error:
-            raise InputError(
-                f"Cannot listen on {host} port {port}: {error.strerror or first_line(error)}. If others dial this site at "
-                "an address that is not on this machine, write listen = '0.0.0.0:PORT' into the file of the sites."
-            ) from error
+            remedy = (
+                "Stop what listens there, or give this site another port in the file of the sites, at all sites."
+                if error.errno == errno.EADDRINUSE
+                else "If others dial this site at an address that is not on this machine, write listen = '0.0.0.0:PORT' into "
+                "the file of the sites."
+            )
+            reason = error.strerror or first_line(error)
+            raise InputError(f"Cannot listen on {host} port {port}: {reason}. {remedy}") from error
 
     def close(self) -> None:
         self.closed = True
@@ -302,11 +326,9 @@ class Door:
             if len(self.refusals) > 1000:
                 self.refusals.clear()
             self.refusals[host] += 1
-            count = self.refusals[host]
-        if math.log10(count).is_integer():
-            fields = {"address": host, "reason": reason, "count": count}
-            own = {"site": self.sites.sites[self.sites.own].name}
-            log.warning("refused %s: %s", host, reason, extra=fields | {"event": "refused", "fields": own | fields})
+            count, self.refused = self.refusals[host], f"{host}: {reason}"
+        level = logging.WARNING if math.log10(count).is_integer() else logging.DEBUG  # metrics count all of them
+        self.events.warn("refused", f"refused {host}: {reason}", level, address=host, reason=reason, count=count)
 
     def _enter(self, site: int, connection: ssl.SSLSocket, greeting: Greeting) -> None:
         wanted = greeting.get("to")
@@ -344,7 +366,7 @@ class Door:
             return
         with closed_on_error(waiting):
             one, two = (self._opened(end) for end in (waiting, connection))
-        log.info("relaying", extra={"sites": sorted(self.sites.sites[number].name for number in pair)})
+        self.events.write("relaying", peers=sorted(self.sites.sites[number].name for number in pair))
         relay(one, two)
 
     def _opened(self, end: ssl.SSLSocket) -> socket.socket:

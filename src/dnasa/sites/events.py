@@ -16,7 +16,6 @@ from dnasa.core import InputError
 
 LOGGER = logging.getLogger("dnasa.sites")
 LOGGER.setLevel(logging.INFO)
-HERE, LOST = ("connected", "joined"), ("disconnected", "lost")  # events of a peer
 MOST_KEPT = 500  # events from before there was a run folder
 
 
@@ -33,13 +32,25 @@ class Events:
     def write(self, event: str, **fields: Any) -> None:
         """Write an event.
 
-        `connected`, `joined`, `disconnected` and `lost` have the field `peer`; `refused` has `address` and `reason`.
+        `connected`, `joined`, `disconnected`, `lost`, `barred` and `accused` have the field `peer`, `relaying` has `peers`,
+        and `refused` has `address`, `reason` and `count`, of the refusals of this address.
 
         Args:
             event: What happened, in a word.
             **fields: The details, which JSON can hold.
         """
         LOGGER.info(event, extra={"fields": {"site": self.site, **fields}})
+
+    def warn(self, event: str, line: str, level: int = logging.WARNING, **fields: Any) -> None:
+        """Write an event that is also a line for people.
+
+        Args:
+            event: What happened, in a word.
+            line: The line.
+            level: That of the logger.
+            **fields: The details, which JSON can hold.
+        """
+        LOGGER.log(level, "%s", line, extra={"event": event, "fields": {"site": self.site, **fields}})
 
     def step(self, t: int, sent: Any) -> None:
         """Say that t steps are done, to those who asked for every step.

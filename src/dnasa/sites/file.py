@@ -29,6 +29,10 @@ class Site:
     def reachable(self) -> bool:
         return bool(self.host)
 
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}" if self.reachable else ""
+
 
 @dataclass(frozen=True)
 class Sites:

@@ -17,13 +17,25 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, NamedTuple, NoReturn
 
 from dnasa.core import first_line
-from dnasa.sites.connecting import Door, Greeting, Refused, closed_on_error, dial, dials, log, meet, send_greeting
+from dnasa.sites.connecting import (
+    Door,
+    Greeting,
+    Refused,
+    closed_on_error,
+    dial,
+    dials,
+    explain,
+    log,
+    meet,
+    send_greeting,
+)
 from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
-from dnasa.sites.tls import REVOKED
+from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
 STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
@@ -33,6 +45,7 @@ ACKNOWLEDGED, LARGE = 4, 1 << 20  # messages acknowledged together; of this many
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
 TURN = 64  # records of TLS that are written, then read, at a time
 RECORD = 1 << 14  # bytes
+TOLD = {STATE: "state", OPENING: "opening"}  # what sites tell each other besides messages, as the audit calls it
 INTERVAL = 0.5  # seconds between two states
 HUSH = 10  # intervals of silence after which a connection is dialled again: after an outage TCP waits too long
 GRACE = 0.8  # seconds for which a site that cannot be dialled may be away
@@ -45,6 +58,10 @@ class Key(NamedTuple):
     view: int
     network: int
     number: int
+
+
+class OtherRun(Refused):
+    """The other site runs something else."""
 
 
 class Receive(NamedTuple):
@@ -122,21 +139,22 @@ class Link:
         instance: Names the process at the other end.
         state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
-        gone: Whether no process listened at its address, when it was last dialled.
+        gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
         ours: Whether this process broke the last connection off, which says nothing about the other.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
         asks: Whether this process wants to know how the run began.
         problem: The last reason for which there was no connection.
+        warned: The last one that was a warning.
     """
 
     def __init__(self, mesh: "Mesh", site: int):
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
-        self.instance, self.barred, self.problem, self.asks = "", "", "", False
+        self.instance, self.barred, self.problem, self.warned, self.asks = "", "", "", "", False
         self.state: Any = None
         self.connected = self.gone = self.ours = False
         self.quiet = 0
-        self.broken = time.monotonic()
+        self.since = self.broken = time.monotonic()  # of the last connection: when it was made, and when it broke
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
         self.sent = self.acknowledged = self.received = 0  # messages
         self.room = threading.Condition()
@@ -185,6 +203,12 @@ class Link:
         mesh = self.mesh
         return {"run": mesh.run, "instance": mesh.instance, "knows": self.instance, "received": self.received}
 
+    def renewal(self) -> Greeting:
+        """The greeting for the next connection. The last one ends first: what has been received is final."""
+        self.break_off()
+        with self.using:
+            return self.greeting()
+
     def use(self, tls: ssl.SSLSocket, greeting: Greeting, answer: bool = False) -> None:
         """Send and receive over a new connection until it breaks."""
         self.break_off()
@@ -193,7 +217,7 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
-            self.gone = self.ours = False
+            self.gone, self.ours, self.since = False, False, time.monotonic()
             self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
@@ -212,8 +236,9 @@ class Link:
         if self.barred:
             raise Refused(f"this site was left out: {self.barred}")
         if greeting.get("run") != self.mesh.run:
-            self.mesh.conflict = f"{self.name} runs {greeting.get('run')!s:.300}, this site {self.mesh.run}"
-            raise Refused(f"the runs differ: {self.mesh.conflict}")
+            theirs, ours = difference(str(greeting.get("run"))[:5000], self.mesh.run)
+            self.mesh.conflict = f"{self.name} runs {theirs:.300}, this site {ours}"
+            raise OtherRun(f"the runs differ: {self.mesh.conflict}")
         instance, received = greeting.get("instance"), greeting.get("received")
         if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
@@ -225,6 +250,12 @@ class Link:
                 self.room.notify_all()
         if greeting.get("knows") == self.mesh.instance:
             self.acknowledge(received)
+
+
+def difference(theirs: str, ours: str) -> tuple[str, str]:
+    """The first parts in which two descriptions of a run differ; parts stand on lines of their own."""
+    pairs = zip_longest(theirs.split("\n"), ours.split("\n"), fillvalue="nothing")
+    return next((pair for pair in pairs if pair[0] != pair[1]), (theirs, ours))
 
 
 class Connection:
@@ -311,12 +342,11 @@ class Connection:
         """Whether there is something to send: the own state first."""
         link, mesh = self.link, self.mesh
         if self.shown != mesh.version:
-            self.shown, text = mesh.version, mesh.state
-            self._add(HEADER.pack(STATE, 0, 0, 0, len(text)), text)
-            self.due = True
+            self.shown, self.due = mesh.version, True
+            self._tell(STATE, mesh.state)
         elif self.asked:
-            self.asked, text = False, json.dumps(mesh.opening).encode()
-            self._add(HEADER.pack(OPENING, 0, 0, 0, len(text)), text)
+            self.asked = False
+            self._tell(OPENING, json.dumps(mesh.opening).encode())
         elif link.asks and not self.asking:
             self.asking = True
             self._add(HEADER.pack(ASK, 0, 0, 0, 0))
@@ -332,6 +362,10 @@ class Connection:
                 self.next += 1
                 link.sent = max(link.sent, self.next)
         return True
+
+    def _tell(self, kind: int, text: bytes) -> None:
+        self.mesh.told(TOLD[kind], self.link.site, len(text))
+        self._add(HEADER.pack(kind, 0, 0, 0, len(text)), text)
 
     def _add(self, header: bytes | memoryview, body: bytes | memoryview = b"") -> None:
         parts = [bytes(header) + bytes(body)] if len(body) < RECORD else [header, body]
@@ -440,10 +474,18 @@ class Mesh:
         run: Describes what all sites must have in common.
         describe: What this site says of itself, as JSON.
         parse: Checks what another site says of itself.
+        told: Called with the kind, the receiver and the bytes of what this site tells others besides messages.
     """
 
-    def __init__(self, sites: Sites, run: str, describe: Callable[[], dict[str, Any]], parse: Callable[[Any], Any]):
-        self.sites, self.run, self.describe, self.parse = sites, run, describe, parse
+    def __init__(
+        self,
+        sites: Sites,
+        run: str,
+        describe: Callable[[], dict[str, Any]],
+        parse: Callable[[Any], Any],
+        told: Callable[[str, int, int], None],
+    ):
+        self.sites, self.run, self.describe, self.parse, self.told = sites, run, describe, parse, told
         self.events = Events(sites.sites[sites.own].name)
         self.instance = uuid.uuid4().hex
         self.inbox = Inbox()
@@ -492,7 +534,7 @@ class Mesh:
         link = self.links[site]
         if not link.barred:
             link.barred = reason
-            log.warning("%s is barred: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+            self.events.warn("barred", f"{link.name} is barred: {reason}", peer=link.name, reason=reason)
         link.break_off()
         self.changed()
 
@@ -503,8 +545,13 @@ class Mesh:
         """Whether the process of that site has ended, as far as this one can tell: one that dials would be back by now."""
         link = self.links[site]
         away = not link.connected and not link.ours and time.monotonic() > link.broken + GRACE
-        vanished = away and not self._reachable(site) and not self._hearing(site)
+        vanished = away and not self._reachable(site) and self._missed(site)
         return bool(link.barred) or (link.gone and not link.connected) or vanished
+
+    def _missed(self, site: int) -> bool:
+        """Whether a site that can be dialled and was there all the time does not hear that one, and nobody does."""
+        there = any(self.links[number].since < self.links[site].broken for number in self._hearing())
+        return (there or self._reachable(self.sites.own)) and not self._hearing(site)
 
     def close(self) -> None:
         self.closed.set()
@@ -519,8 +566,9 @@ class Mesh:
         try:
             self.links[site].use(tls, greeting, answer=True)
         except Refused as error:
+            differs = isinstance(error, OtherRun)  # which both must know
             with suppress(OSError):
-                send_greeting(tls, {"refused": str(error)})
+                send_greeting(tls, self.links[site].greeting() if differs else {"refused": str(error)})
             raise
 
     def _beat(self) -> None:
@@ -528,7 +576,7 @@ class Mesh:
         while not self.closed.wait(INTERVAL):
             for link in self.links.values():
                 link.quiet += 1
-                if link.connected and link.quiet > HUSH:
+                if link.connected and link.quiet > HUSH and self._is_dialled_by(link.site):
                     link.break_off()
             if revoked != (revoked := self._revoked()):
                 for link in self.links.values():
@@ -544,15 +592,20 @@ class Mesh:
         """Keep a connection with this site, or find out that it is gone."""
         pause = 0.1
         while not self.closed.is_set():
-            if link.connected or link.barred:
+            if (link.connected and link.quiet <= HUSH) or link.barred:
                 pause = 0.1
                 link.attention.wait(1.0)
                 link.attention.clear()
                 continue
             try:
                 self._connect(link)
-            except ConnectionRefusedError:
+            except ConnectionRefusedError as error:
                 link.gone |= self._reachable(link.site)
+                link.break_off()
+                self._explain(link, error)
+            except ssl.SSLCertVerificationError as error:
+                link.gone |= error.verify_code == REVOKED_CERTIFICATE
+                self._explain(link, error)
             except Exception as error:  # whatever it is, dial again
                 self._explain(link, error)
             self.changed()
@@ -561,30 +614,52 @@ class Mesh:
 
     def _explain(self, link: Link, error: Exception) -> None:
         """Log why there is no connection, and warn once if the other site refuses this one."""
-        reason = first_line(error)
+        link.problem = reason = explain(error)
         log.debug("no connection", extra={"site": link.name, "reason": reason})
-        if not isinstance(error, OSError) and reason != link.problem:
-            link.problem = reason
-            log.warning("no connection with %s: %s", link.name, reason, extra={"site": link.name, "reason": reason})
+        if not isinstance(error, OSError) and reason != link.warned:
+            link.warned = reason
+            self.events.warn(
+                "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
+            )
 
     def _connect(self, link: Link) -> None:
         """Dial, or meet, or wait for a site that dials this one; a `ConnectionRefusedError` says that none listens there."""
         if dials(self.sites, link.site):
-            self._use(link, *dial(self.sites, link.site, link.greeting()))
+            self._use(link, *dial(self.sites, link.site, link.renewal))
         elif self._reachable(link.site):
             peer = self.sites.sites[link.site]
             socket.create_connection((peer.host, peer.port), timeout=GRACE).close()
-        elif not self._reachable(self.sites.own) and (between := self._hearing(link.site)):
-            self._use(link, *meet(self.sites, link.site, link.greeting(), between[0]))
+            link.problem = "it listens, and has not dialled this site"
+        elif self._reachable(self.sites.own):
+            link.problem = "it has not dialled this site"
+        elif between := self._hearing(link.site):
+            self._use(link, *meet(self.sites, link.site, link.renewal, between[0]))
+        else:
+            link.problem = "no site is connected with both"
 
     def _use(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
-        with closed_on_error(tls):
-            link.use(tls, greeting)
+        """Use a connection until it breaks, or is silent for long: it stays open until there is another."""
+        link.quiet = 0
+        thread = threading.Thread(target=self._carry, args=(link, tls, greeting), name="sites", daemon=True)
+        thread.start()
+        while thread.is_alive() and link.quiet <= HUSH:
+            thread.join(INTERVAL)
 
-    def _hearing(self, site: int) -> list[int]:
-        """The sites that can be dialled, and are connected with this one and that one."""
+    def _carry(self, link: Link, tls: ssl.SSLSocket, greeting: Greeting) -> None:
+        try:
+            with closed_on_error(tls):
+                link.use(tls, greeting)
+        except Exception as error:
+            self._explain(link, error)
+
+    def _hearing(self, *sites: int) -> list[int]:
+        """The sites that can be dialled, and are connected with this one and those."""
         states = ((number, link.state) for number, link in self.links.items() if link.connected and link.state)
-        return [number for number, state in states if site in state.hears and self._reachable(number)]
+        return [number for number, state in states if state.hears.issuperset(sites) and self._reachable(number)]
+
+    def _is_dialled_by(self, site: int) -> bool:
+        """Whether that site dials this one. One that dials closes no connection before it has the next: an end is a death."""
+        return self._reachable(self.sites.own) and not dials(self.sites, site)
 
     def _reachable(self, site: int) -> bool:
         return self.sites.sites[site].reachable

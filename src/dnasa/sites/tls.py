@@ -12,6 +12,7 @@ from dnasa.core import InputError, first_line
 from dnasa.files import read_bytes
 
 AUTHORITY, CERTIFICATE, KEY, REVOKED = "authority.crt", "site.crt", "site.key", "revoked.pem"
+REVOKED_CERTIFICATE = 23  # OpenSSL's number of the error
 REMEDIES = {  # by OpenSSL's number of the error
     3: f"{REVOKED} must be of the same authority",
     8: f"{REVOKED} must be of the same authority",
@@ -19,7 +20,7 @@ REMEDIES = {  # by OpenSSL's number of the error
     10: "check the clock of this machine, or make a new bundle with `dnasa keys site`",
     11: f"check the clock of this machine, or copy a newer {REVOKED}",
     12: f"copy a newer {REVOKED}",
-    23: "ask for a new bundle of `dnasa keys site`",
+    REVOKED_CERTIFICATE: "ask for a new bundle of `dnasa keys site`",
     26: f"{CERTIFICATE} must be valid for servers and for clients",
     79: f"{CERTIFICATE} must be signed by an authority, not by another site",
 }

@@ -34,6 +34,12 @@ def parse(text: str) -> tuple[str, list[str]]:
     return name, rest.split(",") if rest else []
 
 
+def check(text: str) -> None:
+    """Refuse a name that no model has, or a file without the function."""
+    if parse(text)[0] == "own":
+        own_model.source(text)
+
+
 def context(text: str | None) -> int:
     """How many characters of a text the model sees at once."""
     name, words = parse(text) if text else ("gpt", [])

@@ -126,8 +126,13 @@ def make_source(
         points = evenly(options.steps, CURVE_POINTS) if validate and options.evaluate is None else options.evaluate
         return Source(synthetic(options), points)
     with needed_by("Training on data"):
+        from dnasa.problems.sharded import find_device
         from dnasa.tasks import models, tasks
 
+    if options.model is not None:
+        models.check(options.model)
+    tasks.scale(options.loss_scale, options.nodes)
+    find_device(options.device)
     batch = options.batch or tasks.BATCH
     load = partial(load_shards, allgather_text=allgather_text) if options.shard_dir else load_rows
     rows, own = load(options, local_nodes)

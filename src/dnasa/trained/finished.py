@@ -22,10 +22,11 @@ from dnasa.trained.model import TrainedModel, encoding_of, kind_of
 from dnasa.trained.saving import save
 
 
-def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
+def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
     """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
 
-    `name` is the network, as `--model` takes it. All processes call it, and the first writes. A model of a text is not tested
+    `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a
+    folder, nothing is written. A model of a text is not tested
     further, nor one after a loss of processes that had test rows of their own.
     """
     run = int(np.argmax(result.runs.diverged.isna()))
@@ -50,7 +51,7 @@ def save_run(folder: Path, problem: Sharded, rows: Dataset, name: str, result: R
     if tested and rows.sites and not lost:
         kind_of_rows = "test" if rows.test_counts else "training"
         measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind_of_rows))
-    if result.writes:
+    if folder is not None and result.writes:
         if tested:
             measured |= {"members": list(problem.remaining)} if lost else {}
             _write_tests(OwnFiles(folder), measured, [site.name for site in rows.sites])

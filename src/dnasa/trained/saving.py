@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dnasa.core import InputError, first_line
 from dnasa.data import Encoding
 from dnasa.files import make_folder, read_bytes, read_json, refusing_damage, to_json
-from dnasa.runs.folder import versions
+from dnasa.runs.environment import versions
 from dnasa.runs.own_files import OwnFiles
 from dnasa.tasks import models, own_model
 from dnasa.trained.model import TrainedModel

@@ -1,0 +1,170 @@
+"""`dnasa bench-card`: the numbers are those of the run, the command repeats it, and the folder is not touched."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import refused
+from test_resume import run
+
+from dnasa.cli import main
+from dnasa.runs import environment
+from dnasa.statistics import over_seeds, with_interval
+
+COMPARE = "compare --data digits --rules dsgd,dnasa --etas 0.1,1 --nodes 4 --steps 20 --seeds 3 --extend --quiet --out"
+TRAIN = "train --problem least_squares --nodes 4 --steps 20 --seeds 2 --quiet --out"
+STUDY = """
+problems = ["least_squares"]
+graphs = ["ring", "complete"]
+rules = ["dsgd", "dnasa"]
+steps = 20
+nodes = 4
+seeds = 2
+[etas]
+default = [0.001, 0.01]
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, a comparison and a study."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "two_graphs.toml").write_text(STUDY)
+    for words in (TRAIN + " run", COMPARE + " compared", "study two_graphs.toml --quiet --out study"):
+        done = run(*words.split(), cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def card(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str) -> str:
+    monkeypatch.setattr("sys.argv", ["dnasa", "bench-card", str(folder), *more])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out = capsys.readouterr().out
+    assert not ended.value.code
+    return out
+
+
+def as_json(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    return json.loads(card(folder, capsys, monkeypatch, "--json"))
+
+
+def test_the_results_are_those_of_the_comparison(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = pd.DataFrame(as_json(made / "compared", capsys, monkeypatch)["results"])
+    table = pd.read_csv(made / "compared" / "table.csv")
+    same = ["eta", "mean", "spread", "difference", "difference_low", "difference_high"]
+    np.testing.assert_allclose(found[same].astype(float), table[same], rtol=1e-12)
+    assert (found.mean_low < found["mean"]).all()
+
+
+def test_a_card_says_how_the_result_was_made(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = as_json(made / "compared", capsys, monkeypatch)
+    assert found["code"]["commit"] == environment.code()["commit"]
+    assert {"python", "numpy", "torch", "dnasa", "modified"} <= found["code"].keys()
+    assert found["hardware"]["cores"] >= 1
+    assert found["data"]["training rows"] == 1295
+    assert "checksum" in found["data"]["contents"]
+    protocol = found["protocol"]
+    assert protocol["rules"] == ["dsgd", "dnasa"]
+    assert {0.1, 1} <= set(protocol["stepsizes tried"]["dsgd (diminishing)"])
+    assert "validation" in protocol["stepsizes chosen by"]
+    assert (protocol["seeds reported"], protocol["engine"], protocol["dtype"]) == ([0, 1, 2], "simulated", "float32")
+    page = card(made / "compared", capsys, monkeypatch)
+    for section in ("Code", "Hardware", "Data", "Protocol", "Repeat", "Results"):
+        assert f"\n## {section}\n" in page
+
+
+def test_the_command_of_a_card_repeats_the_run(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = as_json(made / "run", capsys, monkeypatch)
+    _, *words = shlex.split(first["repeat"])
+    assert run(*words, "--out", tmp_path / "again", "--quiet", cwd=tmp_path).returncode == 0
+    again = as_json(tmp_path / "again", capsys, monkeypatch)
+    assert {name: again[name] for name in ("data", "protocol", "results")} == {
+        name: first[name] for name in ("data", "protocol", "results")
+    }
+
+
+def test_a_study_says_once_what_its_parts_share(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = as_json(made / "study", capsys, monkeypatch)
+    assert len(found["parts"]) == 2
+    assert found["protocol"]["steps"] == 20
+    for part in found["parts"].values():
+        assert part["code"] == {}
+        assert part["protocol"]["topology"].startswith(("ring", "complete"))
+        assert part["repeat"] == "dnasa study two_graphs.toml"
+        assert {row["rule"] for row in part["results"]} == {"dsgd", "dnasa"}
+
+
+def test_a_card_writes_nothing_into_the_folder(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    for name in ("run", "compared", "study"):
+        card(made / name, capsys, monkeypatch)
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (None, "", "There is no run in"),
+        ("config.json", "[]", "must hold one JSON object"),
+        ("config.json", '{"command": "train", "run": {"seed": 3}}', "is damaged"),
+        ("history.csv", "run,seed\n", "is damaged"),
+        ("status.json", '{"state": "interrupted"}', "is interrupted"),
+    ],
+)
+def test_what_is_not_a_finished_run_gets_one_line(
+    file: str | None,
+    content: str,
+    message: str,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "copy"
+    if file is None:
+        folder.mkdir()
+    else:
+        shutil.copytree(made / "run", folder)
+        (folder / file).write_text(content)
+    assert message in refused(["bench-card", folder], monkeypatch, capfd)
+
+
+def test_old_runs_without_code_and_hardware_have_a_card(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(made / "run", tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("code", "hardware", "rows", "engine"):
+        del config[name]
+    (folder / "config.json").write_text(json.dumps(config))
+    assert as_json(folder, capsys, monkeypatch)["protocol"]["engine"] == "not stored"
+
+
+def test_files_of_the_user_appear_by_name_alone() -> None:
+    from dnasa.cli.card import command_line
+
+    line = command_line({"command": "train", "options": {"data": "/home/me/my rows.csv", "steps": 7, "plugin": []}})
+    assert line == "dnasa train '--data=my rows.csv' --steps=7"
+
+
+def test_intervals_of_means_are_those_of_the_t_distribution() -> None:
+    runs = pd.DataFrame({"rule": "a", "schedule": "", "eta": 1.0, "diverged": False, "value": [1.0, 2.0, 3.0]})
+    row = with_interval(over_seeds(runs, "value")).iloc[0]
+    assert row.mean_high - row["mean"] == pytest.approx(4.302652729749464 / np.sqrt(3))
+    assert np.isnan(with_interval(over_seeds(runs[:1], "value")).iloc[0].mean_low)

@@ -1,0 +1,100 @@
+"""`dnasa reproduce --check`: what it lists is published, what it finds is measured, and a difference fails."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_cli import refused
+
+from dnasa import cli
+from dnasa.core import InputError
+from dnasa.reproduce import check
+from dnasa.reproduce.check import Claim
+
+DOCS = Path(__file__).parents[2] / "docs"
+FAST = "least_squares, ring: D-NASA"  # a second
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> Iterator[None]:
+    check.missing.cache_clear()
+    yield
+    check.missing.cache_clear()
+
+
+def claim(text: str) -> Claim:
+    (found,) = (claim for claim in check.claims() if claim.text == text)
+    return found
+
+
+def checked(
+    some: list[Claim], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[object, str]:
+    monkeypatch.setattr(check, "claims", lambda: some)
+    monkeypatch.setattr("sys.argv", ["dnasa", "reproduce", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("one", check.claims(), ids=lambda claim: claim.text)
+def test_claims_are_published_and_can_fail(one: Claim) -> None:
+    printed = set(re.findall(r"-?\d+\.\d+", (DOCS / one.page).read_text()))
+    assert one.published in map(float, printed)
+    assert 0 < one.tolerance < 0.01 * abs(one.expected)
+    assert one.reason
+    assert [one.runs, one.report, one.study].count(None) == 2
+
+
+def test_a_number_that_is_found_again_is_ok(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = checked([claim(FAST)], monkeypatch, capsys)
+    assert not code
+    assert "1 numbers: 1 ok." in out
+
+
+def test_a_number_that_differs_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = checked([claim(FAST)._replace(published=0.0196)], monkeypatch, capsys)
+    assert code == 1
+    assert "1 numbers: 1 differs." in out
+
+
+def test_the_short_version_is_compared_with_its_own_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = checked([claim(FAST)._replace(published=1.0, short=0.0195)], monkeypatch, capsys)
+    assert not code
+
+
+def test_a_result_that_is_not_a_number_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "of_study", lambda **where: float("nan"))
+    (only,) = check.check([claim(FAST)])
+    assert only.result == "differs"
+
+
+def test_what_lacks_its_data_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def absent(task: object) -> None:
+        raise InputError("There is no a9a.")
+
+    monkeypatch.setattr(check, "read", absent)
+    code, out = checked([claim("Figure 3: a9a, D-NASA")], monkeypatch, capsys)
+    assert not code
+    assert "skipped: There is no a9a." in out
+
+
+def test_runs_of_an_experiment_are_its_own() -> None:
+    """One seed instead of five, so that it is fast."""
+    found = check.of_runs("fig2", "fig2", "dnasa", "test_loss", step=300, seeds=1)
+    assert found == pytest.approx(15.8, rel=0.1)
+    assert found != pytest.approx(15.8, rel=1e-3)  # the mean over all seeds
+
+
+@pytest.mark.parametrize("words", [[], ["fig1", "--check"]])
+def test_a_figure_or_the_check_is_needed(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "Give the name of a figure, or --check" in refused(["reproduce", *words], monkeypatch, capfd)

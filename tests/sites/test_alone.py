@@ -1,0 +1,68 @@
+"""What a site can find out alone, before it connects."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_sites import write_sites
+from test_resume import run
+
+from dnasa import networks
+
+
+class Connecting(Exception):
+    """The site would connect now."""
+
+
+MISTAKES = {
+    "There is no folder none": "--shard-dir none",
+    "There is no file none.csv": "--data none.csv --target y",
+    "paris.csv has no column 'z'": "--shard-dir data --target z",
+    "Unknown model 'mpl:3'": "--shard-dir data --target y --model mpl:3",
+    "There is no file .*mine.py": "--shard-dir data --target y --model mine.py:make",
+    "The loss scale must be": "--shard-dir data --target y --loss-scale x",
+    "Rule 'kgt' needs nodes that wait": "--shard-dir data --target y --rule kgt --eta 0.1 --late 2",
+    "Rule 'kgt' needs nodes that": "--problem least_squares --rule kgt --eta 0.1 --late 2",
+    "Checkpoints need a folder": "--problem least_squares --checkpoint-every 5",
+    "evaluate must be": "--problem least_squares --evaluate 0",
+    "every must be": "--problem least_squares --every 0",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where paris keeps its table and the file of the sites."""
+
+    def connect(*_: Any, **options: Any) -> None:
+        raise Connecting
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i},{'nm'[i % 2]}\n" for i in range(20)))
+    write_sites(tmp_path, 2)
+    monkeypatch.setattr(networks, "connect", connect)
+    return tmp_path
+
+
+def train(home: Path, words: str) -> Any:
+    return run("train", "--sites", "paris.toml", "--topology", "ring", *words.split(), cwd=home)
+
+
+@pytest.mark.parametrize("cause", MISTAKES)
+def test_a_site_finds_its_own_mistakes_before_it_connects(cause: str, home: Path) -> None:
+    done = train(home, MISTAKES[cause])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert re.search(cause, done.stderr), done.stderr
+
+
+def test_a_table_that_only_the_others_complete_is_no_mistake(home: Path) -> None:
+    (home / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i},n\n" for i in range(20)))  # one class
+    with pytest.raises(Connecting):
+        train(home, "--shard-dir data --target y")
+
+
+def test_sites_do_not_use_another_engine(tmp_path: Path) -> None:
+    (file, _) = write_sites(tmp_path, 2)
+    done = run(*"train --problem least_squares --engine mpi --sites".split(), file)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "leave out the engine (--engine), or the sites" in done.stderr

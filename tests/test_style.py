@@ -1,0 +1,164 @@
+"""Figures in print: their size, fonts, symbols, colours, and a .pgf that LaTeX compiles."""
+
+import subprocess
+from itertools import combinations
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+
+from dnasa import plots, style
+from dnasa.comparing import drawing
+from dnasa.core import InputError
+from dnasa.statistics import curves
+
+pytestmark = pytest.mark.pictures
+SIX = ["dsgd", "dsgt", "dasagt", "gt_hsgd", "adanasa", "dnasa"]
+
+
+def history(rules: list[str], etas: tuple[float, ...] = (0.1,)) -> pd.DataFrame:
+    """Noisy gradient norms of 3 seeds."""
+    noise = np.random.default_rng(0)
+    rows = [
+        {"rule": rule, "schedule": "diminishing", "eta": eta, "seed": seed, "step": 10 * t, "consensus": 0.0}
+        | {"grad_norm": noise.lognormal(0, 0.3) / (i + t + 1)}
+        for i, rule in enumerate(rules)
+        for eta in etas
+        for seed in range(3)
+        for t in range(40)
+    ]
+    return pd.DataFrame(rows)
+
+
+def figure_of(rules: list[str], etas: tuple[float, ...] = (0.1,)) -> Any:
+    return drawing.figure_of_curves(curves(history(rules, etas), "grad_norm", smooth="mean"), "step", "grad_norm")
+
+
+def texts(figure: Any) -> dict[Text, Any]:
+    """The texts that are drawn, with their boxes: an axis has labels beyond its limits, too, which are not."""
+    found = {}
+
+    def record(text: Text, renderer: Any) -> None:
+        if text.get_visible() and text.get_text().strip():
+            found[text] = text.get_window_extent(renderer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Text, "draw", record)
+        figure.draw_without_rendering()
+    return found
+
+
+@pytest.mark.parametrize(("name", "width", "count"), [("paper", 3.25, 6), ("paper", 3.25, 3), ("paper:5.5", 5.5, 5)])
+def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(
+    name: str, width: float, count: int
+) -> None:
+    with style.context(name):
+        figure = figure_of(SIX[:count])
+        boxes = texts(figure)
+    assert figure.get_figwidth() == pytest.approx(width)
+    assert {text.get_fontsize() for text in boxes} == {7, 8}
+    assert {text.get_fontname() for text in boxes} == {"STIXGeneral"}
+    for (one, box), (other, second) in combinations(boxes.items(), 2):
+        assert not box.overlaps(second), (one.get_text(), other.get_text())
+    edge = figure.bbox.padded(2)
+    assert all(edge.contains(*corner) for box in boxes.values() for corner in (box.min, box.max))
+
+
+def test_text_remains_text_in_embedded_fonts() -> None:
+    with style.context("paper"):
+        pdf, svg = (plots.rendered(figure_of(SIX[:2]), kind) for kind in ("pdf", "svg"))
+    assert b"/CIDFontType2" in pdf
+    assert b"/Type3" not in pdf
+    assert b"<text" in svg
+    assert b"/MediaBox [ 0 0 234 " in pdf  # 3.25 inches
+
+
+def test_symbols_stand_for_the_stepsize_and_the_gradient_norm() -> None:
+    words = " ".join(text.get_text() for text in texts(figure_of(["dsgd"], (0.1, 0.3))))
+    assert r"$\eta$ = 0.3" in words
+    assert r"\nabla f" in words
+    assert "eta =" not in words.replace(r"\eta$ =", "")
+    assert "norm" not in words
+
+
+def test_printed_labels_have_only_what_distinguishes_the_lines() -> None:
+    variants = [("dsgd", "diminishing", 0.1), ("dsgd", "diminishing", 0.3)], [("dsgd", "fixed"), ("dsgd", "cosine")]
+    with style.context("paper"):
+        assert plots.names_of([("dsgd", "fixed", 0.1), ("dsgt", "fixed", 0.3)]) == ["D-SGD", "D-SGT"]
+        assert plots.names_of(variants[1]) == ["D-SGD (fixed)", "D-SGD (cosine)"]
+        assert plots.names_of(variants[0])[1] == r"D-SGD (diminishing), $\eta$ = 0.3"
+
+
+def lightness(colour: str) -> float:
+    """CIE L*, from 0 to 100: what remains in grey."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    y = float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+def test_printed_lines_differ_in_grey() -> None:
+    with style.context("paper"):
+        looks = plots.styles(SIX)
+    first = [lightness(look["color"]) for look in looks[: drawing.MOST_TOGETHER]]
+    assert all(abs(a - b) > 20 for a, b in combinations(first, 2))
+    assert lightness(style.BACKGROUND) - lightness(style.ACCENT) > 20
+    assert max(lightness(colour) for colour in style.OKABE_ITO) < 80  # on white
+    assert len({str(look["linestyle"]) for look in looks}) == len({look["marker"] for look in looks}) == 6
+
+
+def test_more_methods_than_a_panel_can_show_have_one_each_with_the_others_in_grey() -> None:
+    assert len(figure_of(SIX[:3]).axes) == 1
+    figure = figure_of(SIX[:5])
+    assert [axis.get_title().split()[0] for axis in figure.axes] == ["D-SGD", "D-SGT", "D-ASAGT", "GT-HSGD", "AdaNASA"]
+    for place, axis in enumerate(figure.axes):
+        colours = [line.get_color() for line in plots.data_lines(axis)]
+        assert colours == [style.ACCENT if i == place else style.BACKGROUND for i in range(5)]
+        assert len(axis.collections) == 1  # the band
+    assert len({axis.get_ylim() for axis in figure.axes}) == 1
+
+
+def test_a_style_ends_with_its_context() -> None:
+    import matplotlib
+
+    size = matplotlib.rcParams["font.size"]
+    with style.context("paper"):
+        assert matplotlib.rcParams["font.size"] == 8
+    assert (matplotlib.rcParams["font.size"], style.current()) == (size, style.Style())
+
+
+@pytest.mark.parametrize("name", ["poster", "paper:", "paper:wide", "paper:0.5", "paper:nan", "screen:3"])
+def test_an_unknown_style_gets_one_clear_line(name: str) -> None:
+    with pytest.raises(InputError, match=r"Unknown style|inches wide"), style.context(name):
+        pass
+
+
+def test_a_pgf_figure_without_latex_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "which", lambda name: None)
+    with pytest.raises(InputError, match=r"needs LaTeX .*install TeX Live, or choose pdf"):
+        plots.rendered(figure_of(SIX[:1]), "pgf")
+
+
+@pytest.mark.skipif(which("pdflatex") is None, reason="needs LaTeX")
+def test_latex_compiles_a_pgf_figure_in_a_document_that_loads_pgf_alone(tmp_path: Path) -> None:
+    with style.context("paper"):
+        figure, axes = plots.panels(1)
+        axes[0, 0].plot([1e-3, 1], [1, 2], label=r"my_rule, 95 %, $\eta$ = 0.1")
+        plots.finish(axes[0, 0], "bytes", plots.axis_name("grad_norm"), log=True)
+        plots.legend_below(figure)
+        plots.save_figure(figure, tmp_path / "curves.pgf")
+    (tmp_path / "a.tex").write_text(
+        r"\documentclass{article}\usepackage{pgf}\begin{document}\input{curves.pgf}\end{document}"
+    )
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "a.pdf").exists()
