@@ -59,6 +59,38 @@ def test_slope_of_a_power_law_is_its_exponent() -> None:
     assert theory.slope(T, 3 * T**-0.25) == pytest.approx(-0.25)
 
 
+def test_the_averages_of_the_theorem_leave_out_the_last_iterate() -> None:
+    rows = [("dnasa", "fixed", 2, seed, step, 3.0 - step) for seed in (0, 1) for step in range(3)]
+    history = pd.DataFrame(rows, columns=["rule", "schedule", "T", "seed", "step", "grad_norm"])
+    runs = theory.measured(history.assign(tracking=0.0, consensus=0.0))
+    assert runs.seed.tolist() == [0, 1]
+    assert runs.average.tolist() == [2.5, 2.5]
+    assert runs["last"].tolist() == [1.0, 1.0]
+
+
+def test_the_theorem_is_about_dnasa_with_bounded_variance_and_without_h() -> None:
+    assert theory.theorem("noise", "t(3)", "D-NASA (fixed)") == "-1/4"
+    for case in (
+        ("noise", "t(2)", "D-NASA (fixed)"),
+        ("prox", "l1", "D-NASA (fixed)"),
+        ("steps", "ring", "AdaNASA (linear)"),
+    ):
+        assert theory.theorem(*case) == "none"
+
+
+def test_the_gradients_of_the_synthetic_problem_are_those_of_its_loss() -> None:
+    random, problem = np.random.default_rng(0), theory.valleys(4, condition=100)
+    rotation, _ = np.linalg.qr(random.standard_normal((10, 10)))
+    centres, x, small = 2 + random.standard_normal((4, 10)), np.ones(10), 1e-6 * np.eye(10)
+
+    def loss(x: np.ndarray) -> float:
+        return float((np.geomspace(1, 100, 10) * np.log1p((x @ rotation - centres[3]) ** 2)).sum())
+
+    numeric = [(loss(x + e) - loss(x - e)) / 2e-6 for e in small]
+    assert problem.full_gradient is not None
+    np.testing.assert_allclose(problem.full_gradient(x, 3), numeric, rtol=1e-4, atol=1e-4)
+
+
 def test_the_form_of_published_code_is_algorithm_2_for_one_node_and_one_tensor() -> None:
     both = [dnasa(*schedules.diminishing(1)), fidelity.per_tensor(*schedules.diminishing(1), layout=(("x", (7,)),))]
     result = solve(LeastSquares(dim=7), topology.ring(1), both, steps=50)

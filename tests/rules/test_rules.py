@@ -13,7 +13,7 @@ from conftest import Bumpy, eta_of, take_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnasa import rules, solve, topology
+from dnasa import prox, rules, solve, topology
 from dnasa.arrays import unit
 from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule, Sent, Snapshot, State, leaves, with_x
 from dnasa.engine.side_by_side import make_stepper
@@ -587,6 +587,43 @@ def test_consensus_error_of_dnasa_obeys_the_papers_bound(n: int, p: float, seed:
         after = ((state.x - state.x.mean(0)) ** 2).sum()
         assert after <= (1 + rho) / 2 * before + eta(t) ** 2 * (1 + rho**2) / (1 - rho**2) * n + 1e-12
         before = after
+
+
+@given(n=st.integers(2, 12), p=st.floats(0.3, 1.0), seed=st.integers(0, 50))
+@settings(max_examples=15, deadline=None)
+def test_consensus_error_of_adanasa_is_bounded_by_its_steps_alone(n: int, p: float, seed: int) -> None:
+    """No coordinate moves by more than lambda: |X' - mean| <= rho (|X - mean| + lambda sqrt(n d)), whatever the problem."""
+    graph, problem = topology.random(n, p=p, seed=seed), Bumpy(n)
+    rule: Any = make("adanasa", schedules.adanasa(n, STEPS), problem.start)
+    state, network = rule.init(everyone(problem.start, n)), simulated.connect(graph)
+    for t in range(STEPS):
+        length, before = rule.stepsize(state, t).max(), np.linalg.norm(state.x - state.x.mean(0))
+        state = take_step(rule, state, problem.all, network, t)
+        after = np.linalg.norm(state.x - state.x.mean(0))
+        assert after <= graph.rho * (before + length * np.sqrt(state.x.size)) + 1e-12
+
+
+@given(n=st.integers(2, 12), p=st.floats(0.3, 1.0), seed=st.integers(0, 50))
+@settings(max_examples=15, deadline=None)
+def test_consensus_error_of_dnasa_with_a_constraint_obeys_the_same_bound(n: int, p: float, seed: int) -> None:
+    """A projection moves a point of the set by at most eta, so the paper's inequality holds for it, too."""
+    graph, problem = topology.random(n, p=p, seed=seed), Bumpy(n)
+    eta, alpha = schedules.diminishing(n)
+    rule, x = rules.dnasa(eta, alpha, prox=prox.ball(1.0)), everyone(unit(problem.start), n)
+    before = x
+    for t, state in enumerate(trace(rule, problem.all, simulated.connect(graph), x)):
+        after, last = (((y - y.mean(0)) ** 2).sum() for y in (state.x, before))
+        assert after <= (1 + graph.rho) / 2 * last + eta(t) ** 2 * (1 + graph.rho**2) / (1 - graph.rho**2) * n + 1e-12
+        assert np.linalg.norm(state.x, axis=1).max() <= 1 + 1e-12
+        before = state.x
+
+
+def test_a_penalty_can_move_dnasa_further_than_eta() -> None:
+    """gamma = eta/|z| grows without bound as z vanishes: the paper's inequality needs steps of at most eta."""
+    rule = rules.dnasa(schedules.constant(0.1), schedules.constant(1.0), prox=prox.l1(1.0))
+    state = rule.init(np.ones((1, 2)))._replace(z=np.array([[1e-3, 0.0]]))
+    (moved,) = rule.early_messages(state, 0)
+    np.testing.assert_array_equal(moved, 0)  # by sqrt(2), not by 0.1
 
 
 @pytest.mark.parametrize("name", rules.RULES)

@@ -28,7 +28,7 @@ FIGURES = {
     "finetuning": "the first steps from a trained model",
     "fidelity": "D-NASA in two forms: Algorithm 2, and as published code has it",
     "guidance": "four problems with your own gradients: where D-NASA trails tuned methods, and where it does not",
-    "theory": "the rates of the fixed-stepsize theorem, measured",
+    "theory": "the rates of the fixed-stepsize theorem, measured for D-NASA and AdaNASA",
 }
 """What `dnasa reproduce` makes, by name."""
 

@@ -1,0 +1,309 @@
+"""The rules against published code: the same problem, the same W and the same stepsize give the same iterates.
+
+Each function below is the update of a public repository, written down again from what its code does. They are in matrix form,
+row i for node i, and step t uses sample t. Where the published code differs, its docstring says how, and a test shows it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import take_step
+
+from dnasa import rules, topology
+from dnasa.core import Array, Rule, Schedule
+from dnasa.networks import simulated
+from dnasa.rules import schedules
+
+NODES, DIM, STEPS = 6, 6, 30
+GRAPH = topology.ring(NODES, weights="lazy")
+W = GRAPH.sparse.toarray()
+LAYOUT = (("matrix", (2, 2)), ("vector", (2,)))
+ETA = 0.05
+Gradient = Callable[[Array, int], Array]
+START = np.random.default_rng(1).standard_normal(DIM)
+
+
+def quadratic(noise: float = 0.3) -> Gradient:
+    """g_i(x) = (1 + noise) A_i (x - b_i): one sample scales all gradients of a node and step, wherever they are taken."""
+    random = np.random.default_rng(0)
+    half = random.standard_normal((NODES, DIM, DIM)) / np.sqrt(DIM)
+    A = half @ half.transpose(0, 2, 1) + 0.5 * np.eye(DIM)
+    b = random.standard_normal((NODES, DIM))
+    drawn = 1 + noise * random.standard_normal((STEPS + 1, NODES, 1))
+    return lambda X, t: drawn[t] * np.einsum("nij,nj->ni", A, X - b)
+
+
+def ours(rule: Rule, gradient: Gradient, steps: int = STEPS) -> list[Array]:
+    network, state, out = simulated.connect(GRAPH), rule.init(np.tile(START, (NODES, 1))), []
+    for t in range(steps):
+        state = take_step(rule, state, gradient, network, t)
+        out.append(state.x)
+    return out
+
+
+def start() -> Array:
+    return np.tile(START, (NODES, 1))
+
+
+# ---------------------------------------------------------------- decent-bench
+
+
+def atc_tracking(gradient: Gradient) -> list[Array]:
+    """team-decent/decent-bench, ATC_Tracking."""
+    x, g, out = start(), gradient(start(), 0), []
+    y = g
+    for k in range(STEPS):
+        x = W @ (x - ETA * y)
+        new = gradient(x, k + 1)
+        y, g = W @ y + new - g, new
+        out.append(x)
+    return out
+
+
+def exact_diffusion(gradient: Gradient, weights: Array) -> list[Array]:
+    """team-decent/decent-bench, ED: it mixes with (I + W) / 2, which is what it is given here."""
+    x, out = start(), []
+    y, y_new = x, x - ETA * gradient(x, 0)
+    for k in range(STEPS):
+        x = weights @ (x + y_new - y)
+        y, y_new = y_new, x - ETA * gradient(x, k + 1)
+        out.append(x)
+    return out
+
+
+def extra(gradient: Gradient, fresh: bool) -> list[Array]:
+    """team-decent/decent-bench, EXTRA. It takes the gradient at the last iterate a second time (`fresh`): where gradients are
+    stochastic, on another sample than the first time, unlike the rule here and unlike the paper's recursion."""
+    x_old = start()
+    g_old = gradient(x_old, 0)
+    mixed_old = W @ x_old
+    x = mixed_old - ETA * g_old
+    out = [x]
+    for k in range(1, STEPS):
+        g, mixed = gradient(x, k), W @ x
+        again = gradient(x_old, k) if fresh else g_old
+        x, x_old = x + mixed - 0.5 * x_old - 0.5 * mixed_old - ETA * (g - again), x
+        g_old, mixed_old = g, mixed
+        out.append(x)
+    return out
+
+
+def kgt(gradient: Gradient, local_steps: int, eta_s: float) -> list[Array]:
+    """team-decent/decent-bench, KGT: c = 0 at the start; its default eta_s = 0.01 is 1 here."""
+    x, c, out = start(), np.zeros((NODES, DIM)), []
+    for begin in range(0, STEPS, local_steps):
+        local = x
+        for t in range(begin, begin + local_steps):
+            local = local - ETA * (gradient(local, t) + c)
+        z = (x - local) / (local_steps * ETA)
+        x = W @ (x - local_steps * eta_s * ETA * z)
+        c = c - z + W @ z
+        out.append(x)
+    return out
+
+
+# ---------------------------------------------------------------- authors' repositories
+
+
+def momentum_tracking(gradient: Gradient, all_reduce: bool, beta: float = 0.9) -> list[Array]:
+    """yukiTakezawa/MomentumTracking, MTOptimizer, without its fixed L2 penalty of 0.001. It begins with a sum over all nodes
+    (`all_reduce`), from which u = c = (g - mean(g)) / (1 - beta); here u = c = 0."""
+    x, out = start(), []
+    u = c = np.zeros((NODES, DIM))
+    for t in range(STEPS):
+        g = gradient(x, t)
+        if t == 0 and all_reduce:
+            u = c = (g - g.mean(0)) / (1 - beta)
+        u = beta * u + g
+        x = W @ x - ETA * (u - c)
+        c = W @ (c - u) + u
+        out.append(x)
+    return out
+
+
+def quasi_global(gradient: Gradient, nesterov: bool, beta: float = 0.9, factor: float = 0.1) -> list[Array]:
+    """epfml/quasi-global-momentum, decentralized_qg_sgd: mu = 1 - factor. The rule here has no Nesterov momentum."""
+    x, m, out = start(), np.zeros((NODES, DIM)), []
+    for t in range(STEPS):
+        g = gradient(x, t)
+        step = beta * m + g
+        if nesterov:
+            step = g + beta * step
+        new = W @ (x - ETA * step)
+        m = (1 - factor) * m + factor * (x - new) / ETA
+        x = new
+        out.append(x)
+    return out
+
+
+def d2(gradient: Gradient, eta: Schedule) -> list[Array]:
+    """epfml/quasi-global-momentum, decentralized_d2: the newest stepsize multiplies both gradients; here each keeps its own."""
+    x, out = start(), []
+    x_old = g_old = np.empty(0)
+    for t in range(STEPS):
+        g = gradient(x, t)
+        half = x - eta(t) * g if t == 0 else 2 * x - x_old - eta(t) * (g - g_old)
+        x_old, g_old, x = x, g, W @ half
+        out.append(x)
+    return out
+
+
+def diging(gradient: Gradient) -> list[Array]:
+    """epfml/quasi-global-momentum, decentralized_sgd_with_gradient_tracking: x is mixed before the step, as in DIGing."""
+    x, y, g_old, out = start(), np.zeros((NODES, DIM)), np.zeros((NODES, DIM)), []
+    for t in range(STEPS):
+        g = gradient(x, t)
+        y = y + g - g_old
+        x, y, g_old = W @ x - ETA * y, W @ y, g
+        out.append(x)
+    return out
+
+
+def gt_hsgd(gradient: Gradient, beta: float) -> list[Array]:
+    """OscarYau525/docom, GtHsgd (of the DoCoM paper, not of the method's authors): the first estimate there is over
+    `initial_batch_num` batches, here over one."""
+    x, v_old, tracker, out = start(), np.zeros((NODES, DIM)), np.zeros((NODES, DIM)), []
+    v = gradient(x, 0)
+    x_old = x
+    for t in range(STEPS):
+        if t > 0:
+            v_old, v = v, gradient(x, t) - (1 - beta) * gradient(x_old, t) + (1 - beta) * v
+        x_old = x
+        tracker = W @ (tracker + v - v_old)
+        x = W @ (x - ETA * tracker)
+        out.append(x)
+    return out
+
+
+def tracked_momentum(gradient: Gradient, direction: Callable[[Array], Array], momentum: float) -> list[Array]:
+    """MozarTuring/DeMuon, the loop of its algorithms "demuon", "gt_nsgdm" and, with momentum 0 and no direction, "gt_dsgd"."""
+    x, m, y, out = start(), np.zeros((NODES, DIM)), np.zeros((NODES, DIM)), []
+    for t in range(STEPS):
+        new = momentum * m + (1 - momentum) * gradient(x, t)
+        y, m = W @ (y + new - m), new
+        x = W @ (x - ETA * np.array([direction(row) for row in y]))
+        out.append(x)
+    return out
+
+
+def of_whole_vector(y: Array) -> Array:
+    return y / np.sqrt((y**2).sum())
+
+
+def of_each_tensor(y: Array) -> Array:
+    """Newton-Schulz for the matrix, in float64 (there in bfloat16, with 1e-7 added to the norm); unit length for the vector."""
+    X = y[:4].reshape(2, 2)
+    X = X / (np.linalg.norm(X) + 1e-7)
+    for _ in range(5):
+        A = X @ X.T
+        X = 3.4445 * X + (-4.775 * A + 2.0315 * A @ A) @ X
+    return np.concatenate([X.ravel(), y[4:] / np.linalg.norm(y[4:])])
+
+
+def gt_adam(
+    gradient: Gradient, inside: bool, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+) -> list[Array]:
+    """OPT4SMART/disropt, GTAdamTorch: sqrt(v) + eps; here sqrt(v + eps) (`inside`). Its cap of 1e6 on v is never reached."""
+    x, g, out = start(), gradient(start(), 0), []
+    d, m, v = g, np.zeros((NODES, DIM)), np.zeros((NODES, DIM))
+    for k in range(STEPS):
+        m, v = beta1 * m + (1 - beta1) * d, np.minimum(beta2 * v + (1 - beta2) * d**2, 1e6)
+        x = W @ x - ETA * m / (np.sqrt(v + eps) if inside else np.sqrt(v) + eps)
+        new = gradient(x, k + 1)
+        d, g = W @ d + new - g, new
+        out.append(x)
+    return out
+
+
+# ---------------------------------------------------------------- comparisons
+
+CONSTANT: Any = schedules.constant(ETA)
+SAME: dict[str, tuple[Callable[[Gradient], list[Array]], Callable[[], Rule]]] = {
+    "dsgt: decent-bench": (atc_tracking, lambda: rules.dsgt(CONSTANT)),
+    "d2: decent-bench": (lambda g: exact_diffusion(g, W), lambda: rules.d2(CONSTANT)),
+    "edm without momentum: decent-bench": (lambda g: exact_diffusion(g, W), lambda: rules.edm(CONSTANT, beta=0.0)),
+    "extra: decent-bench, gradients kept": (lambda g: extra(g, fresh=False), lambda: rules.extra(CONSTANT)),
+    "mt: authors, from zero": (lambda g: momentum_tracking(g, all_reduce=False), lambda: rules.mt(CONSTANT)),
+    "qg_dsgdm: authors": (lambda g: quasi_global(g, nesterov=False), lambda: rules.qg_dsgdm(CONSTANT)),
+    "d2: epfml": (lambda g: d2(g, CONSTANT), lambda: rules.d2(CONSTANT)),
+    "mt without momentum: epfml": (diging, lambda: rules.mt(CONSTANT, beta=0.0)),
+    "gt_hsgd: docom": (lambda g: gt_hsgd(g, 0.2), lambda: rules.gt_hsgd(CONSTANT, schedules.constant(0.2))),
+    "gt_hsgd with beta = 1: DeMuon's gt_dsgd": (
+        lambda g: tracked_momentum(g, lambda y: y, 0.0),
+        lambda: rules.gt_hsgd(CONSTANT, schedules.constant(1.0)),
+    ),
+    "gt_nsgdm: DeMuon": (
+        lambda g: tracked_momentum(g, of_whole_vector, 0.9),
+        lambda: rules.gt_nsgdm(CONSTANT, schedules.constant(0.9)),
+    ),
+    "demuon: authors": (
+        lambda g: tracked_momentum(g, of_each_tensor, 0.8),
+        lambda: rules.demuon(CONSTANT, layout=LAYOUT, theta=0.2),
+    ),
+    "gt_adam: disropt, eps inside the root": (lambda g: gt_adam(g, inside=True), lambda: rules.gt_adam(CONSTANT)),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_rule_gives_the_iterates_of_published_code(name: str) -> None:
+    published, rule = SAME[name]
+    tolerance = 1e-5 if "demuon" in name else 1e-10  # 1e-7 in the norm
+    for actual, expected in zip(ours(rule(), quadratic()), published(quadratic()), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+
+
+def test_k_gt_gives_the_iterates_of_decent_bench_at_its_exchanges() -> None:
+    actual = ours(rules.kgt(CONSTANT, local_steps=5), quadratic())[4::5]
+    for a, b in zip(actual, kgt(quadratic(), 5, eta_s=1), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
+    assert distance(actual, kgt(quadratic(), 5, eta_s=0.01)) > 0.1
+
+
+def distance(a: list[Array], b: list[Array]) -> float:
+    return float(np.abs(a[-1] - b[-1]).max())
+
+
+DIFFERENT: dict[str, tuple[Callable[[Gradient], list[Array]], Callable[[], Rule]]] = {
+    "extra: decent-bench samples the old gradient again": (
+        lambda g: extra(g, fresh=True),
+        lambda: rules.extra(CONSTANT),
+    ),
+    "mt: the authors begin with a sum over all nodes": (
+        lambda g: momentum_tracking(g, all_reduce=True),
+        lambda: rules.mt(CONSTANT),
+    ),
+    "qg_dsgdm: the authors' Nesterov momentum": (
+        lambda g: quasi_global(g, nesterov=True),
+        lambda: rules.qg_dsgdm(CONSTANT),
+    ),
+    "d2: epfml with a stepsize that changes": (
+        lambda g: d2(g, schedules.root_decay(ETA, NODES)),
+        lambda: rules.d2(schedules.root_decay(ETA, NODES)),
+    ),
+    "dsgt: epfml mixes x before the step": (diging, lambda: rules.dsgt(CONSTANT)),
+    "dsgt: DeMuon mixes the tracker before the step": (
+        lambda g: tracked_momentum(g, lambda y: y, 0.0),
+        lambda: rules.dsgt(CONSTANT),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_published_code_that_differs_gives_other_iterates(name: str) -> None:
+    published, rule = DIFFERENT[name]
+    assert distance(ours(rule(), quadratic()), published(quadratic())) > 1e-3
+
+
+def test_where_epsilon_stands_matters_to_gtadam_only_for_small_gradients() -> None:
+    def small(X: Array, t: int) -> Array:
+        return 1e-5 * quadratic()(X, t)
+
+    assert distance(ours(rules.gt_adam(CONSTANT), quadratic()), gt_adam(quadratic(), inside=False)) < 1e-3
+    assert distance(ours(rules.gt_adam(CONSTANT), small), gt_adam(small, inside=False)) > 0.1
+
+
+def test_without_noise_extra_has_no_second_sample_to_differ_in() -> None:
+    exact = quadratic(noise=0)
+    assert distance(ours(rules.extra(CONSTANT), exact), extra(exact, fresh=True)) < 1e-10
