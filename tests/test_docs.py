@@ -159,7 +159,7 @@ def test_functions_of_the_recipes_fit_the_modules_they_are_added_to(
     module: str, name: str, arguments: tuple[Any, ...]
 ) -> None:
     (code,) = re.findall(
-        rf"^    ```\n(    def {name}\(.*?)^    ```$", (ROOT / "docs/extending.md").read_text(), re.S | re.M
+        rf"^    ```\n(    def {name}\(.*?)^    ```$", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M
     )
     scope = dict(vars(import_module(f"dnasa.{module}")))
     exec(textwrap.dedent(code), scope)
@@ -208,8 +208,8 @@ def test_names_are_in_the_files_that_pages_say() -> None:
         assert re.search(rf"^(def |class )?{name}\b", (ROOT / path).read_text(), re.M), (name, path)
 
 
-def test_the_page_on_extending_gives_rules_new_colours() -> None:
-    shown = re.findall(r'colour="(#\w+)"', (ROOT / "docs/extending.md").read_text())
+def test_new_rules_get_new_colours() -> None:
+    shown = re.findall(r'colour="(#\w+)"', (ROOT / "CONTRIBUTING.md").read_text())
     assert shown
     assert not {*shown} & {method.colour for method in registry.RULES.values()}
 
