@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from dnasa import prox, topology
 from dnasa.core import Array
-from dnasa.plots import colours, finish
+from dnasa.plots import SYMBOLS, colours, finish
 from dnasa.problems.custom import Custom
 from dnasa.problems.robust_regression import RobustRegression
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
@@ -170,12 +170,13 @@ def draw(out: Report, runs: dict[str, pd.DataFrame], exponents: pd.DataFrame) ->
     ring, nodes = (runs[name][runs[name].graph == "ring"] for name in ("steps", "nodes"))
     longest = runs["steps"][runs["steps"]["T"] == runs["steps"]["T"].max()]
     by_rho = longest.assign(gap=[1 - GRAPHS[name](16).rho for name in longest.graph])
-    average, T = "average |grad f|", ring["T"].max()
+    norm, T = SYMBOLS["grad_norm"], ring["T"].max()
+    average = f"average {norm}"
     with out.draw("theory-rates", 6, "The theorem's averages, measured; nothing is retuned", columns=3) as axes:
         draw_means(axes[0], ring, "T", "average", -0.25)
         finish(axes[0], "steps $T$ (ring of 16)", average, log=True)
         draw_means(axes[1], ring, "T", "last")
-        finish(axes[1], "steps $T$ (ring of 16)", "|grad f| of the answer", log=True)
+        finish(axes[1], "steps $T$ (ring of 16)", f"{norm} of the answer", log=True)
         draw_means(axes[2], nodes, "nodes", "average", -0.25)
         finish(axes[2], f"nodes $n$ (ring, T = {T:,})", average, log=True)
         draw_means(axes[3], by_rho, "gap", "average")
