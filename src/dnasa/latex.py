@@ -50,7 +50,7 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
         r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both.",
         r"\begin{table}",
         BOLD,
-        r"\centering\small\setlength{\tabcolsep}{4pt}",
+        r"\centering\small\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{caption}}}",
         rf"\label{{{label(name)}}}",
         r"\smallskip",
@@ -139,7 +139,7 @@ def _scale(metric: str, rows: pd.DataFrame) -> _Scale:
 
 
 def unit(metric: str, rows: pd.DataFrame) -> str:
-    """Of a column of `results`."""
+    """The unit of a column of `results`."""
     power = _scale(metric, rows).power
     return r"\%" if in_percent(metric) else rf"$10^{{{power}}}$" if power else ""
 
@@ -167,8 +167,15 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
         cells[i] = rf"\best{{{number}}}" if bold[i] else number
         cells[i] += rf" $\pm$ {behind[i]}" if i in behind else ""
         cells[i] += rf" $\cdot\, 10^{{{own[i]}}}$" if scale.power is None else ""
-    marks = [rf"\rlap{{{AT_EDGE}}}" * edge for edge in at_edge] or [""] * len(cells)  # without a width
-    return [cell + mark for cell, mark in zip(cells, marks, strict=True)]
+    return _marked(cells, at_edge)
+
+
+def _marked(cells: list[str], at_edge: Sequence[bool]) -> list[str]:
+    """Cells at the edge of a grid with a dagger, the others of the column with room for one."""
+    if not any(at_edge):
+        return cells
+    marks = [AT_EDGE if edge else _room(AT_EDGE) for edge in at_edge]
+    return [cell if cell == NOTHING else cell + mark for cell, mark in zip(cells, marks, strict=True)]
 
 
 def _missing(row: Any) -> str:
@@ -189,12 +196,12 @@ def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
 
 
 def stepsizes(etas: Sequence[float], at_edge: Sequence[bool]) -> list[str]:
-    """With a dagger at the edge of a grid."""
+    """Stepsizes, those at the edge of a grid with a dagger."""
     texts = {i: f"{eta:.3g}" for i, eta in enumerate(etas) if isfinite(eta)}
     plain = [i for i, words in texts.items() if "e" not in words]
     shown = dict(zip(plain, aligned([texts[i] for i in plain]), strict=True))
     shown |= {i: formula(words) for i, words in texts.items() if i not in shown}
-    return [shown.get(i, NOTHING) + rf"\rlap{{{AT_EDGE}}}" * edge for i, edge in enumerate(at_edge)]
+    return _marked([shown.get(i, NOTHING) for i in range(len(etas))], at_edge)
 
 
 # ---------------------------------------------------------------- words

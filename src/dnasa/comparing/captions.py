@@ -40,7 +40,8 @@ def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> list[str]:
     for row, name in zip(tuned.itertuples(), names, strict=True):
         spec = Variant(str(row.rule), str(row.schedule)).spec
         if spec and spec.formula:
-            formulas.setdefault(latex.formula(spec.formula), []).append(latex.text(name))
+            math = latex.formula(spec.formula) + " (constant)" * (spec.formula == "eta")
+            formulas.setdefault(math, []).append(latex.text(name))
     usual = max(formulas, key=lambda each: len(formulas[each]), default="")
     others = [f"{each} for {', '.join(formulas[each])}" for each in formulas if each != usual]
     stepsize = f"Tuned stepsizes are {'; '.join([usual, *others])}; " if usual else ""

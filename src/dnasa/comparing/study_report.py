@@ -1,7 +1,8 @@
 """What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from dnasa import latex, tables
-from dnasa.comparing import captions, drawing
+from dnasa.comparing import captions, drawing, rank_drawing
 from dnasa.comparing.comparison import Comparison, X
+from dnasa.comparing.ranking import Ranking, costs
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.plots import label, legend_below, panels
 from dnasa.statistics import VARIANT
@@ -119,6 +121,36 @@ class StudyReport:
         if used:
             lines.append(f"Marks: {'; '.join(used)}.")
         return lines
+
+    # ------------------------------------------------------------ ranks
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The methods over all cells."""
+        names = self._names()
+        cells = {}
+        for cell, comparison in self.found:
+            rows = comparison.summary()
+            own = [names[str(row.rule), str(row.schedule)] for row in rows.itertuples()]
+            cells[cell.title] = costs(comparison.metric, rows["mean"].set_axis(own))
+        return Ranking.of(cells)
+
+    def _names(self) -> dict[tuple[str, str], str]:
+        """The name of every rule and schedule of the study."""
+        methods = list(dict.fromkeys(method for _, found in self._problems() for method in _methods(found)))
+        return dict(zip(methods, captions.method_names(methods), strict=True))
+
+    def rank_figures(self) -> "dict[str, tuple[Callable[[], Figure], pd.DataFrame]]":
+        """The figures of the ranking and their numbers; none where the study is too small."""
+        if self.ranking.reason_to_leave_out:
+            return {}
+        figures = {"ranks": (lambda: self._noted(rank_drawing.figure_of_ranks(self.ranking)), self.ranking.ranks())}
+        profiles = self.ranking.profiles()
+        rules = {name: rule for (rule, _), name in self._names().items() if name in self.ranking.table}
+        if len(profiles):
+            draw = partial(rank_drawing.figure_of_profiles, profiles, list(rules), list(rules.values()))
+            figures["profiles"] = (lambda: self._noted(draw()), profiles)
+        return figures
 
     # ------------------------------------------------------------ figure
 
