@@ -20,7 +20,7 @@ LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda", "extras", "files"],
     ["prox", "randomness", "rules", "sites", "statistics", "style", "topology"],
-    ["channels", "data", "plots", "tables"],
+    ["channels", "data", "latex", "plots", "tables"],
     ["networks", "problems"],
     ["models", "runs"],
     ["engine"],

@@ -1,9 +1,5 @@
-"""Tables say what their frames hold: with ±, as LaTeX that compiles, in notebooks."""
+"""Tables say what their frames hold: with ±, and in notebooks."""
 
-import re
-import shutil
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,53 +48,6 @@ def test_differences_have_their_interval() -> None:
     assert cell(difference=0.5)[1] == "+0.5"
     assert cell(best=True)[1] == "best"
     assert cell(diverged=1)[1] == "-"
-
-
-ODD = pd.DataFrame(
-    {
-        "method": ["D-SGD & co_1", r"50 % \ {#} $ ^ ~", "D-NASA"],
-        "stepsize": ["0.1 sqrt(n/(t+1))", "0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))", "n^(1/4)/t^(3/4)"],
-        "test accuracy": ["97.12 ± 0.31 %", "-1.39 [-3.79, +1.00]", "-"],
-    }
-)
-
-
-def written(table: pd.DataFrame = ODD) -> str:
-    return tables.latex(table, "100 % of it", "first_50%", {(0, "test accuracy")}, {"stepsize"})
-
-
-def test_a_latex_table_has_booktabs_rules_balanced_braces_and_equal_rows() -> None:
-    text = written()
-    for rule in ("toprule", "midrule", "bottomrule"):
-        assert text.count(f"\\{rule}\n") == 1
-    plain = re.sub(r"\\[{}$&%]", "", text)
-    assert plain.count("{") == plain.count("}")
-    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert len(rows) == 1 + len(ODD)
-    for row in rows:
-        assert len(re.findall(r"(?<!\\)&", row)) == ODD.shape[1] - 1
-        assert len(re.findall(r"(?<!\\)\$", row)) % 2 == 0
-    assert not re.search(r"(?<!\\)%", text)
-    assert r"\label{tab:first-50-}" in text
-    assert r"\textbf{97.12 $\pm$ 0.31~\%}" in text
-    assert r"$0.1 \sqrt{n/(t+1)}$" in text
-    assert r"$n^{1/4}/t^{3/4}$" in text
-    assert r"$0.4 \sqrt{n} \min((t+1)/100, 10/\sqrt{t+1})$" in text
-
-
-def test_powers_of_ten_are_written_as_such_in_latex() -> None:
-    text = written(pd.DataFrame({"stepsize": ["1e+03 sqrt(n/(t+1))", "2.5e-05"], "test accuracy": ["-", "-"]}))
-    assert r"$1 \cdot 10^{3} \sqrt{n/(t+1)}$" in text
-    assert r"$2.5 \cdot 10^{-5}$" in text
-
-
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
-def test_a_latex_table_compiles(tmp_path: Path) -> None:
-    page = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\n" + written() + "\\end{document}\n"
-    (tmp_path / "page.tex").write_text(page)
-    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]
 
 
 def test_a_result_is_a_table_in_a_notebook() -> None:

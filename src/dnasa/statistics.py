@@ -19,6 +19,7 @@ __all__ = [
     "over_seeds",
     "start",
     "with_interval",
+    "with_the_best",
 ]
 
 WINDOW = 1 / 7  # of a run's evaluations, in a running mean
@@ -180,6 +181,11 @@ def differences(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT, 
     return table.assign(
         best=table.index == best, difference=middle, difference_low=middle - half, difference_high=middle + half
     )
+
+
+def with_the_best(table: pd.DataFrame) -> pd.Series:
+    """The best of a table of `differences`, and what does not differ clearly from it: the interval contains 0."""
+    return table.best.eq(True) | ((table.difference_low <= 0) & (table.difference_high >= 0))
 
 
 def with_interval(table: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:

@@ -466,7 +466,7 @@ def test_any_history_can_be_drawn_and_put_into_a_table(rows: list[dict[str, Any]
         figure.set_dpi(20)
         figure.savefig(io.BytesIO(), format="png")
     assert len(found.table()) == len(choice)
-    assert found.latex().count(r"\\") == len(choice) + 1
+    assert found.latex().count("\\\\\n") == len(choice) + 1
     assert "<table" in found._repr_html_()
 
 

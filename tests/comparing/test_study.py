@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from launching import ENVIRONMENT, PATIENCE
 from test_docs import ROOT, blocks
+from test_latex import compiled
 from test_resume import run
 
 import dnasa
@@ -85,7 +86,12 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     assert row["mean"] == pytest.approx(values.mean())
     assert row.spread == pytest.approx(values.std())
     assert f"{100 * row['mean']:.2f} ± {100 * row.spread:.2f} %" in done.stdout
-    assert (folder / "table.tex").read_text().count(r"\toprule") == 2
+    tables = (folder / "table.tex").read_text()
+    assert tables.count(r"\toprule") == 2
+    assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
+    assert r"\multicolumn{4}{c}{Test accuracy (\%) $\uparrow$" in tables
+    assert r"\multicolumn{2}{c}{iid} & \multicolumn{2}{c}{by label}" in tables
+    assert "D-SGT & " in tables  # its schedule is in the caption
     captions = re.findall(r"\\caption{(.*)}\n\\label{tab:(.*)}", (folder / "table.tex").read_text())
     assert [name for _, name in captions] == ["tiny-least-squares", "tiny-digits"]
     assert "other seeds" in captions[0][0]
@@ -95,6 +101,39 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     assert (folder / "stepsizes.pdf").read_bytes().startswith(b"%PDF")
     assert (folder / "stepsizes.svg").stat().st_size > 20_000
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
+
+
+def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, Path]) -> None:
+    done, folder = whole
+    ranks = pd.read_csv(folder / "ranks.csv")
+    table = pd.read_csv(folder / "table.csv")
+    table = table[table.rule.isin(["dsgd", "dsgt", "dnasa"])]
+    cost = table["mean"].where(table.problem == "least_squares", 1 - table["mean"]).round(10)
+    cells = [table[name].fillna("") for name in ("problem", "graph", "partition")]
+    mean = cost.groupby(cells).rank().groupby(table.rule).mean()
+    names = {"dsgd": "D-SGD", "dsgt": "D-SGT", "dnasa": "D-NASA"}
+    assert ranks.set_index("method")["rank"].to_dict() == pytest.approx({names[rule]: mean[rule] for rule in names})
+    assert ranks.critical_difference.iloc[0] == pytest.approx(2.343 * (3 * 4 / (6 * 6)) ** 0.5, abs=1e-3)
+    assert "Average ranks over 6 cells: " in done.stdout
+    assert "Ranks leave out D2: not run in every cell." in done.stdout
+    assert r"\label{tab:tiny-ranks}" in (folder / "ranks.tex").read_text()
+    assert set(pd.read_csv(folder / "profiles.csv").method) == set(names.values())
+    for name in ("ranks", "profiles"):
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_the_tables_of_a_study_compile(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:
+    compiled(tmp_path, *((whole[1] / name).read_text() for name in ("table.tex", "ranks.tex")))
+
+
+def test_a_small_study_has_no_ranks_and_says_so(tiny: Path, tmp_path: Path) -> None:
+    done = run("study", tiny, "--only", "least_squares", "--quick", "--out", tmp_path / "a", "--latex")
+    assert done.returncode == 0, done.stderr
+    assert "Ranks and profiles are left out: they need 3 methods in 5 cells, and here 3 are in all of 2." in " ".join(
+        done.stdout.split()
+    )
+    assert not list((tmp_path / "a").glob("ranks.*"))
 
 
 @pytest.mark.parametrize("figure", ["stepsizes", "curves"])

@@ -62,7 +62,7 @@ def save_results(
     folder: Path,
     figures: Mapping[str, tuple[Callable[[], "Figure"], "pd.DataFrame"]],
     table: "pd.DataFrame",
-    latex: str | None,
+    latex: Mapping[str, str],
     kinds: Sequence[str],
     style: str,
 ) -> None:
@@ -74,8 +74,7 @@ def save_results(
         files[f"{name}.csv"] = numbers.to_csv(index=False).encode()
         with context(style):
             files |= {f"{name}.{kind}": rendered(draw(), kind) for kind in kinds}
-    if latex is not None:
-        files["table.tex"] = latex.encode()
+    files |= {name: content.encode() for name, content in latex.items()}
     files["table.csv"] = table.to_csv(index=False).encode()
     OwnFiles(folder).save(files)
     print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

@@ -66,12 +66,16 @@ def study(
     own = OwnFiles(folder)
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
-    own.check_free([*(f"{chosen.figure}.{kind}" for kind in (*kinds, "csv")), "table.csv", "table.tex"])
+    pictures = [f"{name}.{kind}" for name in (chosen.figure, "ranks", "profiles") for kind in (*kinds, "csv")]
+    own.check_free([*pictures, "table.csv", "table.tex", "ranks.tex"])
     own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
-    figures = {chosen.figure: (report.draw, report.drawn())}
-    save_results(folder, figures, report.numbers(), report.latex() if given.latex else None, kinds, given.style)
+    figures = {chosen.figure: (report.draw, report.drawn())} | report.rank_figures()
+    latex = {"table.tex": report.latex()} if given.latex else {}
+    if given.latex and "ranks" in figures:
+        latex["ranks.tex"] = report.ranking.latex(chosen.name)
+    save_results(folder, figures, report.numbers(), latex, kinds, given.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")
 
@@ -90,5 +94,5 @@ def print_report(report: "StudyReport") -> None:
     titles = report.titles()
     for problem, table in report.tables().items():
         print_wide(frame_table(table, titles[problem]))
-    for line in (*report.notes(), *report.left_out):
+    for line in (*report.notes(), *report.left_out, *report.ranking.notes()):
         print_line(line)

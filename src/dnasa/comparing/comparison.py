@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dnasa import tables
-from dnasa.comparing import drawing, tuning
+from dnasa import latex, tables
+from dnasa.comparing import captions, drawing, tuning
 from dnasa.comparing.tuning import Selection
 from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
+from dnasa.latex import Column
 from dnasa.plots import label
 from dnasa.rules.registry import COMPARED, Variant, find, variants
 from dnasa.runs.folder import RunFolder
@@ -64,6 +65,7 @@ class Comparison:
         timed: The history of the chosen variants run by themselves, where curves are against seconds.
         settings: The settings of the grid's run.
         rank: The rank of this process.
+        batch: The samples per node and step.
     """
 
     history: pd.DataFrame
@@ -77,6 +79,7 @@ class Comparison:
     settings: Mapping[str, Any] = field(default_factory=dict)
     rank: int = 0
     smooth: str = "mean"
+    batch: int | None = None
 
     def __repr__(self) -> str:
         """One line; `table` has the results."""
@@ -126,10 +129,7 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """One row for each rule and schedule, as text."""
         runs = final(self.history)
-        metrics = [
-            name for name in dict.fromkeys((self.metric, "test_accuracy", "test_r2", "test_loss")) if name in runs
-        ]
-        summaries = {name: self.summary(name) for name in metrics}
+        summaries = {name: self.summary(name) for name in self._metrics()}
         rows = []
         for i, row in self.choice.iterrows():
             variant = Variant(row.rule, row.schedule, _eta(row.eta))
@@ -153,20 +153,40 @@ class Comparison:
         return tables.number(self.selection.metric, row.value, 4) + edge
 
     def latex(self, title: str = "", name: str = "comparison") -> str:
-        """The table for a paper, without what only a reader of the whole run needs; the best result is bold.
+        """The table for a paper; bold are the best and what does not differ clearly from it.
 
         Args:
             title: The beginning of the caption.
             name: The table is referred to as tab:name.
         """
-        table, best = self.table(), self.summary().best
-        table = table.drop(columns=table.columns[2])
-        if (table["diverged at"] == "none").all():
-            table = table.drop(columns="diverged at")
-        bold = {(int(i), tables.metric_name(self.metric)) for i in best.index[best]}
-        notes = self.notes()[: 2 if len(self.selection.reported) > 1 else 1]
-        caption = " ".join([f"{title}.", *notes] if title else notes)
-        return tables.latex(table, caption, name, bold, {"stepsize"})
+        methods = captions.method_names([(row.rule, row.schedule) for row in self.choice.itertuples()])
+        columns = [Column("Method", [latex.text(name) for name in methods], "l")]
+        tuned = self.choice.eta.notna()
+        if tuned.any():
+            edges = [bool(edge) for edge in self.choice.edge]
+            columns.append(Column(r"$\eta$", latex.stepsizes([float(eta) for eta in self.choice.eta], edges)))
+        for metric in self._metrics():
+            rows = self.summary(metric)
+            heading = latex.heading(captions.metric_title(metric), metric, latex.unit(metric, rows))
+            columns.append(Column(heading, latex.results(metric, rows)))
+            if metric == self.metric and (gaps := latex.intervals(metric, rows)):
+                columns.append(Column("Difference", gaps))
+        caption = [captions.protocol(title, self.batch)] if title else []
+        caption += captions.tuning(self.choice, [str(self.selection)])
+        if tuned.any() and not tuned.all():
+            caption.append(f"{latex.NOTHING}: nothing to tune.")
+        caption += captions.results(self.metric, len(self.selection.reported))
+        if "Difference" in [column.title for column in columns]:
+            caption.append("Difference: this interval.")
+        return latex.table([columns], " ".join(caption), name)
+
+    def _metrics(self) -> list[str]:
+        """The compared metric, and others that readers expect."""
+        return [
+            name
+            for name in dict.fromkeys((self.metric, "test_accuracy", "test_r2", "test_loss"))
+            if name in self.history
+        ]
 
     def notes(self) -> list[str]:
         """What the table says, and whether a best stepsize may lie beyond its grid."""
@@ -276,7 +296,9 @@ def compare(
         count += 1
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
-    return Comparison(history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth)
+    return Comparison(
+        history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth, problem.batch
+    )
 
 
 def read(path: Path) -> Comparison:

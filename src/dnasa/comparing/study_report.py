@@ -1,18 +1,20 @@
 """What a study ends in: one figure with a panel for each cell, one table, and the numbers of both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from dnasa import tables
-from dnasa.comparing import drawing
+from dnasa import latex, tables
+from dnasa.comparing import captions, drawing, rank_drawing
 from dnasa.comparing.comparison import Comparison, X
+from dnasa.comparing.ranking import Ranking, costs
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.plots import LABELS, label, legend_below, panels
+from dnasa.plots import label, legend_below, panels
 from dnasa.statistics import VARIANT
 from dnasa.style import current
 
@@ -24,6 +26,7 @@ KEY = {
     "=": "no clear difference to the best: the 95 % interval of the paired difference contains 0",
     "^": "the stepsize is at an edge of its grid, so the best may lie beyond",
 }
+MOST_COLUMNS = 4  # of a LaTeX table
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,8 @@ class StudyReport:
             if len(found) == 1:
                 gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
                 columns["difference to the best"] = pd.Series(gaps, names)
-        order = [rule.partition(":")[0] for rule in found[0][0].settings["rules"]]
-        lines = pd.concat([comparison.choice for _, comparison in found])
-        lines = lines.sort_values("rule", key=lambda rules: rules.map(order.index), kind="stable")
-        every = dict.fromkeys(label(row.rule, row.schedule) for row in lines.itertuples())
-        frame = pd.DataFrame(columns).reindex(list(every)).fillna("-")
+        every = [label(*method) for method in _methods(found)]
+        frame = pd.DataFrame(columns).reindex(every).fillna("-")
         return frame.rename_axis("method").reset_index()
 
     def titles(self) -> dict[str, str]:
@@ -87,28 +87,33 @@ class StudyReport:
             runs = f"{cell.settings['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
             if self.study.quick:
                 runs += ", quick run"
-            metric = LABELS.get(comparison.metric) or tables.metric_name(comparison.metric)
+            metric = captions.metric_title(comparison.metric)
             out[problem] = f"{source_name(problem)}: {metric}, {cell.settings['nodes']} nodes, {runs}"
         return out
 
     def latex(self) -> str:
-        """One booktabs table for each problem; the best result of a column is bold."""
-        titles, parts = self.titles(), []
-        for problem, table in self.tables().items():
-            notes = " ".join(self.notes(problem)).replace("* the best", "bold the best")
-            bold = {(i, name) for name in table for i, text in enumerate(table[name]) if text.endswith("*")}
-            plain = table.apply(lambda column: column.str.removesuffix(" *"))
-            parts.append(
-                tables.latex(plain, f"{titles[problem]}. {notes}", f"{self.study.name}-{source_name(problem)}", bold)
-            )
-        return "\n".join(parts)
+        """One booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
+        titles = self.titles()
+        return "\n".join(self._latex(titles[problem], found) for problem, found in self._problems())
+
+    def _latex(self, title: str, found: list[tuple[Cell, Comparison]]) -> str:
+        cell, comparison = found[0]
+        metric, methods = comparison.metric, _methods(found)
+        names = latex.Column("Method", [latex.text(name) for name in captions.method_names(methods)], "l")
+        columns = _latex_columns(found, methods)
+        width = _panel_width(found)
+        panels = [[names, *columns[i : i + width]] for i in range(0, len(columns), width)]
+        caption = [
+            captions.protocol(title, comparison.batch),
+            *captions.tuning(*_choices(found)),
+            *captions.results(metric, cell.settings["seeds"]),
+        ]
+        return latex.table(panels, " ".join(caption), f"{self.study.name}-{source_name(cell.problem)}")
 
     def notes(self, problem: str | None = None) -> list[str]:
         """How stepsizes were chosen, and what the marks of the table mean: of one problem, or of all."""
         found = [(cell, comparison) for cell, comparison in self.found if problem in (None, cell.problem)]
-        chosen = dict.fromkeys(
-            str(comparison.selection) for _, comparison in found if comparison.choice.eta.notna().any()
-        )
+        _, chosen = _choices(found)
         lines = [f"Stepsizes were chosen by {' or '.join(chosen)}."] if chosen else ["Nothing was tuned."]
         parts = [table for name, table in self.tables().items() if problem in (None, name)]
         shown = " ".join(text for table in parts for text in table.iloc[:, 1:].to_numpy().ravel())
@@ -116,6 +121,36 @@ class StudyReport:
         if used:
             lines.append(f"Marks: {'; '.join(used)}.")
         return lines
+
+    # ------------------------------------------------------------ ranks
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The methods over all cells."""
+        names = self._names()
+        cells = {}
+        for cell, comparison in self.found:
+            rows = comparison.summary()
+            own = [names[str(row.rule), str(row.schedule)] for row in rows.itertuples()]
+            cells[cell.title] = costs(comparison.metric, rows["mean"].set_axis(own))
+        return Ranking.of(cells)
+
+    def _names(self) -> dict[tuple[str, str], str]:
+        """The name of every rule and schedule of the study."""
+        methods = list(dict.fromkeys(method for _, found in self._problems() for method in _methods(found)))
+        return dict(zip(methods, captions.method_names(methods), strict=True))
+
+    def rank_figures(self) -> "dict[str, tuple[Callable[[], Figure], pd.DataFrame]]":
+        """The figures of the ranking and their numbers; none where the study is too small."""
+        if self.ranking.reason_to_leave_out:
+            return {}
+        figures = {"ranks": (lambda: self._noted(rank_drawing.figure_of_ranks(self.ranking)), self.ranking.ranks())}
+        profiles = self.ranking.profiles()
+        rules = {name: rule for (rule, _), name in self._names().items() if name in self.ranking.table}
+        if len(profiles):
+            draw = partial(rank_drawing.figure_of_profiles, profiles, list(rules), list(rules.values()))
+            figures["profiles"] = (lambda: self._noted(draw()), profiles)
+        return figures
 
     # ------------------------------------------------------------ figure
 
@@ -149,6 +184,47 @@ class StudyReport:
 
 def _heading(cell: Cell) -> str:
     return ", ".join(filter(None, (cell.graph, cell.partition)))
+
+
+def _methods(found: list[tuple[Cell, Comparison]]) -> list[tuple[str, str]]:
+    """The rules and schedules of these cells, in the order of the file."""
+    order = [rule.partition(":")[0] for rule in found[0][0].settings["rules"]]
+    lines = pd.concat([comparison.choice for _, comparison in found])
+    lines = lines.sort_values("rule", key=lambda rules: rules.map(order.index), kind="stable")
+    return list(dict.fromkeys((str(row.rule), str(row.schedule)) for row in lines.itertuples()))
+
+
+def _rows(comparison: Comparison, methods: list[tuple[str, str]]) -> pd.DataFrame:
+    """The results of each method, empty where it was left out."""
+    rows = comparison.summary().assign(edge=comparison.choice.edge)
+    return rows.set_index(["rule", "schedule"]).reindex(pd.MultiIndex.from_tuples(methods))
+
+
+def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[latex.Column]:
+    """A column for each cell: its graph below its partition, below the metric."""
+    metric, columns = found[0][1].metric, []
+    rows = [_rows(comparison, methods) for _, comparison in found]
+    units = [latex.unit(metric, some) for some in rows]
+    shared = units[0] if len(set(units)) == 1 else ""
+    top = latex.heading(captions.metric_title(metric), metric, shared)
+    for (cell, _), some, unit in zip(found, rows, units, strict=True):
+        names = [latex.text(name.replace("_", " ")) for name in (cell.graph, cell.partition) if name]
+        title = f"{names[0]} ({unit})" if unit != shared else names[0]
+        edges = [bool(edge) for edge in some.edge.fillna("")]
+        columns.append(latex.Column(title, latex.results(metric, some, edges), groups=(top, *names[1:])))
+    return columns
+
+
+def _panel_width(found: list[tuple[Cell, Comparison]]) -> int:
+    """How many cells are next to each other: at most four, and all graphs of a partition if they fit."""
+    graphs = len({cell.graph for cell, _ in found})
+    return MOST_COLUMNS if graphs > MOST_COLUMNS else MOST_COLUMNS // graphs * graphs
+
+
+def _choices(found: list[tuple[Cell, Comparison]]) -> tuple[pd.DataFrame, list[str]]:
+    """The chosen stepsizes of these cells, and what they were chosen by."""
+    chosen = {str(comparison.selection): None for _, comparison in found if comparison.choice.eta.notna().any()}
+    return pd.concat([comparison.choice for _, comparison in found]), list(chosen)
 
 
 def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:

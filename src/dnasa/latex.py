@@ -1,0 +1,237 @@
+"""Tables that a paper prints as they are: booktabs alone, with numbers aligned at their decimals."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import floor, inf, isfinite, log10
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from dnasa.statistics import in_percent, larger_is_better, with_the_best
+
+__all__ = ["Column", "aligned", "formula", "heading", "intervals", "results", "stepsizes", "table", "text", "unit"]
+
+SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+NOTHING = "--"
+AT_EDGE = r"$^\dagger$"
+# Bold digits are wider than others in many fonts: centred over the place of the others, they keep their decimal point.
+BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\textbf{#1}}}}"
+WIDEST = 1e4  # ratio of results in one column, beyond which each has its own power of ten
+PLAIN = 1e-2, 1e5  # results within need no power of ten
+MOST_DECIMALS = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, in LaTeX.
+
+    Attributes:
+        title: Its header.
+        cells: A text for each row.
+        form: As in tabular.
+        groups: Headers above it, from the top; neighbouring columns share them.
+    """
+
+    title: str
+    cells: Sequence[str]
+    form: str = "c"
+    groups: tuple[str, ...] = ()
+
+
+def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
+    """A table whose panels, each with its own header, lie below each other; it is referred to as tab:name."""
+    forms = "".join(column.form for column in max(panels, key=len))
+    body = [line for columns in panels for line in (r"\midrule", *_panel(columns))]
+    lines = [
+        r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both.",
+        r"\begin{table}",
+        BOLD,
+        r"\centering\small\setlength{\tabcolsep}{3pt}",
+        rf"\caption{{{caption}}}",
+        rf"\label{{{label(name)}}}",
+        r"\smallskip",
+        rf"\begin{{tabular}}{{@{{}}{forms}@{{}}}}",
+        r"\toprule",
+        *body[1:],
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def label(name: str) -> str:
+    return f"tab:{re.sub('[^a-zA-Z0-9-]+', '-', name)}"
+
+
+def _panel(columns: Sequence[Column]) -> list[str]:
+    rows = [[column.title for column in columns], *zip(*(column.cells for column in columns), strict=True)]
+    header, *body = [rf"{' & '.join(row)} \\" for row in rows]
+    return [*_groups(columns), header, r"\midrule", *body]
+
+
+def _groups(columns: Sequence[Column]) -> list[str]:
+    """Rows of headers that columns share, with a line below each."""
+    lines = []
+    for level in range(max(len(column.groups) for column in columns)):
+        cells, rules, place = [], [], 1
+        for above, some in groupby([column.groups[: level + 1] for column in columns]):
+            count = len(list(some))
+            cells.append(rf"\multicolumn{{{count}}}{{c}}{{{above[-1]}}}" if above else "")
+            if above:
+                rules.append(rf"\cmidrule(lr){{{place}-{place + count - 1}}}")
+            place += count
+        lines += [rf"{' & '.join(cells)} \\", "".join(rules)]
+    return lines
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def aligned(numbers: Sequence[str]) -> list[str]:
+    """Numbers with room for what the longest have before and after their points: centred, all points are in line."""
+    signed = any(number.startswith("-") for number in numbers)
+    parts = [number.lstrip("-").partition(".") for number in numbers]
+    before = max((len(whole) for whole, _, _ in parts), default=0)
+    after = max((point + rest for _, point, rest in parts), key=len, default="")
+    out = []
+    for number, (whole, point, rest) in zip(numbers, parts, strict=True):
+        sign = "$-$" if number.startswith("-") else _room("$-$" * signed)
+        tail = point + rest
+        out.append(_room("0" * (before - len(whole))) + sign + whole + tail + _room(after[len(tail) :]))
+    return out
+
+
+def _room(width: str) -> str:
+    return rf"\phantom{{{width}}}" if width else ""
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """How the numbers of a column are written: times 10^-power, with so many decimals; power None: each with its own."""
+
+    power: int | None
+    decimals: int
+
+    def number(self, value: float, own: int = 0) -> str:
+        """`own` is its power where each has one."""
+        power = own if self.power is None else self.power
+        return f"{value * 10.0**-power:.{self.decimals}f}"
+
+
+def _scale(metric: str, rows: pd.DataFrame) -> _Scale:
+    if in_percent(metric):
+        return _Scale(-2, 2)
+    sizes = rows["mean"].abs()
+    sizes = sizes[(sizes > 0) & (sizes < inf)]
+    if sizes.empty:
+        return _Scale(0, 2)
+    if sizes.max() > WIDEST * sizes.min():
+        return _Scale(None, 2)
+    power = 0 if PLAIN[0] <= sizes.max() < PLAIN[1] else floor(log10(sizes.max()))
+    spreads = rows.spread.where(rows.spread > 0, rows["mean"].abs() / 100)
+    digits = [1 - floor(log10(spread)) + power for spread in spreads if 0 < spread < inf]  # two of each spread
+    return _Scale(power, min(MOST_DECIMALS, max(0, floor(median(digits)))))
+
+
+def unit(metric: str, rows: pd.DataFrame) -> str:
+    """The unit of a column of `results`."""
+    power = _scale(metric, rows).power
+    return r"\%" if in_percent(metric) else rf"$10^{{{power}}}$" if power else ""
+
+
+def heading(name: str, metric: str, unit: str) -> str:
+    """A metric with its unit, and an arrow to where it is better."""
+    arrow = r"$\uparrow$" if larger_is_better(metric) else r"$\downarrow$"
+    return " ".join(filter(None, (text(name[:1].upper() + name[1:]), unit and f"({unit})", arrow)))
+
+
+def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
+    """Mean ± standard deviation of each row of `statistics.differences`; bold: what is `statistics.with_the_best`.
+
+    What is `at_edge` of a grid of stepsizes has a dagger.
+    """
+    scale, bold = _scale(metric, rows), with_the_best(rows).tolist()
+    means, spreads = ([float(value) for value in rows[name]] for name in ("mean", "spread"))
+    known = [i for i, mean in enumerate(means) if isfinite(mean)]
+    own = {i: floor(log10(abs(means[i]))) if means[i] else 0 for i in known}
+    shown = aligned([scale.number(means[i], own[i]) for i in known])
+    with_spread = [i for i in known if isfinite(spreads[i])]
+    behind = dict(zip(with_spread, aligned([scale.number(spreads[i], own[i]) for i in with_spread]), strict=True))
+    cells = [_missing(row) for _, row in rows.iterrows()]
+    for i, number in zip(known, shown, strict=True):
+        cells[i] = rf"\best{{{number}}}" if bold[i] else number
+        cells[i] += rf" $\pm$ {behind[i]}" if i in behind else ""
+        cells[i] += rf" $\cdot\, 10^{{{own[i]}}}$" if scale.power is None else ""
+    return _marked(cells, at_edge)
+
+
+def _marked(cells: list[str], at_edge: Sequence[bool]) -> list[str]:
+    """Cells at the edge of a grid with a dagger, the others of the column with room for one."""
+    if not any(at_edge):
+        return cells
+    marks = [AT_EDGE if edge else _room(AT_EDGE) for edge in at_edge]
+    return [cell if cell == NOTHING else cell + mark for cell, mark in zip(cells, marks, strict=True)]
+
+
+def _missing(row: Any) -> str:
+    return f"diverged ({row.diverged:.0f}/{row.runs:.0f})" if row.diverged > 0 else NOTHING
+
+
+def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
+    """The confidence interval of each difference to the best; empty where there is none to show next to the results."""
+    scale = _scale(metric, rows)
+    known = [isfinite(row.difference_low) and not row.best for row in rows.itertuples()]
+    if scale.power is None or not any(known):
+        return []
+    lows, highs = (
+        iter(aligned([scale.number(float(end)) for end in rows[name][known]]))
+        for name in ("difference_low", "difference_high")
+    )
+    return [f"[{next(lows)}, {next(highs)}]" if each else NOTHING for each in known]
+
+
+def stepsizes(etas: Sequence[float], at_edge: Sequence[bool]) -> list[str]:
+    """Stepsizes, those at the edge of a grid with a dagger."""
+    texts = {i: f"{eta:.3g}" for i, eta in enumerate(etas) if isfinite(eta)}
+    plain = [i for i, words in texts.items() if "e" not in words]
+    shown = dict(zip(plain, aligned([texts[i] for i in plain]), strict=True))
+    shown |= {i: formula(words) for i, words in texts.items() if i not in shown}
+    return _marked([shown.get(i, NOTHING) for i in range(len(etas))], at_edge)
+
+
+# ---------------------------------------------------------------- words
+
+
+def text(words: str) -> str:
+    """Text with LaTeX's signs escaped; ±, rho, R² and minus signs of numbers in math."""
+    escaped = "".join(SIGNS.get(sign, sign) for sign in words)
+    escaped = escaped.replace("±", r"$\pm$").replace("R²", "$R^2$").replace(r" \%", r"~\%")
+    escaped = re.sub(r"\brho = ([\d.]+)", r"$\\rho = \1$", escaped)
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
+
+
+def formula(words: str) -> str:
+    """A stepsize, such as eta sqrt(n/(t+1)), in math; words stay words."""
+    if re.fullmatch("(?!eta)[a-z ]*", words):
+        return words
+    while (start := words.find("sqrt(")) >= 0:
+        end = _closing(words, start + 4)
+        words = words[:start] + "ROOT{" + words[start + 5 : end] + "}" + words[end + 1 :]
+    words = re.sub(r"\^\(([^()]*)\)", r"^{\1}", words).replace("ROOT", r"\sqrt")
+    words = re.sub(r"([\d.]+)e([+-]\d+)", lambda found: rf"{found[1]} \cdot 10^{{{int(found[2])}}}", words)
+    return "$" + re.sub(r"\b(cos|min|max|pi|eta)\b", r"\\\1", words) + "$"
+
+
+def _closing(words: str, start: int) -> int:
+    """The position where the bracket that opens at `start` closes."""
+    depth = 0
+    for i in range(start, len(words)):
+        depth += {"(": 1, ")": -1}.get(words[i], 0)
+        if depth == 0:
+            return i
+    return len(words)

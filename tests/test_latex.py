@@ -1,0 +1,171 @@
+"""LaTeX tables: aligned numbers, bold by the paired test, and a document that compiles without a line too wide."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa import latex
+from dnasa.latex import Column
+
+
+def rows(means: list[float], spreads: list[float], **more: Any) -> pd.DataFrame:
+    """As of `statistics.differences`: the first is the best, the second does not differ clearly, the others do."""
+    count = len(means)
+    usual: dict[str, Any] = {"mean": means, "spread": spreads, "runs": 3, "diverged": 0}
+    usual |= {"best": [True] + [False] * (count - 1)}
+    usual |= {"difference_low": [0.0, -0.02] + [-0.1234] * (count - 2)}
+    usual |= {"difference_high": [0.0, 0.01] + [-0.01] * (count - 2)}
+    return pd.DataFrame(usual | more)
+
+
+def widths(cell: str) -> tuple[int, int]:
+    """How many digits, signs and points lie before and after the first point, visible or not."""
+    plain = re.sub(r"\\(phantom|best)\{((?:\$-\$|[^{}])*(?:\{[^{}]*\})?)\}", r"\2", cell).replace("\\phantom{", "")
+    before, _, after = plain.replace("$-$", "-").replace("}", "").partition(".")
+    return len(before), len(after)
+
+
+def test_numbers_have_room_for_the_longest_before_and_after_the_point() -> None:
+    assert latex.aligned(["1", "0.03", "10.5"]) == [
+        r"\phantom{0}1\phantom{.03}",
+        r"\phantom{0}0.03",
+        r"10.5\phantom{3}",
+    ]
+    assert latex.aligned(["-1.5", "12.5"]) == [r"\phantom{0}$-$1.5", r"\phantom{$-$}12.5"]
+    assert latex.aligned([]) == []
+
+
+def test_the_best_and_what_does_not_differ_clearly_from_it_are_bold() -> None:
+    cells = latex.results("test_accuracy", rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234]))
+    assert cells == [
+        r"\best{96.84} $\pm$ \phantom{0}0.16",
+        r"\best{96.66} $\pm$ \phantom{0}0.56",
+        r"80.00 $\pm$ 12.34",
+    ]
+    assert len({widths(cell) for cell in cells}) == 1
+
+
+def test_a_single_seed_has_no_spread_and_only_the_best_is_bold() -> None:
+    nothing = [np.nan] * 2
+    table = rows([0.5, 0.4], nothing, difference_low=nothing, difference_high=nothing)
+    assert latex.results("test_accuracy", table) == [r"\best{50.00}", "40.00"]
+    assert latex.intervals("test_accuracy", table) == []
+
+
+def test_runs_that_diverged_or_are_missing_have_no_number() -> None:
+    table = rows([0.5, np.nan, np.nan], [0.1, np.nan, np.nan], diverged=[0, 2, np.nan], difference_low=np.nan)
+    assert latex.results("test_accuracy", table)[1:] == ["diverged (2/3)", "--"]
+
+
+def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten() -> None:
+    usual = rows([0.101, 0.135, 0.1826], [0.023, 0.0031, 0.0008])
+    assert latex.results("test_loss", usual)[2] == r"0.183 $\pm$ 0.001"
+    assert latex.unit("test_loss", usual) == ""
+    large = rows([1234.5, 2345.6, 4000.0], [12.0, 13.0, 110.0])
+    assert latex.results("test_loss", large)[0] == r"\best{1234} $\pm$ \phantom{0}12"
+    small = rows([1.5e-9, 2.5e-9, 4e-8], [2e-10, 2e-10, 2e-10])
+    assert latex.unit("test_loss", small) == "$10^{-8}$"
+    assert latex.results("test_loss", small)[0] == r"\best{0.150} $\pm$ 0.020"
+    wide = rows([1.5e-9, 2.5e-9, 4.0], [2e-10, 2e-10, 0.2])
+    assert latex.unit("test_loss", wide) == ""
+    assert latex.results("test_loss", wide)[2] == r"4.00 $\pm$ 0.20 $\cdot\, 10^{0}$"
+    assert latex.results("test_loss", wide)[0] == r"\best{1.50} $\pm$ 0.20 $\cdot\, 10^{-9}$"
+    assert latex.intervals("test_loss", wide) == []
+
+
+def test_intervals_are_those_of_the_others_in_the_unit_of_the_results() -> None:
+    table = rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234])
+    assert latex.intervals("test_accuracy", table) == [
+        "--",
+        r"[\phantom{0}$-$2.00, \phantom{$-$}1.00]",
+        r"[$-$12.34, $-$1.00]",
+    ]
+
+
+def test_a_header_has_its_unit_and_an_arrow() -> None:
+    assert latex.heading("test accuracy", "test_accuracy", r"\%") == r"Test accuracy (\%) $\uparrow$"
+    assert latex.heading("test R²", "test_r2", "") == r"Test $R^2$ $\uparrow$"
+    assert latex.heading("test loss", "test_loss", "") == r"Test loss $\downarrow$"
+
+
+def test_stepsizes_are_numbers_and_those_at_an_edge_have_a_dagger() -> None:
+    assert latex.stepsizes([0.03, 1.0, np.nan], [False, False, False]) == ["0.03", r"1\phantom{.03}", "--"]
+    room = r"\phantom{$^\dagger$}"
+    marked = latex.stepsizes([1e-5, 0.1, np.nan], [True, False, False])
+    assert marked == [r"$1 \cdot 10^{-5}$$^\dagger$", "0.1" + room, "--"]
+
+
+@pytest.mark.parametrize(
+    ("words", "math"),
+    [
+        ("eta sqrt(n/(t+1))", r"$\eta \sqrt{n/(t+1)}$"),
+        ("n^(1/4)/t^(3/4)", "$n^{1/4}/t^{3/4}$"),
+        ("0.4 sqrt(n) min((t+1)/100, 10/sqrt(t+1))", r"$0.4 \sqrt{n} \min((t+1)/100, 10/\sqrt{t+1})$"),
+        ("eta min(1, 10(t+1)/T) (1 + cos(pi t/T))/2", r"$\eta \min(1, 10(t+1)/T) (1 + \cos(\pi t/T))/2$"),
+        ("eta", r"$\eta$"),
+        ("2.5e-05", r"$2.5 \cdot 10^{-5}$"),
+    ],
+)
+def test_formulas_are_in_math(words: str, math: str) -> None:
+    assert latex.formula(words) == math
+
+
+def test_signs_are_escaped_and_symbols_in_math() -> None:
+    assert latex.text("100 % of D & co_1 (rho = 0.805), -1 ± 2") == (
+        r"100~\% of D \& co\_1 ($\rho = 0.805$), $-$1 $\pm$ 2"
+    )
+
+
+ODD = "50 % \\ {#} $ ^ ~"
+
+
+def written() -> str:
+    table = rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.0234])
+    names = Column("Method", [latex.text(name) for name in ("D-SGD & co_1", ODD, "D-SGD with momentum")], "l")
+    top = latex.heading("test accuracy", "test_accuracy", r"\%")
+    cells = latex.results("test_accuracy", table, [True, False, False])
+    panel = [
+        names,
+        *(Column(graph, cells, groups=(top, part)) for part in ("iid", "by label") for graph in ("ring", "complete")),
+    ]
+    other = [names, Column("path", latex.results("test_accuracy", table)), Column(r"$\eta$", ["1", "--", "3"])]
+    return latex.table([panel, other], latex.text(f"100 % of it, rho = 0.5; {ODD}"), "first_50%")
+
+
+def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns() -> None:
+    text = written()
+    assert text.startswith(r"% Needs \usepackage{booktabs}.")
+    text = text.partition("\n")[2]
+    assert text.count("\\toprule\n") == text.count("\\bottomrule\n") == 1
+    assert text.count("\\midrule\n") == 3
+    assert r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}" in text
+    assert r"\label{tab:first-50-}" in text
+    plain = re.sub(r"\\[{}$&%]", "", text)
+    assert plain.count("{") == plain.count("}")
+    assert not re.search(r"(?<!\\)%", text)
+    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+    cells = [len(re.findall(r"(?<!\\)&", line)) for line in lines]
+    assert cells == [1, 2, 4, 4, 4, 4, 2, 2, 2, 2]
+    assert all(len(re.findall(r"(?<!\\)\$", line)) % 2 == 0 for line in lines)
+
+
+def compiled(folder: Path, *tables: str) -> str:
+    """What LaTeX says about a page of these tables."""
+    page = ["\\documentclass{article}\\usepackage{booktabs}\\begin{document}", *tables, "\\end{document}\n"]
+    (folder / "page.tex").write_text("\n".join(page))
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_a_table_compiles_next_to_another_and_fits_the_page(tmp_path: Path) -> None:
+    said = compiled(tmp_path, r"\newcommand{\best}{mine}", written(), written().replace("first", "second"))
+    assert "Overfull" not in said
