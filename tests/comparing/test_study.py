@@ -21,7 +21,7 @@ from test_resume import run
 
 import dnasa
 from dnasa import Result, plots
-from dnasa.comparing import comparison, study, study_file
+from dnasa.comparing import comparison, study, study_file, study_report
 from dnasa.comparing.comparison import schedule_of
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError, Interrupted
@@ -125,6 +125,18 @@ def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_the_tables_of_a_study_compile(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:
     compiled(tmp_path, *((whole[1] / name).read_text() for name in ("table.tex", "ranks.tex")))
+
+
+def test_a_table_too_wide_or_too_long_for_a_page_is_divided(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = study_file.read(tiny, ["least_squares"])
+    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    assert report.latex().count("Method & ") == 1
+    monkeypatch.setattr(study_report, "MOST_COLUMNS", 1)
+    assert (report.latex().count("Method & "), report.latex().count(r"\begin{table}")) == (2, 1)
+    monkeypatch.setattr(study_report, "MOST_ROWS", 7)
+    assert re.findall(r"\\label{tab:(.*)}", report.latex()) == ["tiny-least-squares-1", "tiny-least-squares-2"]
 
 
 def test_a_small_study_has_no_ranks_and_says_so(tiny: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from dnasa.comparing.ranking import Ranking
 from dnasa.plots import legend_below, panels, styles
-from dnasa.style import ACCENT
+from dnasa.style import ACCENT, current
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,10 +22,11 @@ def figure_of_ranks(ranking: Ranking) -> "Figure":
     """Average ranks on a line, the best on the left; bars join methods that do not differ clearly."""
     ranks, groups = ranking.ranks(), ranking.groups()
     methods, side = len(ranks), ceil(len(ranks) / 2)
-    top = 0.5 + 0.35 * len(groups)  # below it, the names
+    top = 0.7 + 0.35 * len(groups)  # below it, the names
     figure, axes = panels(1, width=6.4, height=0.28 * (top + side + 2.2))
     axis = axes[0, 0]
-    axis.set(xlim=(1, methods), ylim=(top + side - 0.4, -1.6), yticks=[], xticks=range(1, methods + 1))
+    axis.set(xlim=(1, methods), ylim=(top + side - 0.4, -1.6), yticks=[])
+    axis.set_xticks(range(1, methods + 1, ceil(methods / (6 if current().printed else 8))))
     axis.grid(False)
     axis.spines[["left", "bottom"]].set_visible(False)
     axis.spines["top"].set_visible(True)

@@ -15,7 +15,7 @@ from dnasa.comparing.comparison import Comparison, X
 from dnasa.comparing.ranking import Ranking, costs
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.plots import label, legend_below, panels
-from dnasa.statistics import VARIANT
+from dnasa.statistics import VARIANT, with_the_best
 from dnasa.style import current
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ KEY = {
     "=": "no clear difference to the best: the 95 % interval of the paired difference contains 0",
     "^": "the stepsize is at an edge of its grid, so the best may lie beyond",
 }
-MOST_COLUMNS = 4  # of a LaTeX table
+MOST_COLUMNS, MOST_ROWS = 4, 30  # of a LaTeX table, so that it fits a page
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class StudyReport:
         for cell, comparison in found:
             rows = comparison.summary().assign(edge=comparison.choice.edge)
             names = [label(row.rule, row.schedule) for row in rows.itertuples()]
-            texts = [_text(comparison.metric, row) for _, row in rows.iterrows()]
+            same = with_the_best(rows) & ~rows.best
+            texts = [_text(comparison.metric, row) for _, row in rows.assign(same=same).iterrows()]
             columns[_heading(cell)] = pd.Series(texts, names)
             if len(found) == 1:
                 gaps = [tables.with_interval(comparison.metric, row) for _, row in rows.iterrows()]
@@ -92,7 +93,10 @@ class StudyReport:
         return out
 
     def latex(self) -> str:
-        """One booktabs table for each problem; bold are the best of a column and what does not differ clearly from it."""
+        """A booktabs table for each problem, or several where one would not fit a page.
+
+        Bold are the best of a column and what does not differ clearly from it.
+        """
         titles = self.titles()
         return "\n".join(self._latex(titles[problem], found) for problem, found in self._problems())
 
@@ -108,7 +112,11 @@ class StudyReport:
             *captions.tuning(*_choices(found)),
             *captions.results(metric, cell.settings["seeds"]),
         ]
-        return latex.table(panels, " ".join(caption), f"{self.study.name}-{source_name(cell.problem)}")
+        name = f"{self.study.name}-{source_name(cell.problem)}"
+        if len(panels) * len(methods) <= MOST_ROWS:
+            return latex.table(panels, " ".join(caption), name)
+        parts = [latex.table([panel], " ".join(caption), f"{name}-{i}") for i, panel in enumerate(panels, start=1)]
+        return "\n".join(parts)
 
     def notes(self, problem: str | None = None) -> list[str]:
         """How stepsizes were chosen, and what the marks of the table mean: of one problem, or of all."""
@@ -234,6 +242,5 @@ def _of_cell(cell: Cell, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _text(metric: str, row: Any) -> str:
     """Mean ± spread with its marks."""
-    same = not row.best and row.difference_low <= 0 <= row.difference_high
-    marks = [mark for mark, applies in (("^", row.edge), ("=", same), ("*", row.best)) if applies]
+    marks = [mark for mark, applies in (("^", row.edge), ("=", row.same), ("*", row.best)) if applies]
     return " ".join([tables.with_spread(metric, row), *marks])
