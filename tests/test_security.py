@@ -133,7 +133,8 @@ TESTED = {
         "test_attacks.py::test_numbers_are_checked_after_they_are_decoded",
     ],
     "Everything that a process sends to others from their greeting to the end of the run is counted in `audit-SITE.jsonl` by "
-    "kind: arrays, texts, and what sites tell each other of the run.": [
+    "kind: arrays, texts, and what sites tell each other of the run; lines are written at evaluations, so a killed process "
+    "loses those since its last one.": [
         "test_journal.py::test_the_audit_has_every_byte_once",
         "test_events.py::test_every_site_logs_who_connected_and_audits_what_it_sent",
         "test_recovery.py::test_a_site_that_joins_with_other_data_is_refused",

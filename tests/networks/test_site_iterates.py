@@ -13,7 +13,7 @@ from local_sites import local_sites
 
 import dnasa
 from dnasa import topology
-from dnasa.core import Array, Network
+from dnasa.core import Array, InputError, Network
 from dnasa.networks import choose_channel, with_pauses
 from dnasa.networks.members import Members
 from dnasa.networks.sites import SiteNetworks, described
@@ -135,3 +135,17 @@ def test_of_two_sites_exactly_one_dials_unless_neither_can_be_dialled(tmp_path: 
     assert dialling == {(1, 0), (2, 0)}
     files = local_sites(tmp_path, 3)
     assert {(i, j) for i in range(3) for j in range(3) if i != j and dials(files[i], j)} == {(0, 1), (0, 2), (2, 1)}
+
+
+def test_sites_that_do_not_all_keep_a_folder_are_told_before_the_first_step(tmp_path: Path) -> None:
+    graph = topology.ring(NODES)
+
+    def train(network: Network) -> str:
+        folder = None if network.rank == 1 else tmp_path / f"run-{network.rank}"
+        with pytest.raises(InputError) as refused:
+            solve(graph, "dnasa", network=network, overlap=False, folder=folder)
+        return str(refused.value)
+
+    with connected(tmp_path, graph) as networks:
+        for line in in_threads(train, networks):
+            assert "the run folder is given at berlin and missing at paris" in line

@@ -5,8 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from thread_network import run_threads
 
 import dnasa
 from dnasa.cli import app
-from dnasa.core import InputError, Network
+from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
 from dnasa.networks.processes import Sending
 from dnasa.runs import dry_run
@@ -242,6 +243,21 @@ def test_the_torch_module_scales_by_itself(task: str, home: Path) -> None:
     assert not module.training
     torch.nn.init.zeros_(next(module.parameters()))  # a copy: the model itself does not change
     assert next(model.network.parameters()).any()
+
+
+def test_a_process_that_dies_during_the_tests_costs_the_tests_alone(tmp_path: Path) -> None:
+    problem, rows = small_problem()
+    rows, graph = rows._replace(test_counts=(20, 20)), dnasa.topology.ring(2)
+    result = dnasa.solve(problem, graph, steps=5)
+
+    def lost(text: str) -> NoReturn:
+        raise ProcessLost("paris is gone.")
+
+    network = replace(dry_run.connect(graph, None, None), allgather_text=lost)
+    with pytest.warns(UserWarning, match="was not tested: paris is gone"):
+        assert not save_run(tmp_path, problem, rows, "linear", result, network)
+    assert (tmp_path / "model.safetensors").exists()
+    assert not (tmp_path / "evaluation.json").exists()
 
 
 def test_the_saved_model_is_the_mean_of_the_nodes(home: Path) -> None:

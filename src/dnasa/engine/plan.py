@@ -355,7 +355,8 @@ def run_settings(problem: "Problem", plan: Plan, options: RunOptions) -> dict[st
     if not network.simulated:
         from dnasa.networks.processes import agree
 
-        agree(network, settings)
+        folder = {"the run folder": "missing" if options.folder is None else "given"} if network.own_folders else {}
+        agree(network, settings | folder)
     return settings
 
 

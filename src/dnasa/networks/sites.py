@@ -60,6 +60,7 @@ def leave(members: Members) -> None:
         while monitor.problem is None and not monitor.others_ended() and not monitor.others_ahead():
             time.sleep(monitor.interval / 5)
         monitor.close()
+    members.mesh.drain()
     members.mesh.close()
 
 

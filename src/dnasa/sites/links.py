@@ -553,6 +553,12 @@ class Mesh:
         there = any(self.links[number].since < self.links[site].broken for number in self._hearing())
         return (there or self._reachable(self.sites.own)) and not self._hearing(site)
 
+    def drain(self) -> None:
+        """Give the others a moment to receive what was sent to them, such as the settings that made this site stop."""
+        end = time.monotonic() + GRACE
+        while time.monotonic() < end and any(link.connected and link.outbox for link in self.links.values()):
+            time.sleep(INTERVAL / 10)
+
     def close(self) -> None:
         self.closed.set()
         if self.door is not None:

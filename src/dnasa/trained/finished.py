@@ -1,6 +1,7 @@
 """What a finished run leaves: the trained model and its tests."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import torch
 
 from dnasa.arrays import to_numpy
-from dnasa.core import InputError, Network
+from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
 from dnasa.extras import can_draw
 from dnasa.files import to_json
@@ -27,7 +28,7 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
 
     `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a
     folder, nothing is written. A model of a text is not tested
-    further, nor one after a loss of processes that had test rows of their own.
+    further, nor one after a loss of processes that had test rows of their own, or during the tests.
     """
     run = int(np.argmax(result.runs.diverged.isna()))
     x, statistics = _of_run(problem, result, run)
@@ -43,14 +44,29 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
     lost = result.settings.get("lost")
     tested = kind != "tokens" and not (own_tests and lost)
     model, row, measured = trained(x.mean(0)), result.final().loc[run], Evaluation()
-    if tested and (own_tests or result.writes):
-        quick = problem.test_total <= 3 * problem.batch * int(row.step)  # all nodes take less time than the training
-        measured = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
-    if tested and own_tests:
-        measured = of_all(measured)
-    if tested and rows.sites and not lost:
-        kind_of_rows = "test" if rows.test_counts else "training"
-        measured |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind_of_rows))
+
+    def tests() -> Evaluation:
+        found = Evaluation()
+        if own_tests or result.writes:
+            quick = problem.test_total <= 3 * problem.batch * int(
+                row.step
+            )  # all nodes take less time than the training
+            found = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
+        if own_tests:
+            found = of_all(found)
+        if rows.sites and not lost:
+            kind_of_rows = "test" if rows.test_counts else "training"
+            found |= of_all(evaluation.at_sites(model, _parts(problem, rows), kind_of_rows))
+        return found
+
+    if own_tests and lost:
+        warnings.warn("The trained model was not tested: nodes with test rows were lost in the run.", stacklevel=2)
+    if tested:
+        try:
+            measured = tests()
+        except ProcessLost as error:  # every process has the model
+            warnings.warn(f"The trained model was not tested: {error}", stacklevel=2)
+            tested = False
     if folder is not None and result.writes:
         if tested:
             measured |= {"members": list(problem.remaining)} if lost else {}
