@@ -120,7 +120,8 @@ class _Scale:
     def number(self, value: float, own: int = 0) -> str:
         """`own` is its power where each has one."""
         power = own if self.power is None else self.power
-        return f"{value * 10.0**-power:.{self.decimals}f}"
+        half = -power // 2  # twice, since 10^324 is no float
+        return f"{value * 10.0**half * 10.0 ** (-power - half):.{self.decimals}f}"
 
 
 def _scale(metric: str, rows: pd.DataFrame) -> _Scale:

@@ -261,7 +261,7 @@ def test_the_rules_that_say_they_are_safe_are_those_tested_here() -> None:
 def test_an_interrupted_run_says_that_it_cannot_be_resumed(tmp_path: Path) -> None:
     def interrupt(evaluation: Any) -> None:
         if evaluation.step == 20:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)  # SIGINT may be ignored, as in the background of a shell
 
     with pytest.raises(Interrupted, match="A run with late cannot be resumed"):
         solve(folder=tmp_path / "run", evaluate=10, callback=interrupt)

@@ -485,7 +485,7 @@ def test_a_connection_that_this_site_broke_off_does_not_say_that_the_other_has_e
     wait_until(lambda: not link.connected)
     time.sleep(2 * GRACE)
     assert not one.members.mesh.gone(1)
-    link.ours = False  # as if the other side had closed it
+    link.ours = ""  # as if the other side had closed it
     assert one.members.mesh.gone(1)
     for process in (one, two):
         process.end()

@@ -296,8 +296,9 @@ def compare(
         count += 1
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
+    batch = getattr(problem, "batch", 1)
     return Comparison(
-        history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth, problem.batch
+        history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth, batch
     )
 
 

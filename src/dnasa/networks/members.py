@@ -243,7 +243,7 @@ class Members:
         missing = [f"{self.name(node)} ({self._absence(node)})" for node in self.links if node not in here]
         apart = [node for node in here if not self.links.keys() <= self.state(node).hears | {node}]
         missing += [f"{self.name(node)} (not connected with all others)" for node in apart if not missing]
-        refused = f" This site refused {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
+        refused = f" Turned away: {self.mesh.door.refused}." if self.mesh.door and self.mesh.door.refused else ""
         return f"Missing: {', '.join(missing) or 'none'}.{refused} `dnasa sites check` says more."
 
     def _absence(self, node: int) -> str:

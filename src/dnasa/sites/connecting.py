@@ -58,9 +58,17 @@ def explain(error: Exception) -> str:
             return "no answer: a firewall, or a wrong address"
         case ssl.SSLCertVerificationError():
             return f"its certificate is refused: {error.verify_message}"
+        case ssl.SSLError() if alert_of(error):
+            return f"it refuses this site's certificate: {alert_of(error)}"
         case ssl.SSLError() | ConnectionError():
             return f"it closed the connection, as it does to certificates it refuses: {first_line(error)}"
     return first_line(error)
+
+
+def alert_of(error: Exception) -> str:
+    """What the other side has against this site's certificate, such as "certificate revoked"; empty if it said nothing."""
+    reason = getattr(error, "reason", None) or ""
+    return reason.partition("_ALERT_")[2].replace("_", " ").lower()
 
 
 def dials(sites: Sites, other: int) -> bool:
@@ -304,7 +312,8 @@ class Door:
         except (ssl.SSLEOFError, ConnectionError, TimeoutError) as error:
             log.debug("connection lost", extra={"address": host, "reason": first_line(error)})
         except (Refused, InputError, OSError, ValueError) as error:
-            self._refuse(host, getattr(error, "verify_message", "") or first_line(error))
+            known = explain(error) if alert_of(error) else getattr(error, "verify_message", "")
+            self._refuse(host, known or first_line(error))
         finally:
             self._settle(plain)
 

@@ -25,6 +25,7 @@ from dnasa.sites.connecting import (
     Door,
     Greeting,
     Refused,
+    alert_of,
     closed_on_error,
     dial,
     dials,
@@ -140,7 +141,7 @@ class Link:
         state: The latest that it said of itself; `state.hears` are the sites that it is connected with.
         connected: Whether there is a connection.
         gone: Whether no process listened at its address, or its certificate was revoked, when it was last dialled.
-        ours: Whether this process broke the last connection off, which says nothing about the other.
+        ours: Why this process broke the last connection off, which says nothing about the other; empty if it did not.
         quiet: Own intervals since anything came.
         barred: Why this site is not let in again; empty if it is.
         asks: Whether this process wants to know how the run began.
@@ -152,7 +153,7 @@ class Link:
         self.mesh, self.site, self.name = mesh, site, mesh.sites.sites[site].name
         self.instance, self.barred, self.problem, self.warned, self.asks = "", "", "", "", False
         self.state: Any = None
-        self.connected = self.gone = self.ours = False
+        self.connected, self.gone, self.ours = False, False, ""
         self.quiet = 0
         self.since = self.broken = time.monotonic()  # of the last connection: when it was made, and when it broke
         self.outbox: deque[bytes | memoryview] = deque()  # header, body, header, body, ...
@@ -193,10 +194,10 @@ class Link:
                 self.outbox[place] = HEADER.pack(WITHDRAWN, view, network, number, 0)
                 self.outbox[place + 1] = b""
 
-    def break_off(self) -> None:
+    def break_off(self, reason: str = "there is a newer one") -> None:
         """Close the connection; it is made again."""
         if (connection := self.connection) is not None:
-            self.ours = True
+            self.ours = reason
             connection.shut_down()
 
     def greeting(self) -> Greeting:
@@ -217,14 +218,13 @@ class Link:
             if answer:
                 send_greeting(tls, self.greeting())
             self.connection, self.connected, self.quiet = Connection(self, tls), True, 0
-            self.gone, self.ours, self.since = False, False, time.monotonic()
+            self.gone, self.ours, self.since = False, "", time.monotonic()
             self.mesh.events.write("connected", peer=self.name)
             self.mesh.publish()
             try:
                 self.connection.run()
             except (OSError, ValueError) as error:
-                reason = "nothing came for a while, or the keys changed" if self.ours else first_line(error)
-                self.mesh.events.write("disconnected", peer=self.name, reason=reason)
+                self.mesh.events.write("disconnected", peer=self.name, reason=self.ours or first_line(error))
             finally:
                 self.connection.close()
                 self.connection, self.connected, self.broken = None, False, time.monotonic()
@@ -535,7 +535,7 @@ class Mesh:
         if not link.barred:
             link.barred = reason
             self.events.warn("barred", f"{link.name} is barred: {reason}", peer=link.name, reason=reason)
-        link.break_off()
+        link.break_off("it is barred")
         self.changed()
 
     def silent(self, site: int, timeout: float) -> bool:
@@ -564,7 +564,7 @@ class Mesh:
         if self.door is not None:
             self.door.close()
         for link in self.links.values():
-            link.break_off()
+            link.break_off("this site has ended")
 
     # ------------------------------------------------------------ threads
 
@@ -583,10 +583,10 @@ class Mesh:
             for link in self.links.values():
                 link.quiet += 1
                 if link.connected and link.quiet > HUSH and self._is_dialled_by(link.site):
-                    link.break_off()
+                    link.break_off("nothing came for a while")
             if revoked != (revoked := self._revoked()):
                 for link in self.links.values():
-                    link.break_off()  # and check the certificates again
+                    link.break_off(f"{REVOKED} changed: certificates are checked again")
             self.publish(again=True)
 
     def _revoked(self) -> int:
@@ -607,7 +607,7 @@ class Mesh:
                 self._connect(link)
             except ConnectionRefusedError as error:
                 link.gone |= self._reachable(link.site)
-                link.break_off()
+                link.break_off("nothing listens there")
                 self._explain(link, error)
             except ssl.SSLCertVerificationError as error:
                 link.gone |= error.verify_code == REVOKED_CERTIFICATE
@@ -622,7 +622,8 @@ class Mesh:
         """Log why there is no connection, and warn once if the other site refuses this one."""
         link.problem = reason = explain(error)
         log.debug("no connection", extra={"site": link.name, "reason": reason})
-        if not isinstance(error, OSError) and reason != link.warned:
+        refused = isinstance(error, ssl.SSLCertVerificationError) or alert_of(error)
+        if (refused or not isinstance(error, OSError)) and reason != link.warned:
             link.warned = reason
             self.events.warn(
                 "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason
