@@ -1,5 +1,6 @@
 """`dnasa sites check`: who answers, and what a link carries."""
 
+import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from dnasa.core import InputError
 from dnasa.networks.members import Members
 from dnasa.sites import checking
 from dnasa.sites.checking import ANSWERS, AWAY, BUSY, CAME, THROUGH, ahead, check
+from dnasa.sites.connecting import explain
 
 
 def results(folder: Path, hidden: tuple[str, ...], seconds: float = 60.0) -> list[list[str]]:
@@ -97,3 +99,17 @@ def test_the_port_that_a_run_listens_on_is_left_to_it(tmp_path: Path) -> None:
             Members(one, "another run", 5.0)
     finally:
         door.close()
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("SSLV3_ALERT_CERTIFICATE_REVOKED", "it refuses this site's certificate: certificate revoked"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "it refuses this site's certificate: unknown ca"),
+        ("WRONG_VERSION_NUMBER", "it closed the connection, as it does to certificates it refuses: what OpenSSL says"),
+    ],
+)
+def test_what_the_other_site_has_against_this_one_is_told_in_words(reason: str, told: str) -> None:
+    error = ssl.SSLError(1, "what OpenSSL says")
+    error.reason = reason
+    assert explain(error) == told
