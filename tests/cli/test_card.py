@@ -89,8 +89,8 @@ def test_the_command_of_a_card_repeats_the_run(
 ) -> None:
     first = as_json(made / "run", capsys, monkeypatch)
     _, *words = shlex.split(first["repeat"])
-    assert run(*words, "--out", tmp_path / "again", "--quiet", cwd=tmp_path).returncode == 0
-    again = as_json(tmp_path / "again", capsys, monkeypatch)
+    assert run(*words, "--quiet", cwd=tmp_path).returncode == 0
+    again = as_json(tmp_path / "repeated", capsys, monkeypatch)
     assert {name: again[name] for name in ("data", "protocol", "results")} == {
         name: first[name] for name in ("data", "protocol", "results")
     }
@@ -161,7 +161,7 @@ def test_files_of_the_user_appear_by_name_alone() -> None:
     from dnasa.cli.card import command_line
 
     line = command_line({"command": "train", "options": {"data": "/home/me/my rows.csv", "steps": 7, "plugin": []}})
-    assert line == "dnasa train '--data=my rows.csv' --steps=7"
+    assert line == "dnasa train '--data=my rows.csv' --steps=7 --out repeated"
 
 
 def test_intervals_of_means_are_those_of_the_t_distribution() -> None:

@@ -45,7 +45,7 @@ def command_line(config: Mapping[str, Any]) -> str:
     given = {
         name: value for name, value in stored.items() if name == "data" or value not in ([], getattr(Options, name))
     }
-    return shlex.join(["dnasa", *configs.as_words(command, given)])
+    return shlex.join(["dnasa", *configs.as_words(command, given), "--out", "repeated"])
 
 
 def _portable(value: Any) -> Any:

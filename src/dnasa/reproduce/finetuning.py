@@ -121,7 +121,7 @@ def draw(out: Report, name: str, history: pd.DataFrame) -> None:
 
     with out.draw(f"finetuning-{name}", len(groups), f"{name}: the first {EARLY} steps from a trained model") as axes:
         for axis, ((trained, data), same) in zip(axes, groups, strict=True):
-            draw_lines(axis, same, "points", ["rule", "eta"], label, style, smooth="none")
+            draw_lines(axis, same, "points", ["rule", "eta"], label, style)
             axis.set_ylabel("change of test accuracy (points)")
             axis.set_title(f"{trained}, {data}")
 

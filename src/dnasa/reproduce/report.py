@@ -78,13 +78,12 @@ def draw_lines(
     label: Callable[..., str],
     style: Callable[..., dict[str, Any]] = lambda *names: {},
     x: str = "step",
-    smooth: str = "mean",
 ) -> None:
-    """A metric and its range over the seeds: a line for each combination of values of the columns `keys`.
+    """The mean of a metric and its range over the seeds: a line for each combination of values of the columns `keys`.
 
     These values are the arguments of `label` and `style`.
     """
-    lines = shown(curves(history, metric, x, keys, smooth=smooth)).groupby(list(keys), sort=False, dropna=False)
+    lines = shown(curves(history, metric, x, keys)).groupby(list(keys), sort=False, dropna=False)
     for (names, rows), dash in zip(lines, cycle(DASHES), strict=False):
         draw_curve(axis, rows, in_symbols(label(*names)), **({"linestyle": dash} | style(*names)))
     finish(axis, x, axis_name(metric), log=metric in LABELS and metric not in LINEAR)
