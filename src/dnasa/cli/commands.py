@@ -85,14 +85,8 @@ def train(context: typer.Context, given: Options) -> None:
             raise InputError("--tensorboard writes into the folder of the run: give --out.")
         callback = logging.tensorboard(out / "tensorboard", OwnFiles(out))
     stop = inputs.thresholds(given.stop or ())
-    own: Any = {
-        "rule": given.rule,
-        "eta": given.eta,
-        "overlap": given.overlap,
-        "clock": given.clock,
-        "trace": given.trace,
-    }
-    own |= {"late": given.late, "stop": stop, "callback": callback}
+    own: Any = {name: getattr(given, name) for name in ("rule", "eta", "overlap", "clock", "trace", "late")}
+    own |= {"stop": stop, "callback": callback}
     given, source, graph, shared = inputs.prepare(context, given, [given.rule], check=partial(check, **own))
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):

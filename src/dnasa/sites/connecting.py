@@ -35,7 +35,7 @@ RELAYED = 120.0  # seconds of silence after which bytes are no longer passed on
 PENDING, PENDING_EACH = (
     64,
     16,
-)  # connections that have not greeted yet, and those of one address; then the oldest is closed
+)  # connections without a greeting yet, and those of one address; then the oldest is closed
 VISITS = 4  # connections of one site at a time, besides two for each site that it meets here
 LENGTH = struct.Struct("!I")
 LONGEST_GREETING = 1 << 16

@@ -231,12 +231,7 @@ def _parse(path: Path, parse: Callable[[bytes], Any]) -> Any:
     data = _read(path)
     try:
         return parse(data)
-    except (
-        ValueError,
-        TypeError,
-        UnsupportedAlgorithm,
-        x509.InvalidVersion,
-    ) as error:  # TypeError: a key with a password
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:  # TypeError: it has a password
         raise InputError(f"Cannot use {path} ({first_line(error)}): it must be as `dnasa keys` made it.") from error
 
 

@@ -26,9 +26,9 @@ from dnasa.trained.saving import save
 def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, result: Result, network: Network) -> bool:
     """Write the mean of the nodes' models, of the first seed that did not diverge, and its tests; says whether it was tested.
 
-    `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a
-    folder, nothing is written. A model of a text is not tested
-    further, nor one after a loss of processes that had test rows of their own, or during the tests.
+    `name` is the network, as `--model` takes it. All processes call it, and the first writes; without a folder, nothing is
+    written. A model of a text is not tested further, nor one after a loss of processes that had test rows of their own, or
+    during the tests.
     """
     run = int(np.argmax(result.runs.diverged.isna()))
     x, statistics = _of_run(problem, result, run)
@@ -48,9 +48,8 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
     def tests() -> Evaluation:
         found = Evaluation()
         if own_tests or result.writes:
-            quick = problem.test_total <= 3 * problem.batch * int(
-                row.step
-            )  # all nodes take less time than the training
+            samples = problem.batch * int(row.step)
+            quick = problem.test_total <= 3 * samples  # all nodes take less time than the training
             found = evaluation.evaluate(model, rows, map(trained, x) if quick else ())
         if own_tests:
             found = of_all(found)
