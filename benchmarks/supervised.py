@@ -88,12 +88,18 @@ def ways(problem: Supervised) -> Iterator[tuple[str, Callable[[], object]]]:
         yield "8 nodes, one by one", step
         return
     yield "ordinary, CUDA graph", partial(CudaGraphs(gradient), x, y)
-    chosen = problem.mapped
-    for mapped in (False, True):
-        problem.mapped = mapped
+    module, chosen = problem.module, problem.many
+    batch = (points[0, 0, 0], *(part[: problem.batch] for part in (x, y)))
+    possible = {
+        "streams": (module.gradients_on_streams, True),
+        "vmap": (module.gradients_mapped, True),
+        "one wide network": (module.gradients_widened, module.is_widenable(*batch)),
+    }
+    for name in (name for name, (_, works) in possible.items() if works):
+        problem.many = possible[name][0]
         problem.replayed.captured.clear()
         problem.capturable = True
-        yield f"8 nodes, {'vmap' if mapped else 'streams'}{' (chosen)' if mapped == chosen else ''}", step
+        yield f"8 nodes, {name}{' (chosen)' if problem.many == chosen else ''}", step
         if not problem.capturable:
             print("    (not as a CUDA graph: it could not be captured)")
 

@@ -62,6 +62,18 @@ class CudaGraphs:
                 self.function(*static_inputs)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            output = self.function(*static_inputs)
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                output = self.function(*static_inputs)
+        except RuntimeError:
+            _end_failed_capture()
+            raise
         self.captured[tuple(a.shape for a in inputs)] = graph, static_inputs, output
+
+
+def _end_failed_capture() -> None:
+    """After a failed capture torch's random numbers still wait for its end, and drawing one fails; that of another ends it."""
+    import torch
+
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        torch.zeros(1, device="cuda")

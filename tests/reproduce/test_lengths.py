@@ -18,7 +18,7 @@ def test_every_task_length_and_batch_is_a_part() -> None:
     for part in parts.values():
         (runs,) = part.runs
         assert (runs.graph.name, runs.graph.nodes, runs.partition) == ("exact", 8, "iid")
-        assert part.table().value_counts(["rule", "seed"]).to_dict() == {
+        assert runs.table().value_counts(["rule", "seed"]).to_dict() == {
             (rule, seed): count for rule, count in (("adanasa", 1), ("dadam", 5)) for seed in range(3)
         }
     assert [part.name for part in experiment.select(list(parts.values()), "gpt/500")] == ["gpt/500/4", "gpt/500/32"]

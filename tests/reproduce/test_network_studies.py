@@ -1,5 +1,6 @@
 """The studies on networks: stepsizes are chosen on validation rows, saved parts are not run again, findings are true."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -8,13 +9,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from dnasa import Result, data, schedules
 from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import Custom
-from dnasa.reproduce import choosing, compression, experiment, finetuning, graphs, network_tasks, networks, robustness
+from dnasa.reproduce import (
+    central,
+    choosing,
+    compression,
+    experiment,
+    finetuning,
+    graphs,
+    network_tasks,
+    networks,
+    robustness,
+)
 from dnasa.reproduce.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.saved import Saved
 from dnasa.topology import complete
@@ -144,18 +156,50 @@ def test_a_diverged_run_is_never_the_best_and_a_diverged_adanasa_is_said() -> No
 
 
 def test_the_central_reference_is_the_adamw_of_torch() -> None:
-    import torch
-
     target = torch.tensor([1.0, -2.0, 3.0])
     parameter = torch.nn.Parameter(torch.tensor([0.5, 0.5, 0.5]))
-    optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=networks.WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW([parameter], lr=0.1, weight_decay=central.WEIGHT_DECAY)
     for _ in range(20):
         optimizer.zero_grad()
         (0.5 * (parameter - target) ** 2).sum().backward()
         optimizer.step()
     problem = Custom(lambda x, node, rng: x - target.numpy(), start=np.full(3, 0.5))
-    ours = solve(problem, complete(1), networks.adamw(schedules.constant(0.1)), steps=20).mean
+    ours = solve(problem, complete(1), central.adamw(schedules.constant(0.1)), steps=20).mean
     assert ours == pytest.approx(parameter.detach().numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [network_tasks.SCHEDULE_FREE, network_tasks.PRODIGY])
+def test_other_central_references_are_those_of_their_packages(name: str) -> None:
+    module: Any = pytest.importorskip("schedulefree" if name == network_tasks.SCHEDULE_FREE else "prodigyopt")
+    steps, target = 300, torch.tensor([1.0, -2.0, 3.0])
+    parameter = torch.nn.Parameter(torch.full((3,), 0.5))
+    options: Any = {"weight_decay": central.WEIGHT_DECAY}
+    if name == network_tasks.SCHEDULE_FREE:
+        optimizer = module.AdamWScheduleFree([parameter], lr=0.1, warmup_steps=steps // 10, **options)
+        optimizer.train()
+        decay = schedules.constant(0.1)
+    else:
+        optimizer = module.Prodigy([parameter], safeguard_warmup=True, use_bias_correction=True, **options)
+        decay = schedules.cosine(1.0, steps)
+    for t in range(steps):
+        optimizer.zero_grad()
+        (0.5 * (parameter - target) ** 2).sum().backward()
+        optimizer.param_groups[0]["lr"] = decay(t)
+        optimizer.step()
+    if name == network_tasks.SCHEDULE_FREE:
+        optimizer.eval()
+    problem = Custom(lambda x, node, rng: x - target, start=torch.full((3,), 0.5))
+    rule = central.rule_makers(steps)[name](0.1, problem.layout)
+    ours = solve(problem, complete(1), rule, steps=steps, evaluate=[100, steps]).mean
+    assert (parameter - 0.5).abs().max() > 0.5
+    torch.testing.assert_close(ours, parameter.detach(), atol=1e-4, rtol=0)
+
+
+def test_a_missing_package_of_a_reference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prodigyopt", None)
+    problem = Custom(lambda x, node, rng: x, start=torch.ones(3))
+    with pytest.raises(InputError, match="pip install prodigyopt"):
+        solve(problem, complete(1), central.rule_makers(5)[network_tasks.PRODIGY](1.0, problem.layout), steps=5)
 
 
 # ---------------------------------------------------------------- saved parts
@@ -211,6 +255,34 @@ def test_a_part_is_reported_with_the_seeds_that_are_complete(
     rows[(rows.seed == 0) | (rows.rule != "dsgt")].to_csv(path, index=False)
     monkeypatch.setattr(experiment, "run_part", lambda *_: None)
     assert both.run(**options).tables["networks-digits"].seeds.tolist() == [1] * 6
+
+
+def test_the_first_seed_can_choose_the_stepsizes_of_the_others(no_data: None, tmp_path: Path) -> None:
+    digits = WITHOUT_DATA["digits"]._replace(tuning_seeds=1)
+    parts = list(networks.parts_of("digits", digits, ("ring",), seeds=3))
+    every = replace(networks.EXPERIMENT, parts=lambda quick: parts)
+    table = every.run(quick=True, progress=False, folder=tmp_path, only="digits/ring/iid").tables["networks-digits"]
+    rows = pd.read_csv(tmp_path / "networks-quick" / "digits-ring-iid.csv")
+    first = rows[rows.seed == 0]
+    best = first.loc[first.groupby("rule").validation.idxmax()].set_index("rule").eta
+    later = rows[rows.seed > 0]
+    assert len(later) == 2 * len(best)
+    assert all(later.eta.fillna(0) == best[later.rule].fillna(0).to_numpy())
+    assert table.seeds.tolist() == [3] * 6
+    dsgd = rows[(rows.rule == "dsgd") & (rows.eta == best["dsgd"])].test.mean()
+    assert table[table.rule == "D-SGD"]["test accuracy"].item() == f"{100 * dsgd:.2f} %"
+
+
+def test_other_methods_are_tuned_on_the_ring_of_large_tasks(no_data: None, tmp_path: Path) -> None:
+    others = networks.OTHERS + networks.LAZY
+    digits = WITHOUT_DATA["digits"]
+    task = digits._replace(etas=digits.etas | dict.fromkeys((*others, network_tasks.SCHEDULE_FREE), (0.01, 0.1)))
+    parts = [part for part in networks.parts_of("digits", task, ("ring",), seeds=1) if "heterogeneous" in part.name]
+    every = replace(networks.EXPERIMENT, parts=lambda quick: parts)
+    table = every.run(quick=True, progress=False, folder=tmp_path, only="digits").tables["networks-digits"]
+    titles = {choosing.name_of(rule) for rule in networks.UNTUNED + networks.TUNED + others}
+    assert {*table.rule} == titles
+    assert table["test accuracy"].str.endswith("%").all()
 
 
 def test_results_of_another_number_of_steps_are_not_used(
@@ -423,8 +495,6 @@ def test_finetuning_starts_where_training_ended_and_trains_only_a_part(
 def test_partial_training_is_of_the_last_layer_and_the_biases() -> None:
     rows = data.load("digits")
     weights = np.arange(64 * 32 + 32 + 32 * 10 + 10)
-    import torch
-
     shards = data.iid(rows.labels, 8)
     problem = experiment.of_last_layer(Task("digits"), rows, shards, torch.as_tensor(weights).float(), "cpu")
     assert [(name, tuple(shape)) for name, shape in problem.layout] == [

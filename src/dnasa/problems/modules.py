@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.func import functional_call, grad, vmap
 from dnasa.core import InputError, Layout, first_line
 
 BATCH_NORM, CONVOLUTION = nn.modules.batchnorm._BatchNorm, nn.modules.conv._ConvNd
+GROUPABLE = (BATCH_NORM, CONVOLUTION, nn.GroupNorm, nn.Linear)
 STREAMS = 4  # streams on which a GPU computes several models at the same time
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -48,6 +49,7 @@ class FlatModule:
             for kind in ("running_mean", "running_var")
         }
         self.streams: list[torch.cuda.Stream] = []
+        self.wide: dict[int, nn.Module] = {}  # by the number of models
 
     def constants(self) -> dict[str, Tensor]:
         """The tensors that are neither trained nor computed from data."""
@@ -87,6 +89,46 @@ class FlatModule:
         for stream in self.streams:
             current.wait_stream(stream)
         return out
+
+    def gradients_widened(self, flat: Tensor, x: Tensor, y: Tensor, scale: float = 1.0) -> Tensor:
+        """The same of convolutional networks, as one network with a group of channels for each model."""
+        models = len(flat)
+        if models not in self.wide:
+            self.wide[models] = widened(self.training, models)
+        parts = [part.flatten(0, 1).detach().clone().requires_grad_() for part in self._split(flat)]
+        with torch.enable_grad(), self._precision():
+            channels = x.transpose(0, 1).flatten(1, 2)
+            outputs = functional_call(self.wide[models], dict(zip(self.trained, parts, strict=True)), (channels,))
+            values = vmap(self.loss)(outputs.unflatten(1, (models, -1)).transpose(0, 1), y)
+        slopes = torch.autograd.grad(scale * values.sum(), parts)
+        return torch.cat([slope.reshape(models, -1) for slope in slopes], 1)
+
+    def is_widenable(self, flat: Tensor, x: Tensor, y: Tensor) -> bool:
+        """Whether two models at once have the gradients of each alone: a network may mix its channels in ways of its own."""
+        layers = [part for part in self.training.modules() if next(part.parameters(recurse=False), None) is not None]
+        random = any(isinstance(part, nn.modules.dropout._DropoutNd) for part in self.training.modules())
+        frozen = len(self.trained) < len(list(self.training.parameters()))
+        if x.ndim < 3 or random or frozen or not all(isinstance(part, GROUPABLE) for part in layers):
+            return False
+        points, inputs, targets = torch.stack([flat, flat.flip(0)]), torch.stack([x, -x.flip(-1)]), torch.stack([y, y])
+        alone = torch.empty_like(points)
+        with self._full_precision():
+            for i in range(2):
+                self.gradient(points[i], inputs[i], targets[i], alone[i])
+            try:
+                together = self.gradients_widened(points, inputs, targets)
+            except (RuntimeError, TypeError, ValueError):
+                return False
+        return bool(((together - alone).norm(dim=1) <= 1e-3 * alone.norm(dim=1)).all())
+
+    @contextmanager
+    def _full_precision(self) -> Iterator[None]:
+        autocast, self.autocast = self.autocast, False
+        try:
+            with torch.backends.cudnn.flags(enabled=False):  # its convolutions may round to TF32
+                yield
+        finally:
+            self.autocast = autocast
 
     def is_mappable(self, flat: Tensor, x: Tensor, y: Tensor) -> bool:
         """Whether vmap computes it well: it is slow for convolutions, and for operations that it has no rule for."""
@@ -184,6 +226,30 @@ def check_number(name: str, value: object) -> None:
     if not isinstance(value, Tensor) or value.ndim:
         what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise InputError(f"The {name} returned {what}: return a tensor with one number, the mean over the batch.")
+
+
+class GroupedLinear(nn.Linear):
+    """A layer of several models on their concatenated features."""
+
+    models = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        grouped = nn.functional.conv1d(x.unsqueeze(-1), self.weight.unsqueeze(-1), self.bias, groups=self.models)
+        return grouped.squeeze(-1)
+
+
+def widened(module: nn.Module, models: int) -> nn.Module:
+    """The module for channels of many models side by side; its parameters must be given, stacked along their first axis."""
+    module = _clone(module)
+    for part in module.modules():
+        if isinstance(part, CONVOLUTION):
+            part.groups *= models
+        elif isinstance(part, nn.GroupNorm):
+            part.num_groups *= models
+        elif isinstance(part, nn.Linear):
+            part.__class__ = GroupedLinear
+            cast(GroupedLinear, part).models = models
+    return module
 
 
 def _has_statistics(part: nn.Module) -> bool:

@@ -140,7 +140,7 @@ class Supervised(Sharded):
         x, y = self._batch(torch.as_tensor(np.resize(shard, self.batch)).to(self.device))
         with seeded(self.device, 0):
             self.footprint = self.module.check(point, self._check_augment(x), y)
-            self.mapped = self.device.type == "cuda" and self.module.is_mappable(point, x, y)
+            self.many = self._way_of_many(point, x, y) if self.device.type == "cuda" else None
         outputs = self.module.outputs(point, x, self._no_statistics())
         if not _are_classes(outputs, y):
             return {}
@@ -150,6 +150,13 @@ class Supervised(Sharded):
         if self.module.norms and y.ndim == 1:
             self._warn_of_batch_norm(outputs.shape[-1])
         return {"test_accuracy": _accuracy}
+
+    def _way_of_many(self, *batch: Tensor) -> Callable[..., Tensor]:
+        """How a GPU computes many models best; one wide network was measured in bfloat16 alone."""
+        if self.module.is_mappable(*batch):
+            return self.module.gradients_mapped
+        wide = self.module.autocast and self.module.is_widenable(*batch)
+        return self.module.gradients_widened if wide else self.module.gradients_on_streams
 
     def _warn_of_batch_norm(self, classes: int) -> None:
         """Warn where nodes train with the statistics of different classes; rows in other processes are not looked at."""
@@ -285,8 +292,7 @@ class Supervised(Sharded):
             self.capturable = False
 
     def _many_on_gpu(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        many = self.module.gradients_mapped if self.mapped else self.module.gradients_on_streams
-        return many(flat, x, y, self.loss_scale)
+        return self.many(flat, x, y, self.loss_scale)  # type: ignore[misc]
 
     # ------------------------------------------------------------ evaluation
 

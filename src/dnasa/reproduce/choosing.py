@@ -5,7 +5,7 @@ import pandas as pd
 
 from dnasa.comparing import tuning
 from dnasa.plots import title
-from dnasa.reproduce.network_tasks import CENTRAL, Measure
+from dnasa.reproduce.network_tasks import CENTRAL, PRODIGY, SCHEDULE_FREE, Measure
 from dnasa.statistics import over_seeds
 
 
@@ -26,7 +26,8 @@ def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 
 def name_of(rule: object) -> str:
-    return "central AdamW" if rule == CENTRAL else title(str(rule))
+    central = {CENTRAL: "central AdamW", SCHEDULE_FREE: "central Schedule-Free AdamW", PRODIGY: "central Prodigy"}
+    return central.get(str(rule)) or title(str(rule))
 
 
 def edges(best: pd.DataFrame) -> str:

@@ -4,7 +4,7 @@ Results are saved after each run. A stopped experiment continues with what is mi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import isnan, nan
 from pathlib import Path
@@ -25,7 +25,8 @@ from dnasa.engine.loop import solve
 from dnasa.networks import simulated
 from dnasa.problems.problem import Problem
 from dnasa.problems.supervised import Supervised, cross_entropy
-from dnasa.reproduce.network_tasks import NODES, Etas, Task, read
+from dnasa.reproduce.choosing import averages, chosen
+from dnasa.reproduce.network_tasks import NODES, Etas, Measure, Task, read
 from dnasa.reproduce.report import Report
 from dnasa.reproduce.saved import Saved
 from dnasa.rules.registry import variants
@@ -63,6 +64,7 @@ class RunSpec:
     faults: Mapping[str, Any] = field(default_factory=dict)  # arguments of `channels.faulty`
     problem: Callable[[], Problem] | None = None  # makes the problem of runs without data
     rule_makers: RuleMakers = field(default_factory=dict)  # of rules without a name
+    chosen_by: "RunSpec | None" = None  # take the stepsizes with the best validation results in these runs of the part
     tuned_on: "RunSpec | None" = None  # take the stepsizes that are best in these runs; each rule is run alone
     start_from: "RunSpec | None" = None  # start from the model that these runs end with
     last_layer: bool = False  # train only the last layer and all biases of that model
@@ -87,8 +89,21 @@ class Part(NamedTuple):
     gpu: bool = False  # on the CPU it is run only if `--only` names it
     fallback: bool = False  # run where the data of no other part is there
 
-    def table(self) -> pd.DataFrame:
-        return pd.concat([runs.table() for runs in self.runs], ignore_index=True)
+    def table(self, saved: Saved) -> pd.DataFrame:
+        """All runs whose stepsizes are known."""
+        known = (settled(runs, saved, self.task.measure) for runs in self.runs)
+        return pd.concat([runs.table() for runs in known if runs], ignore_index=True)
+
+
+def settled(runs: RunSpec, saved: Saved, measure: Measure) -> RunSpec | None:
+    """The runs with their chosen stepsizes; None until those that choose are complete."""
+    if runs.chosen_by is None:
+        return runs
+    choosing = runs.chosen_by.table()
+    if len(saved.missing(choosing)):
+        return None
+    best = chosen(averages(saved.of(choosing), measure), measure).eta.dropna()
+    return replace(runs, etas={rule: (eta,) for rule, eta in best.items()})
 
 
 def seeds_text(rows: pd.DataFrame) -> str:
@@ -167,7 +182,7 @@ class Experiment:
     ) -> list[str]:
         """Returns a line for each part whose data is not there."""
         notes: list[str] = []
-        todo = [part for part in parts if len(saved[part.name].missing(part.table()))]
+        todo = [part for part in parts if len(saved[part.name].missing(part.table(saved[part.name])))]
         for task, same in groupby(todo, key=lambda part: part.task):
             try:
                 data = read(task) if task.data else None
@@ -193,7 +208,7 @@ def complete(part: Part, saved: Saved) -> pd.DataFrame | None:
     """The rows of the seeds with which everything has been run."""
     if not saved.columns:
         return None if saved.table.empty else saved.table
-    every = part.table()
+    every = part.table(saved)
     done = every[~every.seed.isin(saved.missing(every).seed)]
     return saved.of(done) if len(done) else None
 
@@ -207,7 +222,7 @@ def run_part(part: Part, runner: "Runner", saved: Saved, metric: str) -> None:
     measure = part.task.measure.column
     seeds = sorted({seed for runs in part.runs for seed in runs.seeds})
     for some in [seeds] if runner.side_by_side else [[seed] for seed in seeds]:
-        for runs in part.runs:
+        for runs in filter(None, (settled(runs, saved, part.task.measure) for runs in part.runs)):
             every = runs.table()
             for history in runner.run(runs, saved.missing(every[every.seed.isin(some)])):
                 if saved.columns:

@@ -52,8 +52,14 @@ R2 = Measure("test_r2", "test R^2", 100.0, "points", 0.5)
 
 Etas = dict[str, tuple[float, ...]]
 CENTRAL = "central"  # AdamW on the joint batch
+SCHEDULE_FREE, PRODIGY = "schedule-free", "prodigy"  # other optimizers of the joint batch
 ROOT_DECAY, MOMENTUM, ADAM = (0.03, 0.1, 0.3, 1, 3, 10), (0.01, 0.03, 0.1, 0.3, 1), (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-LARGE_ETAS: Etas = {"dsgd": ROOT_DECAY, "dmsgd": MOMENTUM, "dadam": ADAM, "dsgt": ROOT_DECAY, CENTRAL: ADAM}
+LARGE_ETAS: Etas = {
+    **dict.fromkeys(("dsgd", "dsgt", "kgt"), ROOT_DECAY),
+    **dict.fromkeys(("dmsgd", "qg_dsgdm", "mt", "edm", "gt_nsgdm"), MOMENTUM),
+    **dict.fromkeys(("dadam", "gt_adam", CENTRAL, SCHEDULE_FREE), ADAM),
+    "demuon": (1e-3, 3e-3, 1e-2, 3e-2, 0.1),
+}
 MORE_ADAM = (1e-4, *ADAM, 0.1, 0.3, 1)  # the smaller the network, the larger the best
 SMALL_ETAS: Etas = {
     "dsgd": (0.1, 0.3, 1, 3, 10, 30),
@@ -61,6 +67,7 @@ SMALL_ETAS: Etas = {
     "dadam": MORE_ADAM,
     "dsgt": (0.1, 0.3, 1, 3, 10, 30),
     CENTRAL: MORE_ADAM,
+    SCHEDULE_FREE: MORE_ADAM,
 }
 QUICK_ETAS: Etas = {
     "dsgd": (0.1, 1, 10),
@@ -84,6 +91,7 @@ class Task(NamedTuple):
     steps: int = 1500
     rows: int | None = None
     etas: Etas = SMALL_ETAS
+    tuning_seeds: int = 3  # which choose the stepsize; further seeds run with the chosen one alone
     side_by_side: bool = False  # of a deep model: it is so small that a GPU computes many runs in the time of one
 
     def how(self, division: str) -> str:
@@ -91,8 +99,8 @@ class Task(NamedTuple):
         return self.different if division == "heterogeneous" else division
 
 
-CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift, etas=LARGE_ETAS)
-TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8, etas=LARGE_ETAS)
+CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift, etas=LARGE_ETAS, tuning_seeds=1)
+TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8, etas=LARGE_ETAS, tuning_seeds=1)
 TASKS = {
     "cifar10": CIFAR10,
     "cifar10-group": CIFAR10._replace(model="resnet:32,group"),

@@ -6,28 +6,38 @@ runs one seed after the other, so that all rules can be compared when the first 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.core import Layout, Rule, Schedule
 from dnasa.plots import title
+from dnasa.reproduce import central
 from dnasa.reproduce.choosing import averages, chosen, edges, name_of
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
-from dnasa.reproduce.network_tasks import CENTRAL, NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task
+from dnasa.reproduce.network_tasks import (
+    CENTRAL,
+    NODES,
+    PRODIGY,
+    QUICK,
+    SCHEDULE_FREE,
+    TASKS,
+    WITHOUT_DATA,
+    Measure,
+    Task,
+)
 from dnasa.reproduce.report import Report
-from dnasa.rules import schedules
-from dnasa.rules.dadam import dadam
-from dnasa.rules.weight_decay import with_weight_decay
 
 GRAPHS = ("ring", "exponential")
 DIVISIONS = ("iid", "heterogeneous")
 UNTUNED = ("adanasa", "dnasa")
 TUNED = ("dsgd", "dmsgd", "dadam", "dsgt")
+OTHERS = ("gt_adam", "gt_nsgdm", "qg_dsgdm", "mt", "kgt", "demuon")  # on the ring of large tasks
+LAZY = ("edm",)  # on the lazy ring: the usual weights are too large for it
 SEEDS = 3
-WEIGHT_DECAY = 0.01  # torch's default
 
 
 def parts(quick: bool) -> list[Part]:
@@ -37,27 +47,32 @@ def parts(quick: bool) -> list[Part]:
 
 
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], seeds: int) -> Iterator[Part]:
-    def part(end: str, rules: tuple[str, ...], partition: str, graph: topology.Topology, **options: object) -> Part:
-        runs = [
-            RunSpec(task.steps, [rule], task.etas, [seed], {}, graph, partition, validation=True, **options)  # type: ignore[arg-type]
-            for seed in range(seeds)
-            for rule in rules
-        ]
-        return Part(f"{name}/{end}", runs, task, fallback=name in WITHOUT_DATA)
+    def runs(rule: str, **place: Any) -> Iterator[RunSpec]:
+        """First those that choose the stepsize."""
+        choosing = RunSpec(
+            task.steps, [rule], task.etas, range(min(task.tuning_seeds, seeds)), validation=True, **place
+        )
+        yield choosing
+        if seeds > task.tuning_seeds:
+            yield replace(choosing, seeds=range(task.tuning_seeds, seeds), chosen_by=choosing)
 
-    def central(eta: float, layout: Layout) -> Rule:
-        return adamw(schedules.cosine(eta, task.steps))
+    def part(end: str, rules: tuple[str, ...], **place: Any) -> Part:
+        every = [spec for rule in rules for spec in runs(rule, **place)]
+        return Part(f"{name}/{end}", every, task, fallback=name in WITHOUT_DATA)
 
-    joint = {"batch": NODES * task.batch, "rule_makers": {CENTRAL: central}}
-    yield part(CENTRAL, (CENTRAL,), "iid", topology.complete(1), **joint)
+    joint: Any = {"graph": topology.complete(1), "partition": "iid", "batch": NODES * task.batch}
+    joint["rule_makers"] = central.rule_makers(task.steps)
+    yield part(CENTRAL, (CENTRAL,), **joint)
     for graph in graphs:
         for division in DIVISIONS:
-            yield part(f"{graph}/{division}", UNTUNED + TUNED, task.how(division), topology.make(graph, NODES))
-
-
-def adamw(eta: Schedule) -> Rule:
-    """torch's AdamW: x <- (1 - eta decay) x - eta m' / (sqrt(v') + eps); Loshchilov and Hutter, 2019."""
-    return with_weight_decay(dadam(eta), schedules.constant(WEIGHT_DECAY))
+            place = topology.make(graph, NODES)
+            yield part(f"{graph}/{division}", UNTUNED + TUNED, graph=place, partition=task.how(division))
+    if SCHEDULE_FREE in task.etas:
+        yield part(f"others/{CENTRAL}", (SCHEDULE_FREE, PRODIGY), **joint)
+    if OTHERS[0] in task.etas:
+        for division in DIVISIONS:
+            yield part(f"others/{division}", OTHERS, graph=topology.ring(NODES), partition=task.how(division))
+            yield part(f"lazy/{division}", LAZY, graph=topology.ring(NODES, "lazy"), partition=task.how(division))
 
 
 # ---------------------------------------------------------------- report
@@ -66,16 +81,31 @@ def adamw(eta: Schedule) -> Rule:
 def report(found: Found) -> Report:
     out = Report("networks", f"{NODES} nodes, stepsizes chosen on validation rows", found.quick)
     for name in dict.fromkeys(part.partition("/")[0] for part in found.parts):
-        same = {part: rows for part, rows in found.rows.items() if part.startswith(f"{name}/")}
-        task, central = found.parts[next(iter(same))].task, same.pop(f"{name}/{CENTRAL}", None)
-        means = {part: averages(pd.concat([rows, central]), task.measure) for part, rows in same.items()}
-        best = {part: chosen(table, task.measure) for part, table in means.items()}
+        rows = {part.partition("/")[2]: some for part, some in found.rows.items() if part.startswith(f"{name}/")}
+        task = next(part.task for part in found.parts.values() if part.name.startswith(f"{name}/"))
+        graphs = {part: compared(part, rows) for part in rows if part.partition("/")[0] in GRAPHS}
+        best = {part: chosen_first(some, task) for part, some in graphs.items()}
         if best:
-            summaries = {", ".join(part.split("/")[1:]): summary(rows, task.measure) for part, rows in best.items()}
+            summaries = {part.replace("/", ", "): summary(some, task.measure) for part, some in best.items()}
             out.tables[f"networks-{name}"] = pd.concat(summaries, names=["part", None]).reset_index("part")
-            draw(out, name, task, means, best)
-        out.findings += [f"{part}: {finding(rows, task.measure)}" for part, rows in best.items()]
+            draw(out, name, task, graphs, best)
+        out.findings += [f"{name}/{part}: {finding(some, task.measure)}" for part, some in best.items()]
     return out
+
+
+def compared(part: str, rows: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """The rows of a graph and partition, with the central references and, on the ring, the other methods."""
+    graph, division = part.split("/")
+    with_it = [CENTRAL, f"others/{CENTRAL}"] + [f"others/{division}", f"lazy/{division}"] * (graph == "ring")
+    return pd.concat([rows[part], *(rows[name] for name in with_it if name in rows)])
+
+
+def chosen_first(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Each rule at the stepsize that the tuning seeds choose, with the results of all seeds."""
+    best = chosen(averages(rows[rows.seed < task.tuning_seeds], task.measure), task.measure)
+    means = averages(rows, task.measure).set_index("rule")
+    at_best = means[(means.eta == best.eta[means.index]) | means.eta.isna()]
+    return at_best.loc[best.index].assign(edge=best.edge)
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -99,11 +129,11 @@ def finding(best: pd.DataFrame, measure: Measure) -> str:
     ours = best.test["adanasa"]
     if not np.isfinite(ours):
         return "AdaNASA diverged."
-    tuned = best[best.index.isin(TUNED)]
+    tuned = best[best.index.isin(TUNED + OTHERS + LAZY)]
     winner = str((measure.scale * tuned.test).idxmax())
     gain = measure.gain(ours, tuned.test[winner])
     verdict = "within" if gain >= -measure.target else "NOT within"
-    others = [rule for rule in ("dnasa", CENTRAL) if rule in best.index]
+    others = [rule for rule in ("dnasa", CENTRAL, SCHEDULE_FREE, PRODIGY) if rule in best.index]
     compared = [f"{better(best, rule, measure)} {name_of(rule)} ({measure.text(best.test[rule])})" for rule in others]
     return (
         f"AdaNASA {measure.text(ours)} with nothing tuned, {better(best, winner, measure)} the best tuned decentralized "
@@ -120,15 +150,16 @@ def better(best: pd.DataFrame, rule: str, measure: Measure) -> str:
     return f"{measure.amount(gain)} {'better' if gain >= 0 else 'worse'} than"
 
 
-def draw(out: Report, name: str, task: Task, means: dict[str, pd.DataFrame], best: dict[str, pd.DataFrame]) -> None:
+def draw(out: Report, name: str, task: Task, rows: dict[str, pd.DataFrame], best: dict[str, pd.DataFrame]) -> None:
     """The test result against the stepsize, a panel for each graph and partition."""
     caption = f"{name}: {task.measure.label} after {task.steps:,} steps"
-    with out.draw(f"networks-{name}", len(means), caption) as axes:
-        for axis, (part, table) in zip(axes, means.items(), strict=True):
-            drawing.draw_stepsizes(axis, table[table.rule != CENTRAL], task.measure.column)
+    with out.draw(f"networks-{name}", len(rows), caption) as axes:
+        for axis, (part, some) in zip(axes, rows.items(), strict=True):
+            drawn = some[some.rule.isin(UNTUNED + TUNED)]
+            drawing.draw_stepsizes(axis, averages(drawn, task.measure), task.measure.column)
             if CENTRAL in best[part].index:
                 axis.axhline(best[part].test[CENTRAL], linestyle=":", color="black", label="central AdamW, tuned")
-            _, graph, division = part.split("/")
+            graph, division = part.split("/")
             axis.set_title(f"{graph}, {task.how(division)}")
 
 
