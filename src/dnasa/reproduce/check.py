@@ -122,7 +122,8 @@ def _history(
     labels: tuple[tuple[str, Any], ...],
 ) -> pd.DataFrame:
     (chosen,) = select(figure(experiment).parts(False), part)
-    (runs,) = (runs for runs in chosen.runs if labels == tuple((name, runs.labels[name]) for name, _ in labels))
+    known = [runs for runs in chosen.runs if rule in runs.rules and runs.chosen_by is None]
+    (runs,) = (runs for runs in known if labels == tuple((name, runs.labels[name]) for name, _ in labels))
     grid: Etas = {} if eta is None else {rule: (eta,)}
     runs = replace(runs, rules=(rule,), etas=grid, seeds=runs.seeds[:seeds])
     runs = runs if schedule is None else replace(runs, schedules=[schedule])

@@ -104,8 +104,9 @@ class Lines(Display):
     EVERY = 60.0
 
     def update(self, t: int) -> None:
-        speed = f"{self.samples_per_second:,.0f} samples/s"
-        parts = [f"Step {t:,} of {self.steps:,}", speed, f"loss {self.loss:.4g}", duration(self.remaining(t))]
+        speed = f"{self.samples_per_second:,.0f} samples/s" if self.samples_per_second else ""
+        loss = f"loss {self.loss:.4g}" if math.isfinite(self.loss) else ""  # none before the first evaluation
+        parts = [f"Step {t:,} of {self.steps:,}", speed, loss, duration(self.remaining(t))]
         print(", ".join(filter(None, parts)), file=sys.stderr, flush=True)
 
 
