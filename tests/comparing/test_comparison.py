@@ -76,10 +76,21 @@ def test_where_every_stepsize_diverged_the_grid_continues_downwards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "eta"), [([(0.1, 3), (0.3, 2), (1, 1)], 3.33333), ([(0.1, 1), (0.2, 2), (1, 3)], 0.05), ([(0.1, 1)], None)]
+    ("grid", "eta"),
+    [
+        ([0.1, 0.3, 1], 3),
+        ([0.3, 1, 3], 10),
+        ([1, 0.3, 0.1], 0.03),
+        ([0.3, 0.1, 0.03], 0.01),
+        ([1, 0.2, 0.1], 0.05),
+        ([0.1, 0.3, 0.7], 1.6),
+        ([1.01, 1.02], 1.0301),  # two digits would be the grid's own
+        ([0.1], None),
+    ],
 )
-def test_a_grid_is_extended_by_its_own_factor(grid: list[Any], eta: float | None) -> None:
-    table = runs(dsgd=[(step, value, value) for step, value in grid])
+def test_a_grid_is_extended_by_its_own_factor_with_round_stepsizes(grid: list[float], eta: float | None) -> None:
+    """The last of the grid is the best."""
+    table = runs(dsgd=[(step, -place, 0) for place, step in enumerate(grid)])
     more = tuning.extension(table, tuning.chosen(table, VALIDATED))
     assert more == ([Variant("dsgd", "diminishing", eta)] if eta else [])
 
