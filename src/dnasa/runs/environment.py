@@ -4,7 +4,10 @@ import hashlib
 import json
 import os
 import platform
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -72,8 +75,18 @@ def hardware() -> dict[str, Any]:
 
 @cache
 def _cpu() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    """The model of the processor, else the architecture."""
+    for text in _descriptions():
+        if found := re.search(r"(?im)^model name\s*:\s*(\w.*?)\s*$", text):
+            return found[1]
     return platform.processor() or platform.machine()
+
+
+def _descriptions() -> Iterator[str]:
+    """What Linux says about the processor: on ARM only lscpu names the model."""
+    with suppress(OSError):
+        yield Path("/proc/cpuinfo").read_text(errors="replace")
+    with suppress(OSError, subprocess.SubprocessError):
+        yield subprocess.run(
+            ["lscpu"], capture_output=True, text=True, timeout=5, env=os.environ | {"LC_ALL": "C"}
+        ).stdout
