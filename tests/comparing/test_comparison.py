@@ -484,10 +484,10 @@ def test_a_printed_table_has_the_columns_that_fit(
 
 
 def test_a_caption_says_what_was_measured_and_how_much_was_sent() -> None:
-    assert r"\caption{Test accuracy on a9a: 8 nodes, 32 samples per node and step, 12.5 to 62.5 MB sent per node. " in (
+    assert r"\caption{Test accuracy on a9a: 8 nodes, 32 samples per node and step, 12.5 to 62.5~MB sent per node. " in (
         measured(*FEW).latex("a9a: 8 nodes")
     )
-    assert "step, 12.5 MB sent per node. " in measured("dsgd").latex()
+    assert "step, 12.5~MB sent per node. " in measured("dsgd").latex()
 
 
 NUMBERS = st.one_of(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324]), st.floats(-10, 10))

@@ -32,7 +32,7 @@ def protocol(title: str, batch: int | None, sent: pd.Series) -> str:
     if len(sent):
         ends = dict.fromkeys(f"{float(f'{end:.3g}'):,g}" for end in (sent.min(), sent.max()))
         parts.append(f"{' to '.join(ends)} MB sent per node")
-    return latex.text(f"{', '.join(parts)}.".replace("_", " "))
+    return latex.text(f"{', '.join(parts)}.".replace("_", " ")).replace(" MB", "~MB")
 
 
 def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> list[str]:
