@@ -186,17 +186,18 @@ def test_intervals_of_means_are_those_of_the_t_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "name"),
+    ("info", "name"),
     [
-        (["processor: 0\nmodel name\t: AMD EPYC 7B13\n"], "AMD EPYC 7B13"),
-        (["CPU part\t: 0xd0c\n", "Architecture:  aarch64\nModel name:    Neoverse-N1\n"], "Neoverse-N1"),
-        (["", "Model name:   -\n"], platform.processor() or platform.machine()),
+        ("processor\t: 0\nmodel name\t: AMD EPYC 7B13\n", "AMD EPYC 7B13"),
+        ("BogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "Neoverse-N1"),
+        ("CPU implementer\t: 0x61\nCPU part\t: 0x022\n\nprocessor\t: 1\n", "implementer 0x61, part 0x022"),
+        (None, platform.processor() or platform.machine()),
     ],
-    ids=["cpuinfo", "lscpu", "unknown"],
 )
-def test_the_processor_is_named_by_its_model(texts: list[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_descriptions", lambda: iter(texts))
-    assert environment._cpu.__wrapped__() == name
+def test_the_processor_is_named_by_its_model(info: str | None, name: str, tmp_path: Path) -> None:
+    if info is not None:
+        (tmp_path / "cpuinfo").write_text(info)
+    assert environment._cpu(tmp_path / "cpuinfo") == name
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

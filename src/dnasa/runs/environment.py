@@ -5,15 +5,15 @@ import json
 import os
 import platform
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
+# Linux knows a processor of Arm by its number alone; no other program is started to name it
+ARM = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-N2", "0xd4f": "Neoverse-V2"}
 
 
 def versions() -> dict[str, str]:
@@ -74,19 +74,12 @@ def hardware() -> dict[str, Any]:
 
 
 @cache
-def _cpu() -> str:
+def _cpu(info: Path = Path("/proc/cpuinfo")) -> str:
     """The model of the processor, else the architecture."""
-    for text in _descriptions():
-        if found := re.search(r"(?im)^model name\s*:\s*(\w.*?)\s*$", text):
-            return found[1]
-    return platform.processor() or platform.machine()
-
-
-def _descriptions() -> Iterator[str]:
-    """What Linux says about the processor: on ARM only lscpu names the model."""
+    fields: dict[str, str] = {}
     with suppress(OSError):
-        yield Path("/proc/cpuinfo").read_text(errors="replace")
-    with suppress(OSError, subprocess.SubprocessError):
-        yield subprocess.run(
-            ["lscpu"], capture_output=True, text=True, timeout=5, env=os.environ | {"LC_ALL": "C"}
-        ).stdout
+        fields = dict(re.findall(r"(?m)^(\w.*?)\s*:[ \t]*(.*?)\s*$", info.read_text(errors="replace")))
+    maker, part = fields.get("CPU implementer"), fields.get("CPU part")
+    numbers = f"implementer {maker}, part {part}" if part else ""
+    named = fields.get("model name") or (ARM.get(str(part)) if maker == "0x41" else None)
+    return named or numbers or platform.processor() or platform.machine()
