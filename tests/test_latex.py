@@ -65,7 +65,7 @@ def test_runs_that_diverged_or_are_missing_have_no_number() -> None:
 
 def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten() -> None:
     usual = rows([0.101, 0.135, 0.1826], [0.023, 0.0031, 0.0008])
-    assert latex.results("test_loss", usual)[2] == r"0.183 $\pm$ 0.001"
+    assert latex.results("test_loss", usual)[2] == r"0.1826 $\pm$ 0.0008"
     assert latex.unit("test_loss", usual) == ""
     large = rows([1234.5, 2345.6, 4000.0], [12.0, 13.0, 110.0])
     assert latex.results("test_loss", large)[0] == r"\best{1234} $\pm$ \phantom{0}12"
@@ -77,6 +77,20 @@ def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten
     assert latex.results("test_loss", wide)[2] == r"4.00 $\pm$ 0.20 $\cdot\, 10^{0}$"
     assert latex.results("test_loss", wide)[0] == r"\best{1.50} $\pm$ 0.20 $\cdot\, 10^{-9}$"
     assert latex.intervals("test_loss", wide) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "means", "spreads", "cell"),
+    [
+        ("test_accuracy", [0.95, 0.9], [0.01, 0.00003], r"\best{90.000} $\pm$ 0.003"),
+        ("test_loss", [0.2, 0.12], [0.03, 0.00002], r"\best{0.12000} $\pm$ 0.00002"),
+        ("test_loss", [1e-9, 4.0], [2e-10, 0.0003], r"\best{4.0000} $\pm$ 0.0003 $\cdot\, 10^{0}$"),
+        ("test_loss", [0.2, 0.12], [0.03, 1e-15], r"\best{0.120} $\pm$ 0\phantom{.030}"),
+    ],
+    ids=["percent", "loss", "powers", "equal seeds"],
+)
+def test_a_spread_is_never_zeros_alone(metric: str, means: list[float], spreads: list[float], cell: str) -> None:
+    assert latex.results(metric, rows(means, spreads))[1] == cell
 
 
 def test_intervals_are_those_of_the_others_in_the_unit_of_the_results() -> None:
@@ -155,9 +169,11 @@ def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns
     assert all(len(re.findall(r"(?<!\\)\$", line)) % 2 == 0 for line in lines)
 
 
-def compiled(folder: Path, *tables: str) -> str:
-    """What LaTeX says about a page of these tables."""
-    page = ["\\documentclass{article}\\usepackage{booktabs}\\begin{document}", *tables, "\\end{document}\n"]
+def compiled(folder: Path, *tables: str, columns: bool = False) -> str:
+    """What LaTeX says about a page of these tables, with one column or with two of 234 pt."""
+    begin = "\\documentclass%s{article}\\usepackage{booktabs}" % ("[twocolumn]" if columns else "")
+    begin += "\\setlength{\\textwidth}{478pt}\\setlength{\\columnsep}{10pt}" if columns else ""
+    page = [begin, "\\begin{document}", *tables, "\\end{document}\n"]
     (folder / "page.tex").write_text("\n".join(page))
     words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)

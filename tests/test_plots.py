@@ -209,3 +209,11 @@ def test_four_panels_are_two_by_two() -> None:
     corners = [axis.get_position() for axis in figure.axes]
     assert len({box.x0 for box in corners}) == len({box.y0 for box in corners}) == 2
     assert 1 < figure.get_figwidth() / figure.get_figheight() < 2
+
+
+def test_an_axis_shows_accuracies_in_percent() -> None:
+    figure = plots.draw_history(history([0.25, 0.5]))
+    figure.draw_without_rendering()
+    names = {axis.get_ylabel(): [text.get_text() for text in axis.get_yticklabels()] for axis in figure.axes}
+    assert {"30", "40"} <= {*names["test accuracy (%)"]}
+    assert "consensus error" in names

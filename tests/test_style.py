@@ -114,8 +114,11 @@ def test_printed_lines_differ_in_grey() -> None:
 def test_more_methods_than_a_panel_can_show_have_one_each_with_the_others_in_grey() -> None:
     assert len(figure_of(SIX[:3]).axes) == 1
     figure = figure_of(SIX[:5])
-    assert [axis.get_title().split()[0] for axis in figure.axes] == ["D-SGD", "D-SGT", "D-ASAGT", "GT-HSGD", "AdaNASA"]
-    for place, axis in enumerate(figure.axes):
+    *axes, empty = figure.axes
+    assert [axis.get_title().split()[0] for axis in axes] == ["D-SGD", "D-SGT", "D-ASAGT", "GT-HSGD", "AdaNASA"]
+    assert [text.get_text() for text in empty.texts] == ["grey: the other methods"]
+    assert figure_of(SIX).get_supxlabel() == "step (grey: the other methods)"
+    for place, axis in enumerate(axes):
         colours = [line.get_color() for line in plots.data_lines(axis)]
         assert colours == [style.ACCENT if i == place else style.BACKGROUND for i in range(5)]
         assert len(axis.collections) == 1  # the band

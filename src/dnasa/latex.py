@@ -3,16 +3,29 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import floor, inf, isfinite, log10
-from statistics import median
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dnasa.statistics import in_percent, larger_is_better, with_the_best
+from dnasa.style import current
 
-__all__ = ["Column", "aligned", "formula", "heading", "intervals", "results", "stepsizes", "table", "text", "unit"]
+__all__ = [
+    "Column",
+    "aligned",
+    "fitting",
+    "formula",
+    "heading",
+    "intervals",
+    "results",
+    "stepsizes",
+    "table",
+    "text",
+    "unit",
+]
 
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -22,7 +35,8 @@ AT_EDGE = r"$^\dagger$"
 BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\textbf{#1}}}}"
 WIDEST = 1e4  # ratio of results in one column, beyond which each has its own power of ten
 PLAIN = 1e-2, 1e5  # results within need no power of ten
-MOST_DECIMALS = 3
+MOST_DECIMALS = 6
+SIGN, SEPARATION = 4.8, 6.0  # points: a letter or digit in \small, two columns
 
 
 @dataclass(frozen=True)
@@ -47,7 +61,7 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
     forms = "".join(column.form for column in max(panels, key=len))
     body = [line for columns in panels for line in (r"\midrule", *_panel(columns))]
     lines = [
-        r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both.",
+        r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both; --style paper fits one.",
         r"\begin{table}",
         BOLD,
         r"\centering\small\setlength{\tabcolsep}{3pt}",
@@ -62,6 +76,18 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def fitting(columns: Sequence[Column]) -> int:
+    """How many of the columns, from the left, fit into the width of the current style; a screen has room for all."""
+    room = 72.27 * (current().width or inf)
+    return sum(end <= room for end in accumulate(map(_width, columns)))
+
+
+def _width(column: Column) -> float:
+    """In points, by the letters and digits of its longest cell; symbols count as the spaces around them."""
+    shown = (re.sub(r"\\[a-zA-Z]+|[\\${}^]", "", cell) for cell in (column.title, *column.cells))
+    return SEPARATION + SIGN * max(map(len, shown))
 
 
 def label(name: str) -> str:
@@ -125,18 +151,28 @@ class _Scale:
 
 
 def _scale(metric: str, rows: pd.DataFrame) -> _Scale:
-    if in_percent(metric):
-        return _Scale(-2, 2)
+    """Two decimals, or those that show two digits of most spreads; more where a spread would be zeros alone."""
     sizes = rows["mean"].abs()
     sizes = sizes[(sizes > 0) & (sizes < inf)]
+    power = _power(metric, sizes)
     if sizes.empty:
-        return _Scale(0, 2)
-    if sizes.max() > WIDEST * sizes.min():
-        return _Scale(None, 2)
-    power = 0 if PLAIN[0] <= sizes.max() < PLAIN[1] else floor(log10(sizes.max()))
-    spreads = rows.spread.where(rows.spread > 0, rows["mean"].abs() / 100)
-    digits = [1 - floor(log10(spread)) + power for spread in spreads if 0 < spread < inf]  # two of each spread
-    return _Scale(power, min(MOST_DECIMALS, max(0, floor(median(digits)))))
+        return _Scale(power, 2)
+    spreads = rows.spread[sizes.index].where(lambda spread: (spread > 0) & (spread < inf))
+    of_means = np.floor(np.log10(sizes))
+    powers = of_means if power is None else power
+    first = powers - np.floor(np.log10(spreads))  # the decimal of the first digit of each spread
+    first = first.where(first <= MOST_DECIMALS)
+    usual = 2 if power is None or in_percent(metric) else 1 + floor(first.fillna(powers - of_means + 2).median())
+    return _Scale(power, max(0, min(MOST_DECIMALS, usual), *first.dropna().astype(int)))
+
+
+def _power(metric: str, sizes: pd.Series) -> int | None:
+    """The power of ten that these results share; None: each has its own."""
+    if in_percent(metric):
+        return -2
+    if not sizes.empty and sizes.max() > WIDEST * sizes.min():
+        return None
+    return 0 if sizes.empty or PLAIN[0] <= sizes.max() < PLAIN[1] else floor(log10(sizes.max()))
 
 
 def unit(metric: str, rows: pd.DataFrame) -> str:
@@ -162,7 +198,8 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
     own = {i: floor(log10(abs(means[i]))) if means[i] else 0 for i in known}
     shown = aligned([scale.number(means[i], own[i]) for i in known])
     with_spread = [i for i in known if isfinite(spreads[i])]
-    behind = dict(zip(with_spread, aligned([scale.number(spreads[i], own[i]) for i in with_spread]), strict=True))
+    numbers = [scale.number(spreads[i], own[i]) for i in with_spread]
+    behind = dict(zip(with_spread, aligned([text if float(text) else "0" for text in numbers]), strict=True))
     cells = [_missing(row) for _, row in rows.iterrows()]
     for i, number in zip(known, shown, strict=True):
         cells[i] = rf"\best{{{number}}}" if bold[i] else number

@@ -186,7 +186,7 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         if axis.get_xlim()[1] >= 10_000:  # 20k, 100M
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_ylabel(y)
+    name_heights(axis, y)
     with np.errstate(invalid="ignore"):
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
     if log and positive:
@@ -194,6 +194,14 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
             heights = np.asarray(line.get_ydata(), dtype=float)
             line.set_ydata(np.where(heights > 0, heights, np.nan))
+
+
+def name_heights(axis: "Axes", name: str) -> None:
+    """Set the label of the vertical axis; accuracies are in percent, as in tables."""
+    percent = statistics.in_percent(name)
+    axis.set_ylabel(f"{name} (%)" if percent else name)
+    if percent:
+        axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.5g}")
 
 
 def data_lines(axis: "Axes") -> list[Any]:

@@ -27,18 +27,20 @@ def number(metric: str, value: float, digits: int = 3) -> str:
 
 def with_spread(metric: str, row: Any) -> str:
     """Mean ± standard deviation, or how many runs diverged; `row` is one of `statistics.over_seeds`."""
-    mean, spread = float(row["mean"]), float(row.spread)
+    percent = in_percent(metric)
+    mean, spread = (float(row[name]) * (100 if percent else 1) for name in ("mean", "spread"))
     if row.diverged:
         return f"diverged ({row.diverged:.0f} of {row.runs:.0f})"
     if isnan(mean):
         return "-"
-    if in_percent(metric):
-        return f"{100 * mean:.2f}" + ("" if isnan(spread) else f" ± {100 * spread:.2f}") + " %"
     if abs(spread) <= ROUNDING * abs(mean):
         spread = 0.0
     digits = _digits(mean, spread)
+    if percent:
+        digits = min(6, max(2, digits - 1))
     form = f".{max(0, digits)}f" if -2 <= digits <= 6 and abs(mean) < 1e6 else ".3g"
-    return f"{mean:{form}}" + ("" if isnan(spread) else f" ± {spread:{form}}" if spread else " ± 0")
+    behind = "" if isnan(spread) else f" ± {spread:{form}}" if spread else " ± 0"
+    return f"{mean:{form}}{behind}" + " %" * percent
 
 
 def _digits(mean: float, spread: float) -> int:

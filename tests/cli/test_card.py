@@ -1,6 +1,7 @@
 """`dnasa bench-card`: the numbers are those of the run, the command repeats it, and the folder is not touched."""
 
 import json
+import platform
 import shlex
 import shutil
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_card_says_how_the_result_was_made(
 ) -> None:
     found = as_json(made / "compared", capsys, monkeypatch)
     assert found["code"]["commit"] == environment.code()["commit"]
-    assert found["code"]["source"] == environment.code()["source"]
+    assert found["code"]["checksum of dnasa's source"] == environment.code()["source"]
     assert {"python", "numpy", "torch", "dnasa"} <= found["code"].keys()
     assert found["hardware"]["cores"] >= 1
     assert found["data"]["training rows"] == 1295
@@ -79,9 +80,22 @@ def test_a_card_says_how_the_result_was_made(
     assert {0.1, 1} <= set(protocol["stepsizes tried"]["dsgd (diminishing)"])
     assert "validation" in protocol["stepsizes chosen by"]
     assert (protocol["seeds reported"], protocol["engine"], protocol["dtype"]) == ([0, 1, 2], "simulated", "float32")
+    assert protocol["model"] == "mlp:32"
     page = card(made / "compared", capsys, monkeypatch)
     for section in ("Code", "Hardware", "Data", "Protocol", "Repeat", "Results"):
         assert f"\n## {section}\n" in page
+
+
+def test_the_page_has_the_results_and_the_bold_of_the_table(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = card(made / "compared", capsys, monkeypatch)
+    for row in as_json(made / "compared", capsys, monkeypatch)["results"]:
+        shown = f"{100 * row['mean']:.2f} ± {100 * row['spread']:.2f} %"
+        assert row["with_the_best"] == (row["best"] or row["difference_low"] <= 0 <= row["difference_high"])
+        assert f" {f'**{shown}**' if row['with_the_best'] else shown} | " in page
+    assert "contains 0" in page
+    assert "contains 0" not in card(made / "run", capsys, monkeypatch)
 
 
 def test_the_command_of_a_card_repeats_the_run(
@@ -169,6 +183,21 @@ def test_intervals_of_means_are_those_of_the_t_distribution() -> None:
     row = with_interval(over_seeds(runs, "value")).iloc[0]
     assert row.mean_high - row["mean"] == pytest.approx(4.302652729749464 / np.sqrt(3))
     assert np.isnan(with_interval(over_seeds(runs[:1], "value")).iloc[0].mean_low)
+
+
+@pytest.mark.parametrize(
+    ("info", "name"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD EPYC 7B13\n", "AMD EPYC 7B13"),
+        ("BogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "Neoverse-N1"),
+        ("CPU implementer\t: 0x61\nCPU part\t: 0x022\n\nprocessor\t: 1\n", "implementer 0x61, part 0x022"),
+        (None, platform.processor() or platform.machine()),
+    ],
+)
+def test_the_processor_is_named_by_its_model(info: str | None, name: str, tmp_path: Path) -> None:
+    if info is not None:
+        (tmp_path / "cpuinfo").write_text(info)
+    assert environment._cpu(tmp_path / "cpuinfo") == name
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

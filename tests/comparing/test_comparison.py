@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from test_latex import compiled
 
 import dnasa
 from dnasa import Result, data, plots, topology
@@ -76,10 +78,21 @@ def test_where_every_stepsize_diverged_the_grid_continues_downwards() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grid", "eta"), [([(0.1, 3), (0.3, 2), (1, 1)], 3.33333), ([(0.1, 1), (0.2, 2), (1, 3)], 0.05), ([(0.1, 1)], None)]
+    ("grid", "eta"),
+    [
+        ([0.1, 0.3, 1], 3),
+        ([0.3, 1, 3], 10),
+        ([1, 0.3, 0.1], 0.03),
+        ([0.3, 0.1, 0.03], 0.01),
+        ([1, 0.2, 0.1], 0.05),
+        ([0.1, 0.3, 0.7], 1.6),
+        ([1.01, 1.02], 1.0301),  # two digits would be the grid's own
+        ([0.1], None),
+    ],
 )
-def test_a_grid_is_extended_by_its_own_factor(grid: list[Any], eta: float | None) -> None:
-    table = runs(dsgd=[(step, value, value) for step, value in grid])
+def test_a_grid_is_extended_by_its_own_factor_with_round_stepsizes(grid: list[float], eta: float | None) -> None:
+    """The last of the grid is the best."""
+    table = runs(dsgd=[(step, -place, 0) for place, step in enumerate(grid)])
     more = tuning.extension(table, tuning.chosen(table, VALIDATED))
     assert more == ([Variant("dsgd", "diminishing", eta)] if eta else [])
 
@@ -427,6 +440,54 @@ def test_the_table_names_metrics_as_the_line_below_does() -> None:
     found = compare(RobustRegression(4), RING, ["dsgd", "dnasa"], [0.001, 0.01], steps=5)
     assert {"chosen by training loss", "training loss"} <= {*found.table()}
     assert "the training loss of" in found.notes()[0]
+
+
+def measured(*rules: str) -> comparison.Comparison:
+    """A comparison by test accuracy of three seeds, whose messages differ."""
+    rows = [
+        {"rule": name, "schedule": schedule or "diminishing", "eta": eta, "seed": seed, "step": 100, "consensus": 0.0}
+        | {"test_accuracy": 0.9 + 0.01 * i + 0.001 * seed, "test_loss": 0.3 - 0.01 * i + 0.001 * seed}
+        | {"validation_accuracy": 0.9 + eta, "nodes": 8, "bytes": 10**8 * (i + 1)}
+        for i, (name, _, schedule) in enumerate(rule.partition(":") for rule in rules)
+        for seed in range(3)
+        for eta in (0.01, 0.03)
+    ]
+    history = pd.DataFrame(rows)
+    selection = tuning.select(list(history), "test_accuracy", (0, 1, 2), ())
+    return comparison.Comparison(
+        history, "test_accuracy", selection, tuning.chosen(final(history), selection), batch=32
+    )
+
+
+FEW = ("dsgd", "dsgt", "dadam", "adanasa", "dnasa")
+
+
+@pytest.mark.parametrize(
+    ("rules", "style", "columns"),
+    [
+        (FEW, "screen", "lcccc"),
+        (FEW, "paper:6.75", "lcccc"),
+        (FEW, "paper", "lccc"),
+        (("dmsgd", "mt", "dnasa"), "paper", "lcc"),
+        (("dsgt:constant", "dsgt:cosine", "qg_dsgdm"), "paper", "lcc"),
+    ],
+)
+def test_a_printed_table_has_the_columns_that_fit(
+    rules: tuple[str, ...], style: str, columns: str, tmp_path: Path
+) -> None:
+    with dnasa.style.context(style):
+        text = measured(*rules).latex("digits: 8 nodes")
+    assert rf"{{@{{}}{columns}@{{}}}}" in text
+    assert (r"$\eta$ & Test accuracy (\%)" in text, "this interval" in text) == (True, len(columns) > 3)
+    if which("pdflatex") and style == "paper":
+        assert "Overfull" not in compiled(tmp_path, text, columns=True)
+
+
+def test_a_caption_says_what_was_measured_and_how_much_was_sent() -> None:
+    assert r"\caption{Test accuracy on a9a: 8 nodes, 32 samples per node and step, 12.5 to 62.5~MB sent per node. " in (
+        measured(*FEW).latex("a9a: 8 nodes")
+    )
+    assert "step, 12.5~MB sent per node. " in measured("dsgd").latex()
 
 
 NUMBERS = st.one_of(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324]), st.floats(-10, 10))

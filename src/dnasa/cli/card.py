@@ -13,6 +13,9 @@ from dnasa.cli.options import FIELDS, Options
 from dnasa.files import to_json
 
 EMPTY: tuple[Any, ...] = (None, [], {})
+CHECKSUMS = (
+    "Checksums, of 8 or 16 hexadecimal digits, are equal where the source, the rows or the settings are the same."
+)
 
 
 def bench_card(
@@ -27,7 +30,7 @@ def bench_card(
         sys.stdout.write(to_json(found).decode())
     else:
         title = _text(folder.resolve().name)
-        sys.stdout.write("\n".join([f"# {title}", *_markdown(found, "##")]) + "\n")
+        sys.stdout.write("\n".join([f"# {title}", "", CHECKSUMS, *_markdown(found, "##")]) + "\n")
 
 
 def command_line(config: Mapping[str, Any]) -> str:
@@ -57,8 +60,10 @@ def _portable(value: Any) -> Any:
 # ---------------------------------------------------------------- Markdown
 
 
-def _markdown(card: Mapping[str, Any], level: str) -> Iterator[str]:
-    for section, entries in card.items():
+def _markdown(sections: Mapping[str, Any], level: str) -> Iterator[str]:
+    from dnasa.comparing import captions, card
+
+    for section, entries in sections.items():
         if section == "parts":
             for part, own in entries.items():
                 yield from ("", f"{level} {_text(part)}", *_markdown(own, f"{level}#"))
@@ -67,7 +72,9 @@ def _markdown(card: Mapping[str, Any], level: str) -> Iterator[str]:
             if isinstance(entries, str):
                 yield from ("```", _text(entries), "```")
             elif isinstance(entries, list):
-                yield from _table(entries)
+                yield from _table(card.table(entries))
+                several = any(row.get("difference_low") is not None for row in entries)
+                yield from ("", captions.BOLD) if several else ()
             else:
                 yield from (f"- {_text(name)}: {_text(value)}" for name, value in entries.items() if value not in EMPTY)
 

@@ -154,7 +154,7 @@ def compare(context: typer.Context, given: Options) -> None:
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        latex = {"table.tex": comparison.latex(title, given.out.resolve().name)} if given.latex else {}
+        latex = {"table.tex": partial(comparison.latex, title, given.out.resolve().name)} if given.latex else {}
         pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")

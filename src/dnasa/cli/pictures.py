@@ -62,19 +62,19 @@ def save_results(
     folder: Path,
     figures: Mapping[str, tuple[Callable[[], "Figure"], "pd.DataFrame"]],
     table: "pd.DataFrame",
-    latex: Mapping[str, str],
+    latex: Mapping[str, Callable[[], str]],
     kinds: Sequence[str],
     style: str,
 ) -> None:
-    """Each figure, by its name, has a CSV file with exactly the numbers drawn. Each file is complete or absent."""
+    """Each figure, by its name, has a CSV file with the numbers drawn. Each file is complete or absent."""
     from dnasa.plots import rendered
 
     files, kinds = {}, drawn(kinds)
-    for name, (draw, numbers) in figures.items():
-        files[f"{name}.csv"] = numbers.to_csv(index=False).encode()
-        with context(style):
+    with context(style):
+        for name, (draw, numbers) in figures.items():
+            files[f"{name}.csv"] = numbers.to_csv(index=False).encode()
             files |= {f"{name}.{kind}": rendered(draw(), kind) for kind in kinds}
-    files |= {name: content.encode() for name, content in latex.items()}
+        files |= {name: write().encode() for name, write in latex.items()}
     files["table.csv"] = table.to_csv(index=False).encode()
     OwnFiles(folder).save(files)
     print_line(f"Saved {', '.join(files)} and all runs in {folder}.")

@@ -1,5 +1,7 @@
 """`dnasa study`: a comparison for each problem, graph and partition of a file."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,9 +74,9 @@ def study(
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
     print_report(report)
     figures = {chosen.figure: (report.draw, report.drawn())} | report.rank_figures()
-    latex = {"table.tex": report.latex()} if given.latex else {}
+    latex: dict[str, Callable[[], str]] = {"table.tex": report.latex} if given.latex else {}
     if given.latex and "ranks" in figures:
-        latex["ranks.tex"] = report.ranking.latex(chosen.name)
+        latex["ranks.tex"] = partial(report.ranking.latex, chosen.name)
     save_results(folder, figures, report.numbers(), latex, kinds, given.style)
     if report.numbers()["mean"].isna().all():
         fail(1, f"Every run diverged: try smaller etas, or add {DEFAULT_RULE}, which needs none.")

@@ -24,10 +24,15 @@ def method_names(variants: Sequence[tuple[str, str]]) -> list[str]:
     return [label(rule, schedule if rules.count(rule) > 1 else None) for rule, schedule in variants]
 
 
-def protocol(title: str, batch: int | None) -> str:
-    """What was run, as LaTeX."""
-    size = f", {batch} sample{'s' if batch > 1 else ''} per node and step" if batch else ""
-    return latex.text(f"{title}{size}.".replace("_", " "))
+def protocol(title: str, batch: int | None, sent: pd.Series) -> str:
+    """What was run, and how many MB a node sent, as LaTeX."""
+    parts = [title[:1].upper() + title[1:]]
+    if batch:
+        parts.append(f"{batch} sample{'s' if batch > 1 else ''} per node and step")
+    if len(sent):
+        ends = dict.fromkeys(f"{float(f'{end:.3g}'):,g}" for end in (sent.min(), sent.max()))
+        parts.append(f"{' to '.join(ends)} MB sent per node")
+    return latex.text(f"{', '.join(parts)}.".replace("_", " ")).replace(" MB", "~MB")
 
 
 def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> list[str]:

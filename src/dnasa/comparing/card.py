@@ -2,17 +2,20 @@
 
 import csv
 from collections.abc import Callable, Mapping
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from dnasa import tables
 from dnasa.comparing import comparison
 from dnasa.comparing.run_table import data_name
 from dnasa.core import InputError
+from dnasa.plots import label
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import Result
-from dnasa.statistics import VARIANT, final, over_seeds, with_interval
+from dnasa.statistics import VARIANT, final, over_seeds, with_interval, with_the_best
 
 METRICS = ("test_accuracy", "test_label_accuracy", "test_r2", "test_rmse", "test_loss", "train_loss", "grad_norm")
 ENDED = ("done", "diverged")
@@ -50,7 +53,7 @@ def _read_run(path: Path, command_line: Callable[[Config], str]) -> Card:
         compared = comparison.read(path) if run.config.get("command") in ("compare", "study") else None
         history = Result.load(path).history if compared is None else compared.history
         return {
-            "code": software | run.config.get("code", {}),
+            "code": software | _code(run.config),
             "hardware": machine | run.config.get("hardware", {}),
             "data": _data(run.config, facts, options),
             "protocol": _protocol(run.config, facts, options, history, compared),
@@ -59,6 +62,11 @@ def _read_run(path: Path, command_line: Callable[[Config], str]) -> Card:
         }
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, csv.Error) as error:
         raise InputError(f"The run in {path} is damaged: {type(error).__name__}, {error}.") from error
+
+
+def _code(config: Config) -> Card:
+    stored = config.get("code", {})
+    return {"commit": stored.get("commit"), "checksum of dnasa's source": stored.get("source")}
 
 
 def _data(config: Config, facts: Config, options: Config) -> Card:
@@ -84,7 +92,7 @@ def _protocol(
         "stepsizes tried": _tried(history),
         "stepsizes chosen by": str(compared.selection) if compared is not None else None,
         "seeds reported": list(compared.selection.reported) if compared is not None else facts["seed"],
-        "model": options.get("model") or "the default for the data",
+        "model": config.get("model", options.get("model") or UNKNOWN) or None,
         "partition": options.get("partition") if drawn else None,
         "partition seed": (seed if seed is not None else "that of the run") if drawn else None,
         "engine": config.get("engine", "simulated" if config.get("command") == "study" else UNKNOWN),
@@ -110,8 +118,28 @@ def _results(history: pd.DataFrame, compared: comparison.Comparison | None) -> l
 
 def _rows(table: pd.DataFrame, metric: str) -> list[Card]:
     rows = with_interval(table).drop(columns=["low", "high"]).assign(metric=metric)
+    if "best" in rows:
+        rows = rows.assign(with_the_best=with_the_best(rows))
     plain = rows.astype(object).where(rows.notna(), None)
     return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+
+
+def table(results: list[Card]) -> list[Card]:
+    """The results as text, as `dnasa compare` prints them, with the best and what does not differ clearly from it in bold."""
+    rows = []
+    for result in results:
+        metric, row = str(result["metric"]), pd.Series(result, dtype=object).fillna(nan)
+        mean, low, high = tables.with_spread(metric, row), row.mean_low, row.mean_high
+        cells = {
+            "method": label(row.rule, row.schedule, row.eta),
+            "seeds": row.runs,
+            "metric": tables.metric_name(metric),
+            "mean ± standard deviation": f"**{mean}**" if row.get("with_the_best") else mean,
+            "95 % interval": None if isnan(low) else " to ".join(tables.number(metric, end, 4) for end in (low, high)),
+            "difference to the best": tables.with_interval(metric, row) if "difference" in row else None,
+        }
+        rows.append(cells)
+    return rows
 
 
 def _joined(cards: dict[str, Card]) -> Card:

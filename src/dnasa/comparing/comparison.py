@@ -116,6 +116,13 @@ class Comparison:
         merged = table.merge(keys, on=list(VARIANT), how="left")
         return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
 
+    def sent(self) -> pd.Series:
+        """The MB that a node sent in the longest run of each chosen variant: the mean over the nodes."""
+        rows = self._chosen(with_eta(self.history))
+        if not {"bytes", "nodes"} <= {*rows}:
+            return pd.Series(dtype=float)
+        return (rows.bytes / rows.nodes / 1e6).groupby([rows.rule, rows.schedule]).max()
+
     def draw_curves(self) -> "Figure":
         """The figure of `curves`."""
         return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth)
@@ -155,8 +162,10 @@ class Comparison:
     def latex(self, title: str = "", name: str = "comparison") -> str:
         """The table for a paper; bold are the best and what does not differ clearly from it.
 
+        Differences and other metrics are left out where the current style has no room for them.
+
         Args:
-            title: The beginning of the caption.
+            title: What was run, for the caption.
             name: The table is referred to as tab:name.
         """
         methods = captions.method_names([(row.rule, row.schedule) for row in self.choice.itertuples()])
@@ -165,13 +174,16 @@ class Comparison:
         if tuned.any():
             edges = [bool(edge) for edge in self.choice.edge]
             columns.append(Column(r"$\eta$", latex.stepsizes([float(eta) for eta in self.choice.eta], edges)))
+        needed = len(columns) + 1
         for metric in self._metrics():
             rows = self.summary(metric)
             heading = latex.heading(captions.metric_title(metric), metric, latex.unit(metric, rows))
             columns.append(Column(heading, latex.results(metric, rows)))
             if metric == self.metric and (gaps := latex.intervals(metric, rows)):
                 columns.append(Column("Difference", gaps))
-        caption = [captions.protocol(title, self.batch)] if title else []
+        columns = columns[: max(needed, latex.fitting(columns))]
+        what = captions.metric_title(self.metric) + (f" on {title}" if title else "")
+        caption = [captions.protocol(what, self.batch, self.sent())]
         caption += captions.tuning(self.choice, [str(self.selection)])
         if tuned.any() and not tuned.all():
             caption.append(f"{latex.NOTHING}: nothing to tune.")

@@ -1,6 +1,6 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -162,14 +162,31 @@ def figure_of_curves(table: pd.DataFrame, x: str, metric: str, smooth: str = "no
     variants = table[list(VARIANT)].drop_duplicates()
     if len(variants) <= MOST_TOGETHER:
         return _one_panel(draw_curves, table, x, metric, smooth=smooth)
-    columns = current().columns(min(4, ceil(len(variants) / 2)))
+    columns = current().columns(_columns(len(variants)))
     figure, axes = panels(columns, ceil(len(variants) / columns), width=3.2, height=2.1, share=True)
     names = names_of(list(variants.itertuples(index=False, name=None)))
     for i, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
         draw_curves(axis, table, x, metric, smooth=smooth, only=i)
         axis.set_title(name, fontsize=current().settings["axes.titlesize"])
     share_labels(figure, axes, len(variants))
+    _name_the_others(figure, [*axes.flat][len(variants) :])
     return figure
+
+
+def _columns(count: int) -> int:
+    """Two rows of panels; where these would have more than four columns, three or four, whichever leaves fewer empty."""
+    return ceil(count / 2) if count <= 8 else min((4, 3), key=lambda columns: -count % columns)
+
+
+def _name_the_others(figure: "Figure", empty: Sequence["Axes"]) -> None:
+    """Say what is grey: in the first place that the panels leave empty, else below them."""
+    words, size = "grey: the other methods", current().settings["font.size"]
+    for axis in empty:
+        axis.axis("off")
+    if empty:
+        empty[0].text(0.5, 0.5, words, transform=empty[0].transAxes, ha="center", va="center", fontsize=size)
+    else:
+        figure.supxlabel(f"{figure.get_supxlabel()} ({words})", fontsize=size)
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -190,9 +207,6 @@ def share_labels(figure: "Figure", axes: np.ndarray, count: int) -> None:
     figure.supxlabel(axes[0, 0].get_xlabel(), fontsize=size)
     figure.supylabel(axes[0, 0].get_ylabel(), fontsize=size)
     for place, axis in enumerate(axes.flat):
-        if place >= count:
-            axis.remove()
-            continue
         axis.set(xlabel="", ylabel="")
         axis.tick_params(labelbottom=place + axes.shape[1] >= count)
 

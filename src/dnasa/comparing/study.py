@@ -35,6 +35,7 @@ class Prepared(NamedTuple):
     rules: list[str]
     notes: list[str]
     evaluate: Any
+    model: str
 
 
 def check(study: Study) -> None:
@@ -72,7 +73,8 @@ def prepare(study: Study, cell: Cell) -> Prepared:
     if not rules:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
-    return Prepared(source.problem, graph, rules, notes, [0, cell.settings["steps"]] if at_end else source.evaluate)
+    evaluate = [0, cell.settings["steps"]] if at_end else source.evaluate
+    return Prepared(source.problem, graph, rules, notes, evaluate, source.model)
 
 
 def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
@@ -101,7 +103,7 @@ def run(
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         prepared = prepare(study, cell)
         if not folder.resume:
-            folder.config |= {"study": study.name, "quick": study.quick}
+            folder.config |= {"study": study.name, "quick": study.quick, "model": prepared.model}
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         comparison = run_cell(study, cell, prepared, folder, progress)

@@ -89,7 +89,7 @@ class StudyReport:
             if self.study.quick:
                 runs += ", quick run"
             metric = captions.metric_title(comparison.metric)
-            out[problem] = f"{source_name(problem)}: {metric}, {cell.settings['nodes']} nodes, {runs}"
+            out[problem] = f"{metric} on {source_name(problem)}: {cell.settings['nodes']} nodes, {runs}"
         return out
 
     def latex(self) -> str:
@@ -105,10 +105,10 @@ class StudyReport:
         metric, methods = comparison.metric, _methods(found)
         names = latex.Column("Method", [latex.text(name) for name in captions.method_names(methods)], "l")
         columns = _latex_columns(found, methods)
-        width = _panel_width(found)
+        width = _panel_width(found, latex.fitting([names, *columns]) - 1)
         panels = [[names, *columns[i : i + width]] for i in range(0, len(columns), width)]
         caption = [
-            captions.protocol(title, comparison.batch),
+            captions.protocol(title, comparison.batch, pd.concat([each.sent() for _, each in found])),
             *captions.tuning(*_choices(found)),
             *captions.results(metric, cell.settings["seeds"]),
         ]
@@ -223,10 +223,10 @@ def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str
     return columns
 
 
-def _panel_width(found: list[tuple[Cell, Comparison]]) -> int:
+def _panel_width(found: list[tuple[Cell, Comparison]], fitting: int) -> int:
     """How many cells are next to each other: at most four, and all graphs of a partition if they fit."""
-    graphs = len({cell.graph for cell, _ in found})
-    return MOST_COLUMNS if graphs > MOST_COLUMNS else MOST_COLUMNS // graphs * graphs
+    graphs, most = len({cell.graph for cell, _ in found}), max(1, min(MOST_COLUMNS, fitting))
+    return most if graphs > most else most // graphs * graphs
 
 
 def _choices(found: list[tuple[Cell, Comparison]]) -> tuple[pd.DataFrame, list[str]]:

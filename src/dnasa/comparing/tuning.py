@@ -1,6 +1,7 @@
 """Choosing stepsizes: on validation rows or on other seeds, and beyond the grid where its edge is best."""
 
 from collections.abc import Sequence
+from math import log10
 from typing import NamedTuple
 
 import numpy as np
@@ -98,11 +99,22 @@ def extension(runs: pd.DataFrame, choice: pd.DataFrame) -> list[Variant]:
     out = []
     for row in choice[choice.edge != ""].itertuples():
         etas = sorted({*runs[(runs.rule == row.rule) & (runs.schedule == row.schedule)].eta})
-        inner = etas[-2] if row.edge == "largest" else etas[1]
-        eta = float(f"{row.eta * (row.eta / inner):.6g}")
+        eta = _next(etas if row.edge == "largest" else etas[::-1])
         if 0 < eta < np.inf:
             out.append(Variant(str(row.rule), str(row.schedule), eta))
     return out
+
+
+def _next(etas: Sequence[float]) -> float:
+    """What follows the last of these by its factor, as a round number; grids such as 0.1, 0.3, 1 continue with 3 and 10."""
+    *_, inner, edge = etas
+    exact = edge * (edge / inner)
+    if not 0 < exact < np.inf:
+        return exact
+    if all(f"{eta:e}".startswith(("1.000000", "3.000000")) for eta in etas):
+        return float(f"{10 ** (round(2 * log10(exact)) / 2):.1g}")
+    rounded = float(f"{exact:.2g}")
+    return rounded if (rounded > edge) == (edge > inner) and rounded != edge else float(f"{exact:.6g}")
 
 
 # ---------------------------------------------------------------- words

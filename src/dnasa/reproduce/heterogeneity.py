@@ -4,7 +4,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.plots import colours, drawable, title
+from dnasa.plots import colours, drawable, name_heights, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
@@ -59,7 +59,8 @@ def draw(out: Report, table: pd.DataFrame) -> None:
             bars.rename(columns=title).plot.bar(ax=axis, color=list(colour.values()), width=0.8, rot=0, legend=False)
             if shown.accuracy.notna().any():
                 axis.set_ylim(max(0.0, shown.accuracy.min() - 0.05), min(1.0, shown.accuracy.max() + 0.03))
-            axis.set(xlabel="", ylabel="test accuracy", title=name)
+            axis.set(xlabel="", title=name)
+            name_heights(axis, "test accuracy")
 
 
 def findings(table: pd.DataFrame) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 from contextlib import suppress
 from functools import cache
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
+# Linux knows a processor of Arm by its number alone; no other program is started to name it
+ARM = {"0xd0c": "Neoverse-N1", "0xd40": "Neoverse-V1", "0xd49": "Neoverse-N2", "0xd4f": "Neoverse-V2"}
 
 
 def versions() -> dict[str, str]:
@@ -71,9 +74,12 @@ def hardware() -> dict[str, Any]:
 
 
 @cache
-def _cpu() -> str:
+def _cpu(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of the processor, else the architecture."""
+    fields: dict[str, str] = {}
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+        fields = dict(re.findall(r"(?m)^(\w.*?)\s*:[ \t]*(.*?)\s*$", info.read_text(errors="replace")))
+    maker, part = fields.get("CPU implementer"), fields.get("CPU part")
+    numbers = f"implementer {maker}, part {part}" if part else ""
+    named = fields.get("model name") or (ARM.get(str(part)) if maker == "0x41" else None)
+    return named or numbers or platform.processor() or platform.machine()
