@@ -138,8 +138,12 @@ def finding(best: pd.DataFrame, measure: Measure) -> str:
     return (
         f"AdaNASA {measure.text(ours)} with nothing tuned, {better(best, winner, measure)} the best tuned decentralized "
         f"method, {title(winner)} ({measure.text(tuned.test[winner])} at eta = {tuned.eta[winner]:g}): {verdict} the target "
-        f"of {measure.amount(measure.target)}. It is {' and '.join(compared)}.{edges(best)}"
+        f"of {measure.amount(measure.target)}. It is {listed(compared)}.{edges(best)}"
     )
+
+
+def listed(parts: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
 def better(best: pd.DataFrame, rule: str, measure: Measure) -> str:
