@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from dnasa.statistics import over_seeds, with_interval
 
 COMPARE = "compare --data digits --rules dsgd,dnasa --etas 0.1,1 --nodes 4 --steps 20 --seeds 3 --extend --quiet --out"
 TRAIN = "train --problem least_squares --nodes 4 --steps 20 --seeds 2 --quiet --out"
-STUDY = """
+STUDY = """# A study of ``` two graphs
 problems = ["least_squares"]
 graphs = ["ring", "complete"]
 rules = ["dsgd", "dnasa"]
@@ -74,16 +75,66 @@ def test_a_card_says_how_the_result_was_made(
     assert {"python", "numpy", "torch", "dnasa"} <= found["code"].keys()
     assert found["hardware"]["cores"] >= 1
     assert found["data"]["training rows"] == 1295
-    assert "checksum" in found["data"]["contents"]
+    assert "checksum" in found["data"]["problem"]
     protocol = found["protocol"]
-    assert protocol["rules"] == ["dsgd", "dnasa"]
-    assert {0.1, 1} <= set(protocol["stepsizes tried"]["dsgd (diminishing)"])
+    assert protocol["methods"] == ["D-SGD", "D-NASA"]
     assert "validation" in protocol["stepsizes chosen by"]
-    assert (protocol["seeds reported"], protocol["engine"], protocol["dtype"]) == ([0, 1, 2], "simulated", "float32")
-    assert protocol["model"] == "mlp:32"
+    assert (protocol["seeds"], protocol["number format"], protocol["device"]) == ([0, 1, 2], "float32", "cpu")
+    assert protocol["model"].startswith("mlp:32 (perceptron")
     page = card(made / "compared", capsys, monkeypatch)
     for section in ("Code", "Hardware", "Data", "Protocol", "Repeat", "Results"):
         assert f"\n## {section}\n" in page
+
+
+def test_each_line_of_a_card_is_in_words(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = card(made / "compared", capsys, monkeypatch)
+    assert re.search(r"\n- graph: exact, 4 nodes, 2 exchanges per step \(checksum [0-9a-f]{8}\)\n", page)
+    assert re.search(r"\n- checksum of the starting points: [0-9a-f]{8}\n", page)
+    for line in (
+        "evaluations: 21, up to step 20",
+        "partition: at random (each seed draws its own)",
+        "nodes: simulated, all in one process",
+        "samples per node and step: 32",
+    ):
+        assert f"\n- {line}\n" in page
+    assert "\n- partition" not in card(made / "run", capsys, monkeypatch)
+
+
+def test_one_partition_for_all_seeds_is_said() -> None:
+    from dnasa.comparing.card import _partition
+
+    assert (
+        _partition({"partition": "by_label", "partition_seed": 3}) == "by label (one for all seeds, drawn with seed 3)"
+    )
+    assert _partition({"partition": "contiguous", "partition_seed": None}) == "in the order of the rows"
+    assert _partition({"partition": "iid", "shard_dir": "shards"}) is None
+
+
+def test_the_results_have_the_seeds_the_choice_and_the_bytes(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, page = as_json(made / "compared", capsys, monkeypatch), card(made / "compared", capsys, monkeypatch)
+    histories = [pd.read_csv(path) for path in sorted((made / "compared").glob("**/history.csv"))]
+    history = pd.concat(histories)
+    tuned, untuned = found["results"]
+    assert {0.1, 1} <= set(tuned["tried"])
+    assert untuned["tried"] == []
+    assert untuned["chosen_value"] is None
+    for row in (tuned, untuned):
+        same = history[
+            (history.rule == row["rule"]) & (history.eta.isna() if row["eta"] is None else history.eta == row["eta"])
+        ]
+        last = same[same.step == 20].sort_values("seed")
+        assert row["values"] == pytest.approx(list(last.test_accuracy))
+        assert row["sent_mb"] == pytest.approx(last.bytes.iloc[0] / 4 / 1e6)
+        assert f"| {', '.join(f'{100 * value:.2f} %' for value in row['values'])} |" in page
+    chosen = history[(history.eta == tuned["eta"]) & (history.step == 20)]
+    assert tuned["chosen_value"] == pytest.approx(chosen.validation_accuracy.mean())
+    assert f"| validation accuracy {100 * tuned['chosen_value']:.2f} % |" in page
+    seconds = found["hardware"]["seconds of all runs together, without evaluations"]
+    assert seconds == pytest.approx(sum(each.seconds.max() for each in histories))
 
 
 def test_the_page_has_the_results_and_the_bold_of_the_table(
@@ -110,17 +161,67 @@ def test_the_command_of_a_card_repeats_the_run(
     }
 
 
-def test_a_study_says_once_what_its_parts_share(
+def test_a_study_says_once_what_its_cells_share(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = as_json(made / "study", capsys, monkeypatch)
-    assert len(found["parts"]) == 2
+    found, page = as_json(made / "study", capsys, monkeypatch), card(made / "study", capsys, monkeypatch)
+    assert found["protocol"]["device"] == "cpu"
     assert found["protocol"]["steps"] == 20
-    for part in found["parts"].values():
-        assert part["code"] == {}
-        assert part["protocol"]["topology"].startswith(("ring", "complete"))
-        assert part["repeat"] == "dnasa study two_graphs.toml"
-        assert {row["rule"] for row in part["results"]} == {"dsgd", "dnasa"}
+    assert found["data"]["data"] == "least_squares"
+    assert [*found["cells"]] == ["least_squares-complete", "least_squares-ring"]
+    for cell in found["cells"].values():
+        assert cell["code"] == {}
+        assert cell["protocol"].keys() == {"graph"}
+        assert {row["rule"] for row in cell["results"]} == {"dsgd", "dnasa"}
+    assert page.count("\n- steps: 20\n") == 1
+    assert page.count("Bold:") == 1
+    assert re.search(r"\n### least_squares-ring\n\nseconds [^\n]*; graph: ring, 4 nodes, [^\n]*\n\n\| method", page)
+
+
+def test_the_card_of_a_study_has_its_file_and_one_command(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, page = as_json(made / "study", capsys, monkeypatch), card(made / "study", capsys, monkeypatch)
+    assert (found["repeat"], found["study file"]) == ("dnasa study two_graphs.toml", STUDY)
+    assert page.count("dnasa study") == 1
+    assert f"\n````toml\n{STUDY.strip()}\n````\n" in page
+    cell = as_json(made / "study" / "least_squares-ring", capsys, monkeypatch)
+    assert (cell["repeat"], cell["study file"]) == (found["repeat"], STUDY)
+
+
+def test_the_command_of_a_study_names_what_was_run(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(made / "study", tmp_path / "copy")
+    (folder / "study.toml").write_text(STUDY.replace('["least_squares"]', '["least_squares", "digits"]'))
+    for path in folder.glob("*/config.json"):
+        path.write_text(
+            json.dumps(json.loads(path.read_text()) | {"quick": True, "study": "two-quick", "device": "cuda"})
+        )
+    found = as_json(folder, capsys, monkeypatch)
+    assert found["repeat"] == "dnasa study two.toml --only least_squares --device cuda --quick"
+
+
+def test_studies_of_earlier_versions_have_a_card(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(made / "study", tmp_path / "copy")
+    (folder / "study.toml").unlink()
+    for path in folder.glob("*/config.json"):
+        config = json.loads(path.read_text())
+        del config["device"]
+        path.write_text(json.dumps(config))
+    found = as_json(folder, capsys, monkeypatch)
+    assert (found["study file"], found["protocol"]["device"]) == ("not stored", "not stored")
+
+
+@pytest.mark.parametrize("content", ["problems = [", "steps = 3", "problems = [[1]]"])
+def test_a_damaged_study_file_gets_one_line(
+    content: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(made / "study", tmp_path / "copy")
+    (folder / "study.toml").write_text(content)
+    assert "is damaged" in refused(["bench-card", folder], monkeypatch, capfd)
 
 
 def test_a_card_writes_nothing_into_the_folder(
@@ -138,6 +239,7 @@ def test_a_card_writes_nothing_into_the_folder(
         (None, "", "There is no run in"),
         ("config.json", "[]", "must hold one JSON object"),
         ("config.json", '{"command": "train", "run": {"seed": 3}}', "is damaged"),
+        ("config.json", '{"command": "study", "run": {"seed": 3}}', "is damaged"),
         ("history.csv", "run,seed\n", "is damaged"),
         ("status.json", '{"state": "interrupted"}', "is interrupted"),
     ],
@@ -168,7 +270,7 @@ def test_old_runs_without_code_and_hardware_have_a_card(
     for name in ("code", "hardware", "rows", "engine"):
         del config[name]
     (folder / "config.json").write_text(json.dumps(config))
-    assert as_json(folder, capsys, monkeypatch)["protocol"]["engine"] == "not stored"
+    assert as_json(folder, capsys, monkeypatch)["protocol"]["nodes"] == "not stored"
 
 
 def test_files_of_the_user_appear_by_name_alone() -> None:

@@ -1,8 +1,10 @@
 """`dnasa bench-card`: one page that lets somebody else check a result."""
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +14,9 @@ from dnasa.cli import configs
 from dnasa.cli.options import FIELDS, Options
 from dnasa.files import to_json
 
+SECTIONS = ("code", "hardware", "data", "protocol")  # of facts
 EMPTY: tuple[Any, ...] = (None, [], {})
-CHECKSUMS = (
-    "Checksums, of 8 or 16 hexadecimal digits, are equal where the source, the rows or the settings are the same."
-)
+CHECKSUMS = "Equal checksums mean equal source, data or settings."
 
 
 def bench_card(
@@ -30,18 +31,12 @@ def bench_card(
         sys.stdout.write(to_json(found).decode())
     else:
         title = _text(folder.resolve().name)
-        sys.stdout.write("\n".join([f"# {title}", "", CHECKSUMS, *_markdown(found, "##")]) + "\n")
+        sys.stdout.write("\n".join([f"# {title}", "", CHECKSUMS, *_markdown(found)]) + "\n")
 
 
 def command_line(config: Mapping[str, Any]) -> str:
     """The command that repeats a run; files of the user by their names alone, since others have them elsewhere."""
-    from dnasa.comparing.study_file import shipped
-
     command, options = config.get("command"), config.get("options", {})
-    if command == "study":
-        name = str(config.get("study", "FILE"))
-        file = name if name in shipped() else f"{name}.toml"
-        return shlex.join(["dnasa", "study", file, *(["--quick"] if config.get("quick") else [])])
     if command not in ("train", "compare"):
         return "none: the run was started from Python"
     stored = {name: _portable(value) for name, value in options.items() if name in FIELDS}
@@ -60,26 +55,50 @@ def _portable(value: Any) -> Any:
 # ---------------------------------------------------------------- Markdown
 
 
-def _markdown(sections: Mapping[str, Any], level: str) -> Iterator[str]:
-    from dnasa.comparing import captions, card
+def _markdown(card: Mapping[str, Any]) -> Iterator[str]:
+    from dnasa.comparing import captions
 
-    for section, entries in sections.items():
-        if section == "parts":
-            for part, own in entries.items():
-                yield from ("", f"{level} {_text(part)}", *_markdown(own, f"{level}#"))
-        elif entries:
-            yield from ("", f"{level} {section.capitalize()}", "")
-            if isinstance(entries, str):
-                yield from ("```", _text(entries), "```")
-            elif isinstance(entries, list):
-                yield from _table(card.table(entries))
-                several = any(row.get("difference_low") is not None for row in entries)
-                yield from ("", captions.BOLD) if several else ()
-            else:
-                yield from (f"- {_text(name)}: {_text(value)}" for name, value in entries.items() if value not in EMPTY)
+    cells = card.get("cells", {})
+    for section, entries in card.items():
+        if entries and section not in ("cells", "results"):
+            yield from ("", f"## {section.capitalize()}", "")
+            yield from _code(section, entries) if isinstance(entries, str) else _facts(entries)
+    yield from _cells(cells) if cells else ("", "## Results", "", *_table(card["results"]))
+    results = [row for part in (card, *cells.values()) for row in part.get("results", ())]
+    if any(row.get("difference_low") is not None for row in results):
+        yield from ("", captions.BOLD)
 
 
-def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
+def _cells(cells: Mapping[str, Any]) -> Iterator[str]:
+    """The cells of each problem: first what they share, then for each what differs, and its results."""
+    from dnasa.comparing import card
+
+    for data, group in groupby(cells.items(), lambda item: item[1]["data"].get("data")):
+        problem = card.joined(dict(group))
+        yield from ("", f"## {_text(data or 'Results')}", "", *_all_facts(problem))
+        for cell, own in problem["cells"].items():
+            facts = "; ".join(fact.removeprefix("- ") for fact in _all_facts(own))
+            yield from ("", f"### {_text(cell)}", *(("", facts) if facts else ()), "", *_table(own["results"]))
+
+
+def _all_facts(sections: Mapping[str, Any]) -> list[str]:
+    return [fact for name, entries in sections.items() if name in SECTIONS for fact in _facts(entries)]
+
+
+def _code(section: str, text: str) -> Iterator[str]:
+    """Text as it is, between fences that it does not contain."""
+    fence = "`" * max([3, *(1 + len(ticks) for ticks in re.findall("`+", text))])
+    yield from (f"{fence}{'toml' * (section == 'study file')}", _encodable(text.strip()), fence)
+
+
+def _facts(entries: Mapping[str, Any]) -> Iterator[str]:
+    return (f"- {_text(name)}: {_text(value)}" for name, value in entries.items() if value not in EMPTY)
+
+
+def _table(results: list[dict[str, Any]]) -> Iterator[str]:
+    from dnasa.comparing import card
+
+    rows = card.table(results)
     columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     yield f"| {' | '.join(name.replace('_', ' ') for name in columns)} |"
     yield f"|{' --- |' * len(columns)}"
@@ -99,4 +118,8 @@ def _text(value: Any) -> str:
         return "; ".join(f"{_text(name)}: {_text(part)}" for name, part in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(_text, value))
-    return " ".join(str(value).split()).encode(errors="replace").decode()
+    return _encodable(" ".join(str(value).split()))
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="replace").decode()

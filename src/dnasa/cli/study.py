@@ -14,7 +14,7 @@ from dnasa.cli.options import Options, split, takes
 from dnasa.cli.pictures import formats, save_results
 from dnasa.cli.rendering import frame_table, print_line, print_wide
 from dnasa.core import InputError
-from dnasa.files import make_folder
+from dnasa.files import make_folder, read_bytes
 from dnasa.rules.registry import DEFAULT_RULE
 from dnasa.runs.own_files import OwnFiles
 
@@ -58,7 +58,7 @@ def study(
     kinds = formats(given.format, given.style)
     plugins.load(given.plugin or ())
     path = study_file.find(file)
-    chosen = study_file.read(path, split(only or ""), quick)
+    chosen, text = study_file.read(path, split(only or ""), quick), read_bytes(path, follow=True)
     chosen = chosen._replace(device=device or chosen.device, x=x or chosen.x, smooth=given.smooth)
     plugins.check_trusted(
         {file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, given.trust
@@ -69,9 +69,10 @@ def study(
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
     pictures = [f"{name}.{kind}" for name in (chosen.figure, "ranks", "profiles") for kind in (*kinds, "csv")]
-    own.check_free([*pictures, "table.csv", "table.tex", "ranks.tex"])
+    own.check_free([*pictures, "table.csv", "table.tex", "ranks.tex", study_file.COPY])
     own.begin()
     report = StudyReport(chosen, *runner.run(chosen, folder, progress, print_line))
+    own.save({study_file.COPY: text})
     print_report(report)
     figures = {chosen.figure: (report.draw, report.drawn())} | report.rank_figures()
     latex: dict[str, Callable[[], str]] = {"table.tex": report.latex} if given.latex else {}

@@ -95,13 +95,17 @@ class Comparison:
         some = rows[rows.seed.isin(self.selection.reported)].merge(keys, on=list(VARIANT), how="inner")
         return some.sort_values("order", kind="stable").drop(columns="order").reset_index(drop=True)
 
+    def reported(self) -> pd.DataFrame:
+        """The evaluation of the answer of each chosen variant and reported seed."""
+        return self._chosen(final(self.history))
+
     def summary(self, metric: str | None = None) -> pd.DataFrame:
         """The mean and spread of each chosen variant over the seeds, and its paired difference to the best.
 
         Args:
             metric: Another metric than the one compared.
         """
-        return differences(self._chosen(final(self.history)), metric or self.metric)
+        return differences(self.reported(), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
         """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed."""
@@ -216,7 +220,7 @@ class Comparison:
 
     def _still_notes(self) -> list[str]:
         """The chosen variants whose runs did not improve on the start, where that was measured."""
-        table = tuning.against_start(self._chosen(final(self.history)), self._chosen(start(self.history)), self.metric)
+        table = tuning.against_start(self.reported(), self._chosen(start(self.history)), self.metric)
         name = tables.metric_name(self.metric)
         return [
             f"{label(row.rule, row.schedule)}: the {name} at the end, {tables.number(self.metric, row.end)}, is no better "

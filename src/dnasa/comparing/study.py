@@ -103,7 +103,8 @@ def run(
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         prepared = prepare(study, cell)
         if not folder.resume:
-            folder.config |= {"study": study.name, "quick": study.quick, "model": prepared.model}
+            made = {"quick": study.quick, "model": prepared.model, "device": study.device}
+            folder.config |= {"study": study.name} | made
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         comparison = run_cell(study, cell, prepared, folder, progress)

@@ -19,6 +19,7 @@ from dnasa.rules.registry import COMPARED, example
 from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
+COPY = "study.toml"  # of the file, in the study's folder
 FIGURES = ("stepsizes", "curves")
 DEFAULT = "default"  # in a table of stepsizes: those of the rules that it does not name
 LONGEST = 100  # names, and lists of a factor
