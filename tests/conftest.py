@@ -4,13 +4,16 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import gc
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
+import typer.main
 from launching import MPIRUN
 
 from dnasa import rules, topology
@@ -113,11 +116,34 @@ def graph(request: pytest.FixtureRequest) -> Topology:
     return GRAPHS[request.param]()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def render() -> Iterator[Callable[..., None]]:
+    """Saves a figure, which takes most of the time of a small run: elsewhere the file holds the name of its format only."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        original = Figure.savefig
+        patch.setattr(Figure, "savefig", lambda figure, file, format: file.write(format.encode()))
+        yield original
+
+
 @pytest.fixture(autouse=True)
-def quick_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rendering takes most of the time of a small run: only tests with one of these marks look at the file of a figure."""
-    if not any(map(request.node.get_closest_marker, ("pictures", "docs", "long"))):
-        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, file, format: file.write(b"a picture"))
+def pictures(request: pytest.FixtureRequest, render: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests with one of these marks look at the file of a figure."""
+    if any(map(request.node.get_closest_marker, ("pictures", "docs", "long"))):
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", render)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def commands_made_once() -> Iterator[None]:
+    """Not again for each run of one in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # modules and tests stay: collections of garbage need not look at them
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:

@@ -71,16 +71,13 @@ def test_commands_for_synthetic_problems_need_no_extra(tmp_path: Path) -> None:
     assert "Saved curves.csv, stepsizes.csv, table.csv and all runs in runs/b." in lines
 
 
-def test_tables_are_described_without_extras(tmp_path: Path) -> None:
+def test_tables_are_described_without_extras_and_other_commands_name_theirs(tmp_path: Path) -> None:
     rows = "".join(f"{i},{i * i % 7},{i % 2}\n" for i in range(60))
     (tmp_path / "my.csv").write_text("a,b,label\n" + rows)
-    lines = run_without_extras(COMMANDS, "data my.csv --target label", "train --data my.csv", cwd=tmp_path)
+    commands = ["data my.csv --target label", "train --data my.csv", "keys init", "keys show"]
+    lines = run_without_extras(COMMANDS, *commands, cwd=tmp_path)
     assert "Rows of each class" in lines
     assert "Error: Training on data needs torch: pip install 'dnasa[torch]'." in lines
-
-
-def test_keys_need_an_extra(tmp_path: Path) -> None:
-    lines = run_without_extras(COMMANDS, "keys init", "keys show", cwd=tmp_path)
     assert lines.count("Error: dnasa keys needs cryptography: pip install 'dnasa[sites]'.") == 2
     assert not (tmp_path / "keys").exists()
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,8 @@ import pytest
 import dnasa
 from dnasa.rules import registry, schedules
 
+pytestmark = pytest.mark.xdist_group("imports")  # one process parses the files
+parse = cache(ast.parse)
 PACKAGE = Path(dnasa.__file__).parent
 # A module or package of dnasa imports from lower levels only, so there are no circles.
 LEVELS = [
@@ -46,7 +49,7 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 def imports(source: str) -> Iterator[str]:
     """The modules and packages of dnasa that a file imports; other names of `dnasa` itself as they are."""
-    for node in statements(ast.parse(source)):
+    for node in statements(parse(source)):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, "Relative imports are not used here."
             names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -88,7 +91,7 @@ def test_imports_lead_to_lower_levels() -> None:
 
 def rule_names(source: str) -> set[str]:
     """The texts of a program that are names of rules, alone, with a schedule or in a list; defaults of arguments may be."""
-    tree = ast.parse(source)
+    tree = parse(source)
     functions = [node.args for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     defaults = {default for args in functions for default in (*args.defaults, *args.kw_defaults)}
     texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in defaults]
@@ -105,7 +108,7 @@ def test_only_rules_and_experiments_know_the_names_of_rules() -> None:
 
 def imported_files(source: str, files: Iterable[str]) -> Iterator[str]:
     """The files of dnasa that a file imports, anywhere in it, also for type checkers alone."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
         for name in names:
             own = f"{node.module}.{name}" if isinstance(node, ast.ImportFrom) else name
@@ -170,7 +173,7 @@ def test_old_names_warn_and_work() -> None:
 def test_docstrings_begin_with_what_is_returned_or_done() -> None:
     defined = (ast.Module, ast.ClassDef, ast.FunctionDef)
     fragments = ("Of ", "As ", "By ", "And ", "Those ", "With ", "Without ", "Such as ")
-    trees = {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    trees = {path.relative_to(PACKAGE): parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
     texts = {
         f"{path}: {text.splitlines()[0]}"
         for path, tree in trees.items()

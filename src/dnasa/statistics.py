@@ -65,19 +65,13 @@ def over_seeds(runs: pd.DataFrame, metric: str, keys: Sequence[str] = VARIANT) -
     """For each variant the mean, the standard deviation, the smallest and the largest value, and how many runs diverged."""
     values = runs[metric].astype(float)
     rows = runs.assign(value=values, diverged=runs.diverged | np.isinf(values))
+    groups = rows.groupby(list(keys), sort=False, dropna=False)
+    value = groups.value
     with np.errstate(all="ignore"):
-        table = rows.groupby(list(keys), sort=False, dropna=False).agg(
-            mean=("value", "mean"),
-            spread=("value", "std"),
-            low=("value", "min"),
-            high=("value", "max"),
-            runs=("value", "size"),
-            known=("value", "count"),
-            diverged=("diverged", "sum"),
-        )
-    unknown = (table.diverged > 0) | (table.known < table.runs)
-    numbers = {name: table[name].mask(unknown) for name in ("mean", "spread", "low", "high")}
-    return table.assign(**numbers).drop(columns="known").reset_index()
+        table = pd.DataFrame({"mean": value.mean(), "spread": value.std(), "low": value.min(), "high": value.max()})
+    count, diverged = value.size(), groups.diverged.sum()
+    known = (diverged == 0) & (value.count() == count)
+    return table.where(known).assign(runs=count, diverged=diverged).reset_index()
 
 
 def curves(

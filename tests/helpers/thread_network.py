@@ -73,7 +73,7 @@ class Hub:
     """What the threads share."""
 
     def __init__(self, size: int):
-        self.queues: dict[tuple[Any, ...], queue.Queue[torch.Tensor]] = defaultdict(queue.Queue)
+        self.queues: dict[tuple[Any, ...], queue.SimpleQueue[torch.Tensor]] = defaultdict(queue.SimpleQueue)
         self.hubs: dict[Any, Hub] = {}
         self.lock = threading.Lock()
         self.slots: list[Any] = [None] * size
@@ -87,7 +87,7 @@ class Hub:
         with self.lock:
             return self.hubs.setdefault(tag, Hub(len(self.slots)))
 
-    def queue(self, *address: Any) -> queue.Queue[torch.Tensor]:
+    def queue(self, *address: Any) -> queue.SimpleQueue[torch.Tensor]:
         with self.lock:
             return self.queues[address]
 

@@ -186,12 +186,11 @@ def all_reduce(engine: str) -> None:
 
 def expressive(engine: str) -> None:
     """Every small rule against the simulator."""
-    import test_expressiveness as tests
-    from expressive_rules import CASES
+    from expressive_rules import CASES, NODES, run
 
     for name, case in CASES.items():
-        net = connect(case.graph(tests.NODES), engine, channel=case.channel)
-        real, simulated = (tests.run(name, network, evaluate=[40]) for network in (net, None))
+        net = connect(case.graph(NODES), engine, channel=case.channel)
+        real, simulated = (run(name, network, evaluate=[40]) for network in (net, None))
         np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)
         if net.rank == 0:
             print(name)

@@ -1,11 +1,28 @@
-"""Small rules, each using one capability of the interface, and built-in ones that use several. Not a test."""
+"""Small rules, each using one capability of the interface, built-in ones that use several, and a problem. Not a test."""
 
 from typing import Any, NamedTuple
 
-from dnasa import channels, rules, topology
-from dnasa.core import Array, Exchange, Gradients, Messages, Rule
+import numpy as np
+
+from dnasa import Result, channels, rules, solve, topology
+from dnasa.core import Array, Exchange, Gradients, Messages, Network, Rule
+from dnasa.networks import simulated
+from dnasa.problems import Custom, Problem
 
 ETA = 0.05
+NODES, DIM = 4, 5
+TARGETS = np.random.default_rng(1).standard_normal((NODES, DIM))
+CURVATURES = np.random.default_rng(2).uniform(0.5, 1.5, (NODES, 1))
+
+
+def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
+    """Of c_i |x - b_i|^2 / 2, with noise."""
+    return CURVATURES[node] * (x - TARGETS[node]) + 0.1 * rng.standard_normal(DIM)
+
+
+def problem(noise_free: bool = False) -> Custom:
+    plain = lambda x, node, rng: CURVATURES[node] * (x - TARGETS[node])  # noqa: E731
+    return Custom(plain if noise_free else gradient, start=np.zeros(DIM), fingerprint="quadratic")
 
 
 class Momentum(NamedTuple):
@@ -197,3 +214,14 @@ CASES = {
     "late messages, early": Case(early_momentum, channel=channels.faulty(drop=0.2, stale=2)),
     "node weights": Case(sgd, options={"node_weights": [1.0, 2.0, 3.0, 4.0]}),
 }
+
+
+def run(
+    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 40, **options: Any
+) -> Result:
+    case = CASES[name]
+    graph = case.graph(NODES)
+    network = network or simulated.connect(graph, channel=case.channel)
+    return solve(
+        task or problem(), graph, case.rule(), network=network, steps=steps, progress=False, **(case.options | options)
+    )

@@ -84,17 +84,20 @@ GRAPHS = {
     "exact": topology.make("exact", NODES),
     "directed": topology.make("directed_ring", NODES),
 }
+HELD = {name: suitable(graph) for name, graph in GRAPHS.items()}
+HELD["lazy"] = [rule for rule in HELD["lazy"] if rule not in HELD["ring"]]  # the others would exchange the same
 
 
 def test_every_rule_is_held() -> None:
-    assert {rule for graph in GRAPHS.values() for rule in suitable(graph)} == set(RULES)
+    assert all(HELD.values())
+    assert {rule for held in HELD.values() for rule in held} == set(RULES)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_every_rule_has_the_simulators_iterates(tmp_path: Path, name: str) -> None:
     graph = GRAPHS[name]
     with connected(tmp_path, graph) as networks:
-        for rule in suitable(graph):
+        for rule in HELD[name]:
             check(networks, graph, rule)
 
 

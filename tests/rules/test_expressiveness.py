@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import needs_mpi
-from expressive_rules import CASES, ETA, counted_restarts
+from expressive_rules import CASES, CURVATURES, DIM, ETA, NODES, TARGETS, counted_restarts, gradient, problem, run
 from faults import in_child
 from launching import JOBS, launch_script
 from thread_network import run_threads
@@ -21,28 +21,14 @@ from torch import nn
 import dnasa
 from dnasa import Result, core, rules, topology
 from dnasa.core import Array, Messages, Network, Rule
-from dnasa.networks import simulated
 from dnasa.optim import Decentralized
-from dnasa.problems import Custom, Problem
+from dnasa.problems import Custom
 from dnasa.rules import schedules
 
-NODES, DIM = 4, 5
-TARGETS = np.random.default_rng(1).standard_normal((NODES, DIM))
-CURVATURES = np.random.default_rng(2).uniform(0.5, 1.5, (NODES, 1))
 JOB = str(JOBS / "distributed_job.py")
 # converge to the minimiser with a constant stepsize
 EXACT = ("d2", "extra", "edm", "mt", "gt_adam", "gt_hsgd", "kgt", "push_dsgt", "two exchanges", "push-sum, tracking")
 cases = pytest.mark.parametrize("name", CASES)
-
-
-def gradient(x: Array, node: int, rng: np.random.Generator) -> Array:
-    """Of c_i |x - b_i|^2 / 2, with noise."""
-    return CURVATURES[node] * (x - TARGETS[node]) + 0.1 * rng.standard_normal(DIM)
-
-
-def problem(noise_free: bool = False) -> Custom:
-    plain = lambda x, node, rng: CURVATURES[node] * (x - TARGETS[node])  # noqa: E731
-    return Custom(plain if noise_free else gradient, start=np.zeros(DIM), fingerprint="quadratic")
 
 
 def minimiser(weights: Sequence[float] | None = None, nodes: Iterable[int] = range(NODES)) -> Array:
@@ -51,21 +37,11 @@ def minimiser(weights: Sequence[float] | None = None, nodes: Iterable[int] = ran
     return (c * TARGETS[list(nodes)]).sum(0) / c.sum()
 
 
-def run(
-    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 40, **options: Any
-) -> Result:
-    case = CASES[name]
-    graph = case.graph(NODES)
-    network = network or simulated.connect(graph, channel=case.channel)
-    return dnasa.solve(
-        task or problem(), graph, case.rule(), network=network, steps=steps, progress=False, **(case.options | options)
-    )
-
-
 @cases
 def test_the_simulator_runs_it_to_the_minimiser(name: str) -> None:
-    done = run(name, task=problem(noise_free=True), steps=600, evaluate=[600])
     exact = name in EXACT
+    steps = 600 if exact else 300
+    done = run(name, task=problem(noise_free=True), steps=steps, evaluate=[steps])
     expected = minimiser(CASES[name].options.get("node_weights"))
     np.testing.assert_allclose(done.mean, expected, atol=1e-6 if exact else 0.1)
     assert done.history.messages.iloc[-1] > 0
@@ -141,7 +117,8 @@ def test_a_killed_run_is_resumed_to_the_same_bits(name: str, overlap: bool, tmp_
 )
 def test_the_others_continue_when_a_node_is_lost(name: str) -> None:
     """The rule restarts as it says, the channel forgets, and the remaining nodes find their own minimiser."""
-    case = CASES[name]
+    case, exact = CASES[name], name in EXACT
+    steps = 500 if exact else 300
 
     def work(network: Network) -> Result:
         def failing(x: Array, node: int, rng: np.random.Generator, calls: list[int] = [0]) -> Array:  # noqa: B006
@@ -151,14 +128,13 @@ def test_the_others_continue_when_a_node_is_lost(name: str) -> None:
             return CURVATURES[node] * (x - TARGETS[node])
 
         task = Custom(failing, start=np.zeros(DIM), fingerprint="quadratic")
-        return run(name, network, task, steps=500, evaluate=[0, 500])
+        return run(name, network, task, steps=steps, evaluate=[0, steps])
 
     done = run_threads(case.graph(NODES), work, channel=case.channel, survive=True)
     assert done[2] is None
     left = [node for node in range(NODES) if node != 2]
     expected = minimiser(case.options.get("node_weights"), left)
     for result in (done[0], done[1], done[3]):
-        exact = name in EXACT
         np.testing.assert_allclose(result.mean, expected, atol=1e-6 if exact else 0.15)
         assert result.settings["lost"][0]["nodes"] == [2]
         assert result.history.nodes.tolist() == [4, 3]

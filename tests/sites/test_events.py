@@ -1,11 +1,11 @@
 """What sites log, audit and would send, with real connections."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from launching import BIN, FORKS, run_as_main, wait_for
 from local_sites import write_sites
 from test_resume import run
 
@@ -16,17 +16,20 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.xdist_group("processes")
 def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -> None:
     files = write_sites(tmp_path, 3, hidden=["paris", "lyon"])
+    errors = tmp_path / "errors"
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "dnasa", *OPTIONS, "--sites", file, "--out", tmp_path / file.stem, "--quiet"],
-            stderr=subprocess.PIPE,
-            text=True,
+        FORKS.Process(
+            target=run_as_main,
+            args=([str(BIN / "dnasa"), *OPTIONS, *map(str, words)], tmp_path, {}, [tmp_path / "output", errors]),
         )
-        for file in files
+        for words in (["--sites", file, "--out", tmp_path / file.stem, "--quiet"] for file in files)
     ]
-    assert [(process.communicate(timeout=120)[1], process.returncode) for process in started] == [("", 0)] * 3
+    for process in started:
+        process.start()
+    assert (wait_for(started), errors.read_text()) == (0, "")
     for file in files:
         others = {other.stem for other in files} - {file.stem}
         folder = tmp_path / file.stem

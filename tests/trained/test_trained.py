@@ -68,7 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for task, target in TASKS.items():
         table()[[*INPUTS, *target.split(",")]].to_csv(folder / f"{task}.csv", index=False)
         words = ["train", "--data", folder / f"{task}.csv", "--target", target, "--nodes", 3, "--steps", 200]
-        run(*words, "--model", "mlp:16", "--out", folder / task)
+        run(*words, "--evaluate", 50, "--model", "mlp:16", "--out", folder / task)
     words = ["--data", folder / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 60]
     run("train", *words, "--model", f"{folder / 'net.py'}:make", "--out", folder / "own")
     return folder
