@@ -132,7 +132,7 @@ def test_printed_rows_are_at_most_3_inches_high() -> None:
     with style.context("paper") as chosen:
         assert chosen.size(1, 2, 6.4, 4.2)[1] == pytest.approx(2 * 1.89, abs=0.01)
     with style.context("paper:487pt") as chosen:
-        assert chosen.size(1, 1, 6.4, 4.2) == (pytest.approx(487 / 72.27), 3)
+        assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))
 
 
 def test_printed_panels_have_whole_titles_and_each_label_once() -> None:

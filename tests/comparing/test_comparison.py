@@ -435,7 +435,7 @@ def test_a_result_beyond_the_axis_is_a_cross_without_a_bar_or_circle() -> None:
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xydata()).tolist() == [[3.0, 0.05]]
     (bars,) = axis.collections
-    assert [path.vertices[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
+    assert [np.asarray(path.vertices)[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     assert np.asarray(circle.get_xdata()).tolist() == [0.1, 1.0]
     assert not circle.get_clip_on()

@@ -181,7 +181,7 @@ def figure_of_curves(table: pd.DataFrame, x: str, metric: str, smooth: str = "no
         if axis.get_yscale() == "linear":
             axis.yaxis.set_major_locator(MaxNLocator(4))
     share_labels(figure, axes)
-    _explain(figure, axes[0, end:], int(table.runs.max()))
+    _explain(figure, list(axes[0, end:]), int(table.runs.max()))
     return figure
 
 
@@ -197,7 +197,7 @@ def _explain(figure: "Figure", empty: Sequence["Axes"], seeds: int) -> None:
         notes.append("band: range over the seeds" if seeds <= MOST_COVERED else "band: at least 80 % of the seeds")
     for axis in empty:
         axis.axis("off")
-    if len(empty):
+    if empty:
         place: Any = {"transform": empty[0].transAxes, "ha": "center", "va": "center", "fontsize": size}
         empty[0].text(0.5, 0.5, "\n".join(notes), linespacing=1, **place)
     else:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 10.0  # factors shown
-HIGHEST = -2.4  # the line of the critical difference, above the axis
-LINE = 1.5  # the height of a line, in font sizes
+HIGHEST = -2.7  # the line of the critical difference, above the axis
+LINE = 1.6  # the height of a line, in font sizes
 FINE, COARSE = (1, 1.05, 1.1, 1.2, 1.5, 2), (1, 1.5, 2, 3, 5, 10)  # those named on the axis
 
 
@@ -41,7 +41,7 @@ def figure_of_ranks(ranking: Ranking) -> "Figure":
         _name(axis, str(row.method), float(str(row.rank)), height, methods, left)
     for number, (low, high) in enumerate(groups):
         axis.plot([low, high], [0.35 + 0.35 * number] * 2, color=ACCENT, lw=2, solid_capstyle="butt")
-    axis.text((1 + methods) / 2, -1.4, "average rank (1 is best)", ha="center", va="center")
+    axis.text((1 + methods) / 2, -1.65, "average rank (1 is best)", ha="center", va="center")
     _critical(axis, ranking, methods)
     return figure
 
