@@ -53,7 +53,9 @@ def texts(figure: Any) -> dict[Text, Any]:
     return found
 
 
-@pytest.mark.parametrize(("name", "width", "count"), [("paper", 3.25, 6), ("paper", 3.25, 3), ("paper:5.5", 5.5, 5)])
+@pytest.mark.parametrize(
+    ("name", "width", "count"), [("paper", 234 / 72.27, 6), ("paper:234pt", 234 / 72.27, 3), ("paper:5.5", 5.5, 5)]
+)
 def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(
     name: str, width: float, count: int
 ) -> None:
@@ -75,7 +77,7 @@ def test_text_remains_text_in_embedded_fonts() -> None:
     assert b"/CIDFontType2" in pdf
     assert b"/Type3" not in pdf
     assert b"<text" in svg
-    assert b"/MediaBox [ 0 0 234 " in pdf  # 3.25 inches
+    assert b"/MediaBox [ 0 0 233.1" in pdf  # 234 points of TeX
 
 
 def test_symbols_stand_for_the_stepsize_and_the_gradient_norm() -> None:
@@ -114,15 +116,49 @@ def test_printed_lines_differ_in_grey() -> None:
 def test_more_methods_than_a_panel_can_show_have_one_each_with_the_others_in_grey() -> None:
     assert len(figure_of(SIX[:3]).axes) == 1
     figure = figure_of(SIX[:5])
-    *axes, empty = figure.axes
+    first, second, empty, *others = figure.axes
+    axes = [first, second, *others]
     assert [axis.get_title().split()[0] for axis in axes] == ["D-SGD", "D-SGT", "D-ASAGT", "GT-HSGD", "AdaNASA"]
-    assert [text.get_text() for text in empty.texts] == ["grey: the other methods"]
-    assert figure_of(SIX).get_supxlabel() == "step (grey: the other methods)"
+    assert [text.get_text() for text in empty.texts] == ["grey: the other methods\nband: range over the seeds"]
+    assert figure_of(SIX).get_supxlabel() == "step\n(grey: the other methods; band: range over the seeds)"
     for place, axis in enumerate(axes):
         colours = [line.get_color() for line in plots.data_lines(axis)]
         assert colours == [style.ACCENT if i == place else style.BACKGROUND for i in range(5)]
         assert len(axis.collections) == 1  # the band
     assert len({axis.get_ylim() for axis in figure.axes}) == 1
+
+
+def test_printed_rows_are_at_most_3_inches_high() -> None:
+    with style.context("paper") as chosen:
+        assert chosen.size(1, 2, 6.4, 4.2)[1] == pytest.approx(2 * 1.89, abs=0.01)
+    with style.context("paper:487pt") as chosen:
+        assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))
+
+
+def test_printed_panels_have_whole_titles_and_each_label_once() -> None:
+    with style.context("paper"):
+        figure, axes = plots.panels(2, 3)
+        for i, axis in enumerate(axes.flat[:5]):
+            axis.plot([0, 1], [0, 1], label="D-SGD")
+            plots.finish(axis, r"stepsize $\eta$", "test loss" if i == 4 else "test accuracy")
+        axes[0, 0].set_xlabel(drawing.CROSSES)
+        titles = [
+            "digits, ring",
+            "digits, exponential, dirichlet(0.3)",
+            "digits, ring",
+            f"{'long' * 20}.csv",
+            "quadratic",
+        ]
+        drawing.finish_panels(figure, axes, titles)
+        boxes = texts(figure)
+    edge = figure.bbox.padded(1)
+    assert all(edge.contains(*corner) for box in boxes.values() for corner in (box.min, box.max))
+    for (one, box), (other, second) in combinations(boxes.items(), 2):
+        assert not box.overlaps(second), (one.get_text(), other.get_text())
+    words = [text.get_text() for text in boxes]
+    assert [words.count(label) for label in ("test accuracy (%)", "test loss", r"stepsize $\eta$")] == [2, 1, 1]
+    assert "stepsize $\\eta$\n(x: diverged or off the axis)" in words
+    assert "digits, exponential,\ndirichlet(0.3)" in words
 
 
 def test_a_style_ends_with_its_context() -> None:
@@ -134,7 +170,9 @@ def test_a_style_ends_with_its_context() -> None:
     assert (matplotlib.rcParams["font.size"], style.current()) == (size, style.Style())
 
 
-@pytest.mark.parametrize("name", ["poster", "paper:", "paper:wide", "paper:0.5", "paper:nan", "screen:3"])
+@pytest.mark.parametrize(
+    "name", ["poster", "paper:", "paper:wide", "paper:0.5", "paper:nan", "paper:pt", "paper:72pt", "screen:3"]
+)
 def test_an_unknown_style_gets_one_clear_line(name: str) -> None:
     with pytest.raises(InputError, match=r"Unknown style|inches wide"), style.context(name):
         pass

@@ -15,8 +15,10 @@ from dnasa.extras import can_draw
 
 __all__ = ["Style", "context", "current"]
 
-COLUMN = 3.25  # inches, the width of a column in most journals
+POINTS = 72.27  # of TeX in an inch
+COLUMN = 234 / POINTS  # inches, the width of a column in most journals
 NARROWEST, WIDEST = 2.0, 20.0
+TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
 ACCENT, BACKGROUND = "#0072b2", "0.75"  # one line among others that are in the background
@@ -105,9 +107,11 @@ class Style:
         return wanted if self.width is None else min(wanted, max(1, int(self.width / 1.6)))
 
     def size(self, columns: int, rows: int, width: float, height: float) -> tuple[float, float]:
-        """The size of a figure whose panels have this width and height on a screen; in print the proportions remain."""
-        scale = 1 if self.width is None else self.width / (width * columns)
-        return width * columns * scale, height * rows * scale
+        """The size of a figure whose panels have this width and height on a screen; in print, rows may be flatter."""
+        if self.width is None:
+            return width * columns, height * rows
+        scaled = height * self.width / (width * columns)
+        return self.width, rows * min(scaled, PROPORTION * self.width, TALLEST)
 
 
 _current: ContextVar[Style] = ContextVar("style", default=Style())  # noqa: B039 (it is frozen)
@@ -123,7 +127,8 @@ def context(name: str) -> Iterator[Style]:
     """Draw and save figures in a style.
 
     Args:
-        name: "screen"; "paper", which is one column of 3.25 inches with text of 8 pt; or "paper:6.75", which is that wide.
+        name: "screen"; "paper", which is one column of 234 pt (3.24 inches) with text of 8 pt; or a width in inches or
+            points of TeX, as in "paper:6.75" or "paper:487pt".
 
     Examples:
         ```python
@@ -147,15 +152,22 @@ def parse(name: str) -> Style:
         return Style()
     if kind != "paper":
         raise InputError(
-            f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper:6.75 with a width in inches."
+            f"Unknown style '{name:.40}'. Choose from: screen, paper, or paper with a width: paper:6.75 (inches), paper:487pt."
         )
     try:
-        inches = float(width) if colon else COLUMN
+        inches = _inches(width) if colon else COLUMN
     except ValueError:
         inches = 0.0
     if not NARROWEST <= inches <= WIDEST:
-        raise InputError(f"A paper is {NARROWEST:g} to {WIDEST:g} inches wide, as in paper:6.75; not '{width:.40}'.")
+        raise InputError(
+            f"A paper is {NARROWEST:g} to {WIDEST:g} inches wide, as in paper:6.75 or paper:487pt; not '{width:.40}'."
+        )
     return Style(PAPER, inches, OKABE_ITO, marked=4, marker=3)
+
+
+def _inches(width: str) -> float:
+    number = width.removesuffix("pt")
+    return float(number) if number == width else float(number) / POINTS
 
 
 def latex_program() -> str:

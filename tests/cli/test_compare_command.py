@@ -66,7 +66,7 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
         ("--format pdf,gif", "Unknown format 'gif'"),
         ("--format ,", "--format names no format"),
         ("--style poster", "Unknown style 'poster'"),
-        ("--style paper:wide", "inches wide, as in paper:6.75; not 'wide'"),
+        ("--style paper:wide", "inches wide, as in paper:6.75 or paper:487pt; not 'wide'"),
         ("--smooth wat", "Unknown smoothing 'wat'"),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),

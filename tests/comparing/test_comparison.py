@@ -256,6 +256,9 @@ def test_curves_are_drawn_against_every_axis(x: str) -> None:
         np.testing.assert_array_equal(line.get_ydata(), rows["mean"])
         assert rows.x.is_monotonic_increasing
         assert rows.x.iloc[-1] > 0
+    if x == "bytes":
+        assert found.draw_curves().axes[0].get_xlabel() == "MB sent per node"
+        assert table.x.max() == pytest.approx(found.history.bytes.max() / RING.nodes / 1e6)
 
 
 def test_seconds_are_those_of_each_method_by_itself() -> None:
@@ -405,12 +408,12 @@ def test_a_stepsize_that_stands_still_is_chosen_only_where_nothing_moves(
 
 def test_a_range_over_many_orders_reaches_from_the_smallest_to_the_largest_seed() -> None:
     """mean - (mean - smallest) would be 0, and a line down to the edge of a logarithmic axis."""
-    table = runs(dsgd=[(0.1, 1.0, 1.0), (1.0, 1.0, 1.0)]).assign(test_loss=[1.0, 2.0, 1e10, 1e46])
+    table = runs(dsgd=[(0.1, 1.0, 1.0), (1.0, 1.0, 1.0)]).assign(test_loss=[1.0, 2.0, 1e-30, 4.0])
     axis = drawing.figure_of_stepsizes(over_seeds(table, "test_loss"), "test_loss").axes[0]
     assert axis.get_yscale() == "log"
     (bars,) = (part for part in axis.collections if len(part.get_paths()))
     ends = np.array([path.vertices for path in bars.get_paths()])[:, :, 1]
-    np.testing.assert_allclose(ends, np.array([[1, 2], [1e10, 1e46]]))
+    np.testing.assert_allclose(ends, np.array([[1, 2], [1e-30, 4]]))
 
 
 def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:
@@ -420,9 +423,36 @@ def test_a_diverged_stepsize_is_a_cross_at_the_edge_and_no_value() -> None:
     (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
     assert np.asarray(cross.get_xdata()).tolist() == [10.0]
     assert cross.get_transform() != axis.transData
-    assert axis.get_xlabel() == r"stepsize $\eta$ (x: diverged or too large)"
+    assert axis.get_xlabel() == r"stepsize $\eta$ (x: diverged or off the axis)"
     (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
     np.testing.assert_array_equal(circle.get_xydata(), [[1.0, 0.4]])
+
+
+def test_a_result_beyond_the_axis_is_a_cross_without_a_bar_or_circle() -> None:
+    table = runs(dsgd=[(0.1, 1.0, 0.9), (1.0, 1.0, 0.92), (3.0, 1.0, 0.2)], dnasa=[(np.nan, 1.0, 0.95)])
+    table = over_seeds(table.rename(columns={"test_loss": "test_accuracy"}), "test_accuracy")
+    axis = drawing.figure_of_stepsizes(table.assign(chosen=True), "test_accuracy").axes[0]
+    (cross,) = [line for line in axis.get_lines() if line.get_label() == "_diverged"]
+    assert np.asarray(cross.get_xydata()).tolist() == [[3.0, 0.05]]
+    (bars,) = axis.collections
+    assert [np.asarray(path.vertices)[0, 0] for path in bars.get_paths()] == [0.1, 1.0]
+    (circle,) = [line for line in axis.get_lines() if line.get_label() == "_chosen"]
+    assert np.asarray(circle.get_xdata()).tolist() == [0.1, 1.0]
+    assert not circle.get_clip_on()
+
+
+@pytest.mark.parametrize(
+    ("etas", "named"),
+    [
+        ([0.1, 0.3, 1.0, 3.0], ["0.1", "0.3", "1", "3"]),
+        ([0.1, 0.101, 1.0], ["0.1", "", "1"]),  # no room
+    ],
+)
+def test_the_ticks_are_the_stepsizes(etas: list[float], named: list[str]) -> None:
+    table = over_seeds(runs(dsgd=[(eta, 1.0, 0.5) for eta in etas]), "test_loss")
+    axis = drawing.figure_of_stepsizes(table, "test_loss").axes[0]
+    assert axis.get_xticks().tolist() == etas
+    assert [text.get_text() for text in axis.get_xticklabels()] == named
 
 
 def test_the_axis_explains_crosses_only_where_there_are_some() -> None:
@@ -504,6 +534,7 @@ HISTORIES = st.lists(
             "test_loss": NUMBERS,
             "test_accuracy": NUMBERS,
             "bytes": st.integers(0, 10**15),
+            "nodes": st.just(8),
         }
     ),
     min_size=1,

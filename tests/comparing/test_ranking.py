@@ -130,9 +130,18 @@ def test_the_table_of_ranks_compiles(tmp_path: Path) -> None:
 def test_the_diagram_has_every_name_at_its_rank_and_a_bar_for_each_group() -> None:
     axis = rank_drawing.figure_of_ranks(Ranking(clear_cells())).axes[0]
     words = [text.get_text().strip() for text in axis.texts]
-    assert words == ["a  1.00", "b  2.00", "c  3.00", "4.00  d", "5.00  e", "critical difference 2.16"]
+    assert words == [
+        "a  1.00",
+        "b  2.00",
+        "c  3.00",
+        "4.00  d",
+        "5.00  e",
+        "average rank (1 is best)",
+        "critical difference 2.16",
+    ]
     lines = [np.asarray(line.get_xdata()).tolist() for line in axis.get_lines()]
     assert lines[:5] == [[1, 1, 1], [2, 2, 1], [3, 3, 1], [4, 4, 5], [5, 5, 5]]
+    assert lines[5:8] == [[1, 3], [2, 4], [3, 5]]  # bars end at the ranks that they join
     assert len(lines) == 5 + 3 + 1
 
 

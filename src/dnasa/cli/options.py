@@ -214,7 +214,8 @@ class Options:
     format: str = option("png", "Formats of the figures, separated by commas: png, pdf, svg, pgf (its text is LaTeX).")
     style: str = option(
         "screen",
-        "Look of the figures: screen; paper, a column of 3.25 inches with text of 8 pt; or a width, as in paper:6.75.",
+        "Look of the figures: screen; paper, a column of 234 pt with text of 8 pt; or a width, as in paper:6.75 (inches) or "
+        "paper:487pt.",
     )
     latex: bool = option(False, "Also write the table as LaTeX (booktabs), table.tex in --out.")
     checkpoint_every: int | None = option(

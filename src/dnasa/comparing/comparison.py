@@ -108,8 +108,13 @@ class Comparison:
         return differences(self.reported(), metric or self.metric)
 
     def curves(self) -> pd.DataFrame:
-        """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed."""
+        """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed.
+
+        Instead of bytes, `x` has the MB that a node has sent.
+        """
         rows = with_eta(self.history if self.timed is None else self.timed)
+        if self.x == "bytes":
+            rows = rows.assign(bytes=_sent(rows))
         return curves(self._chosen(rows), self.metric, X[self.x], smooth=self.smooth)
 
     def stepsizes(self) -> pd.DataFrame:
@@ -125,7 +130,7 @@ class Comparison:
         rows = self._chosen(with_eta(self.history))
         if not {"bytes", "nodes"} <= {*rows}:
             return pd.Series(dtype=float)
-        return (rows.bytes / rows.nodes / 1e6).groupby([rows.rule, rows.schedule]).max()
+        return _sent(rows).groupby([rows.rule, rows.schedule]).max()
 
     def draw_curves(self) -> "Figure":
         """The figure of `curves`."""
@@ -240,6 +245,11 @@ class Comparison:
 
 def _eta(value: Any) -> float | None:
     return None if pd.isna(value) else float(value)
+
+
+def _sent(history: pd.DataFrame) -> pd.Series:
+    """The MB sent per node: the mean over the nodes."""
+    return history.bytes / history.nodes / 1e6
 
 
 def with_eta(history: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from math import ceil
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,17 +22,19 @@ AXES = {
     "step": "step",
     "epochs": "passes over the data",
     "samples": "samples of all nodes",
-    "bytes": "bytes sent by all nodes",
+    "bytes": "MB sent per node",
     "messages": "messages sent by all nodes",
     "seconds": "seconds of training",
 }
 SMOOTHED = {"none": "{}", "mean": "{}", "best": "best {} so far", "average": "average {} so far"}
 OWN: Any = {"color": ACCENT, "zorder": 3}  # a curve in its own panel, and all others there
 OTHER: Any = {"color": BACKGROUND, "linewidth": 0.7}
+CROSSES = r"stepsize $\eta$ (x: diverged or off the axis)"
 NUMBERS = ["mean", "low", "high"]
 LINE = ("rule", "schedule")
-MOST_NAMED = 5  # stepsizes
+MOST_NAMED = 8  # stepsizes on their axis
 MOST_BARS = 8  # lines of a panel, beyond which bars over the seeds would hide them
+MOST_COVERED = 10  # seeds that a band covers completely
 MOST_TOGETHER = 3  # curves of a panel, beyond which their bands hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
@@ -94,67 +97,71 @@ def draw_stepsizes(
 ) -> None:
     """Draw a frame of `statistics.over_seeds`: the mean against the stepsize, bars from the smallest to the largest seed.
 
-    Rules that need no stepsize are horizontal lines. A stepsize at which a run diverged, or whose result is too large to
-    draw, is a cross at the edge of bad results; chosen ones, if the table has that column, are circled. The axis shows the
-    best of every rule and what is near to it.
+    Rules that need no stepsize are horizontal lines. The axis shows the best of every rule and what is near to it. A
+    stepsize at which a run diverged, or whose result is beyond the axis, is a cross at the edge of bad results; chosen
+    ones, if the table has that column, are circled.
     """
-    table = shown(table)
+    table = shown(table).assign(eta=drawable(table.eta.astype(float)))
     lines = list(table.groupby([key for key in LINE if key in table], sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
     best, untuned = [], "" if current().printed else ", nothing tuned"
-    for place, (name_of_line, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
+    for name_of_line, style, (_, rows) in zip(names, looks, lines, strict=True):
         best.append(rows["mean"].max() if larger_is_better(metric) else rows["mean"].min())
-        edge = 0.03 * (place + 1)
         if rows.eta.isna().all():
             axis.axhline(rows["mean"].iloc[0], label=name_of_line + untuned, **(style | {"marker": ""}))
         else:
-            height = edge if larger_is_better(metric) else 1 - edge
-            _draw_grid(axis, rows, name_of_line, style, height, bars=len(lines) <= MOST_BARS)
-    _scale_stepsizes(axis, drawable(table.eta.astype(float)))
+            axis.plot(rows.eta, rows["mean"], label=name_of_line, ms=current().marker, **style)
+    _scale_stepsizes(axis, table.eta)
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
-    crosses = " (x: diverged or too large)" if table["mean"].isna().any() else ""
-    finish(axis, rf"stepsize $\eta${crosses}", name or axis_name(metric), log)
+    finish(axis, r"stepsize $\eta$", name or axis_name(metric), log)
     _near(axis, pd.Series(best, dtype=float).dropna(), table[NUMBERS].to_numpy(), larger_is_better(metric))
+    for place, (style, (_, rows)) in enumerate(zip(looks, lines, strict=True), start=1):
+        height = 0.05 * place if larger_is_better(metric) else 1 - 0.05 * place
+        if rows.eta.notna().any():
+            _mark(axis, rows, style["color"], height % 1, bars=len(lines) <= MOST_BARS)
 
 
 def _scale_stepsizes(axis: "Axes", etas: pd.Series) -> None:
-    """A logarithmic axis; within a decade it names the stepsizes themselves."""
-    known = etas[etas > 0].drop_duplicates()
-    if known.empty:
+    """A logarithmic axis. Its ticks are the stepsizes, unless these are many; each has its name where there is room."""
+    known = np.unique(etas[etas > 0])
+    if not len(known):
         return
     axis.set_xscale("log")
-    if known.max() < 10 * known.min() and len(known) <= MOST_NAMED:
-        axis.set_xticks(known, [f"{eta:.3g}" for eta in known])
-        axis.minorticks_off()
+    if len(known) > MOST_NAMED:
+        return
+    letter = 0.6 * current().settings["font.size"] / axis.get_window_extent().width * axis.figure.dpi / 72
+    places = np.log(known / known[0]) / max(np.log(known[-1] / known[0]), 1e-9)
+    names, end = [], -1.0
+    for place, name in zip(places, [f"{eta:.3g}" for eta in known], strict=True):
+        half = letter * len(name) / 2
+        names.append(name if place - half > end else "")
+        end = place + half if names[-1] else end
+    axis.set_xticks(known, names)
+    axis.minorticks_off()
 
 
-def _draw_grid(axis: "Axes", rows: pd.DataFrame, name: str, style: dict[str, Any], height: float, bars: bool) -> None:
-    """`height` is that of the crosses, different for each rule so that all can be seen."""
-    rows = rows.assign(eta=drawable(rows.eta.astype(float)))
-    axis.plot(rows.eta, rows["mean"], label=name, ms=current().marker, **style)
+def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bool) -> None:
+    """Bars, circles, and crosses at this height, which differs for each rule so that all can be seen."""
+    low, high = axis.get_ylim()
+    inside = rows["mean"].between(low, high)
+    near, lost = rows[inside], rows.eta[~inside]
     if bars:
-        axis.vlines(rows.eta, rows.low, rows.high, color=style["color"], linewidth=1)
-    lost = rows.eta[rows["mean"].isna()]
+        axis.vlines(near.eta, near.low, near.high, color=colour, linewidth=1)
     cross: Any = {
         "marker": "x",
         "ms": 1.7 * current().marker,
         "mew": 0.5 * current().marker,
         "linestyle": "",
-        "color": style["color"],
+        "color": colour,
         "label": "_diverged",
     }
-    axis.plot(lost, [height % 1] * len(lost), transform=axis.get_xaxis_transform(), **cross)
+    if len(lost):
+        axis.plot(lost, [height] * len(lost), transform=axis.get_xaxis_transform(), **cross)
+        axis.set_xlabel(CROSSES)
     if "chosen" in rows:
-        chosen = rows.chosen.astype(bool)
-        axis.plot(
-            rows.eta[chosen],
-            rows["mean"][chosen],
-            "o",
-            ms=2.7 * current().marker,
-            mfc="none",
-            mec=style["color"],
-            label="_chosen",
-        )
+        chosen = near[near.chosen.astype(bool)]
+        circle: Any = {"marker": "o", "ms": 2.7 * current().marker, "mfc": "none", "mec": colour, "linestyle": ""}
+        axis.plot(chosen.eta, chosen["mean"], label="_chosen", clip_on=False, in_layout=False, **circle)
 
 
 def figure_of_curves(table: pd.DataFrame, x: str, metric: str, smooth: str = "none") -> "Figure":
@@ -162,14 +169,19 @@ def figure_of_curves(table: pd.DataFrame, x: str, metric: str, smooth: str = "no
     variants = table[list(VARIANT)].drop_duplicates()
     if len(variants) <= MOST_TOGETHER:
         return _one_panel(draw_curves, table, x, metric, smooth=smooth)
+    from matplotlib.ticker import MaxNLocator
+
     columns = current().columns(_columns(len(variants)))
     figure, axes = panels(columns, ceil(len(variants) / columns), width=3.2, height=2.1, share=True)
+    end = columns - (axes.size - len(variants))  # of the first row: what is free there has the note
     names = names_of(list(variants.itertuples(index=False, name=None)))
-    for i, (axis, name) in enumerate(zip(axes.flat, names, strict=False)):
+    for i, (axis, name) in enumerate(zip([*axes[0, :end], *axes[1:].flat], names, strict=True)):
         draw_curves(axis, table, x, metric, smooth=smooth, only=i)
-        axis.set_title(name, fontsize=current().settings["axes.titlesize"])
-    share_labels(figure, axes, len(variants))
-    _name_the_others(figure, [*axes.flat][len(variants) :])
+        set_title(axis, name)
+        if axis.get_yscale() == "linear":
+            axis.yaxis.set_major_locator(MaxNLocator(4))
+    share_labels(figure, axes)
+    _explain(figure, list(axes[0, end:]), int(table.runs.max()))
     return figure
 
 
@@ -178,15 +190,18 @@ def _columns(count: int) -> int:
     return ceil(count / 2) if count <= 8 else min((4, 3), key=lambda columns: -count % columns)
 
 
-def _name_the_others(figure: "Figure", empty: Sequence["Axes"]) -> None:
-    """Say what is grey: in the first place that the panels leave empty, else below them."""
-    words, size = "grey: the other methods", current().settings["font.size"]
+def _explain(figure: "Figure", empty: Sequence["Axes"], seeds: int) -> None:
+    """Say what is grey and what the band is: in the first place that the panels leave empty, else below them."""
+    size, notes = current().settings["font.size"], ["grey: the other methods"]
+    if seeds > 1:
+        notes.append("band: range over the seeds" if seeds <= MOST_COVERED else "band: at least 80 % of the seeds")
     for axis in empty:
         axis.axis("off")
     if empty:
-        empty[0].text(0.5, 0.5, words, transform=empty[0].transAxes, ha="center", va="center", fontsize=size)
+        place: Any = {"transform": empty[0].transAxes, "ha": "center", "va": "center", "fontsize": size}
+        empty[0].text(0.5, 0.5, "\n".join(notes), linespacing=1, **place)
     else:
-        figure.supxlabel(f"{figure.get_supxlabel()} ({words})", fontsize=size)
+        figure.supxlabel(f"{figure.get_supxlabel()}\n({'; '.join(notes)})", fontsize=size)
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -201,14 +216,39 @@ def _one_panel(draw: Callable[..., None], *arguments: Any, **more: Any) -> "Figu
     return figure
 
 
-def share_labels(figure: "Figure", axes: np.ndarray, count: int) -> None:
-    """Panels with the same axes: one label of each for the figure, and numbers only at its left and lower edge."""
+def share_labels(figure: "Figure", axes: np.ndarray) -> None:
+    """Panels with the same axes: one label of each for the figure."""
     size = current().settings["font.size"]
     figure.supxlabel(axes[0, 0].get_xlabel(), fontsize=size)
     figure.supylabel(axes[0, 0].get_ylabel(), fontsize=size)
-    for place, axis in enumerate(axes.flat):
+    for axis in axes.flat:
         axis.set(xlabel="", ylabel="")
-        axis.tick_params(labelbottom=place + axes.shape[1] >= count)
+
+
+def finish_panels(figure: "Figure", axes: np.ndarray, titles: Sequence[str]) -> None:
+    """Give panels their titles, one label for each column and row, and one legend; hide the panels that are left."""
+    for axis in axes.flat[len(titles) :]:
+        axis.set_visible(False)
+    for axis, title in zip(axes.flat, titles, strict=False):
+        set_title(axis, title)
+    for column in axes.T:
+        used = [axis for axis in column if axis.get_visible()]
+        label = max((axis.get_xlabel() for axis in used), key=len)  # the longest says what crosses are
+        for axis in used:
+            axis.set_xlabel(label.replace(" (", "\n(") if axis is used[-1] else "", linespacing=1)
+    for first, *others in axes:
+        for axis in others:
+            if axis.get_ylabel() == first.get_ylabel():
+                axis.set_ylabel("")
+    legend_below(figure)
+
+
+def set_title(axis: "Axes", title: str) -> None:
+    """A title in as many lines as its panel needs."""
+    words = axis.set_title(title, fontsize=current().settings["axes.titlesize"], linespacing=1)
+    room = axis.get_window_extent().width / words.get_window_extent().width
+    if room < 1:
+        words.set_text(fill(title, int(room * len(title))))
 
 
 # ---------------------------------------------------------------- axes

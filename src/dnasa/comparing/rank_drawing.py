@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 10.0  # factors shown
+HIGHEST = -2.7  # the line of the critical difference, above the axis
+LINE = 1.6  # the height of a line, in font sizes
 FINE, COARSE = (1, 1.05, 1.1, 1.2, 1.5, 2), (1, 1.5, 2, 3, 5, 10)  # those named on the axis
 
 
@@ -23,9 +25,10 @@ def figure_of_ranks(ranking: Ranking) -> "Figure":
     ranks, groups = ranking.ranks(), ranking.groups()
     methods, side = len(ranks), ceil(len(ranks) / 2)
     top = 0.7 + 0.35 * len(groups)  # below it, the names
-    figure, axes = panels(1, width=6.4, height=0.28 * (top + side + 2.2))
+    figure, axes = panels(1, width=6.4)
+    figure.set_figheight(LINE * current().settings["font.size"] / 72 * (top + side - HIGHEST))
     axis = axes[0, 0]
-    axis.set(xlim=(1, methods), ylim=(top + side - 0.4, -1.6), yticks=[])
+    axis.set(xlim=(1, methods), ylim=(top + side - 0.4, HIGHEST), yticks=[])
     axis.set_xticks(range(1, methods + 1, ceil(methods / (6 if current().printed else 8))))
     axis.grid(False)
     axis.spines[["left", "bottom"]].set_visible(False)
@@ -37,7 +40,8 @@ def figure_of_ranks(ranking: Ranking) -> "Figure":
         height = top + (place if left else methods - 1 - place)
         _name(axis, str(row.method), float(str(row.rank)), height, methods, left)
     for number, (low, high) in enumerate(groups):
-        axis.plot([low - 0.04, high + 0.04], [0.35 + 0.35 * number] * 2, color=ACCENT, lw=3, solid_capstyle="butt")
+        axis.plot([low, high], [0.35 + 0.35 * number] * 2, color=ACCENT, lw=2, solid_capstyle="butt")
+    axis.text((1 + methods) / 2, -1.65, "average rank (1 is best)", ha="center", va="center")
     _critical(axis, ranking, methods)
     return figure
 
@@ -53,10 +57,10 @@ def _critical(axis: "Axes", ranking: Ranking, methods: int) -> None:
     """The length of the critical difference above the line, or that there is none."""
     critical = ranking.critical
     if not isfinite(critical):
-        axis.text((1 + methods) / 2, -1.4, "no clear difference (Friedman test)", ha="center", va="center")
+        axis.text((1 + methods) / 2, HIGHEST, "no clear difference (Friedman test)", ha="center", va="center")
         return
-    axis.plot([1, 1 + critical], [-1.4, -1.4], color="black", lw=1, marker="|", ms=5, clip_on=False)
-    axis.text(1 + critical, -1.4, f"  critical difference {critical:.2f}", va="center")
+    axis.plot([1, 1 + critical], [HIGHEST, HIGHEST], color="black", lw=1, marker="|", ms=5, clip_on=False)
+    axis.text(1 + critical, HIGHEST, f"  critical difference {critical:.2f}", va="center")
 
 
 def figure_of_profiles(table: pd.DataFrame, methods: Sequence[str], rules: Sequence[str]) -> "Figure":
