@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dnasa
 from dnasa import latex
 from dnasa.latex import Column
 
@@ -85,11 +86,13 @@ def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten
         ("test_accuracy", [0.95, 0.9], [0.01, 0.00003], r"\best{90.000} $\pm$ 0.003"),
         ("test_loss", [0.2, 0.12], [0.03, 0.00002], r"\best{0.12000} $\pm$ 0.00002"),
         ("test_loss", [1e-9, 4.0], [2e-10, 0.0003], r"\best{4.0000} $\pm$ 0.0003 $\cdot\, 10^{0}$"),
-        ("test_loss", [0.2, 0.12], [0.03, 1e-15], r"\best{0.120} $\pm$ 0\phantom{.030}"),
+        ("test_loss", [0.2, 0.12], [0.03, 1e-15], r"\best{0.120} $\pm$ 0.000"),
     ],
     ids=["percent", "loss", "powers", "equal seeds"],
 )
-def test_a_spread_is_never_zeros_alone(metric: str, means: list[float], spreads: list[float], cell: str) -> None:
+def test_a_spread_is_zeros_alone_only_where_seeds_are_equal(
+    metric: str, means: list[float], spreads: list[float], cell: str
+) -> None:
     assert latex.results(metric, rows(means, spreads))[1] == cell
 
 
@@ -131,9 +134,7 @@ def test_formulas_are_in_math(words: str, math: str) -> None:
 
 
 def test_signs_are_escaped_and_symbols_in_math() -> None:
-    assert latex.text("100 % of D & co_1 (rho = 0.805), -1 ± 2") == (
-        r"100~\% of D \& co\_1 ($\rho = 0.805$), $-$1 $\pm$ 2"
-    )
+    assert latex.text("100 % of D & co_1, 95% of -1 ± 2") == (r"100~\% of D \& co\_1, 95\% of $-$1 $\pm$ 2")
 
 
 ODD = "50 % \\ {#} $ ^ ~"
@@ -149,7 +150,7 @@ def written() -> str:
         *(Column(graph, cells, groups=(top, part)) for part in ("iid", "by label") for graph in ("ring", "complete")),
     ]
     other = [names, Column("path", latex.results("test_accuracy", table)), Column(r"$\eta$", ["1", "--", "3"])]
-    return latex.table([panel, other], latex.text(f"100 % of it, rho = 0.5; {ODD}"), "first_50%")
+    return latex.table([panel, other], latex.text(f"100 % of it; {ODD}"), "first_50%")
 
 
 def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns() -> None:
@@ -179,6 +180,26 @@ def compiled(folder: Path, *tables: str, columns: bool = False) -> str:
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("style", "environment"),
+    [("screen", "table"), ("paper", "table"), ("paper:3.5", "table"), ("paper:6.738", "table*")],
+)
+def test_a_table_wider_than_a_column_spans_both(style: str, environment: str) -> None:
+    with dnasa.style.context(style):
+        text = written()
+    assert re.findall(r"\\(?:begin|end){(table.?)}", text) == [environment] * 2
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_bold_numbers_stay_in_the_place_of_the_others(tmp_path: Path) -> None:
+    box = latex.BOLD.replace(r"\makebox[\wd0]", r"\typeout{room \the\wd0}\setbox2\hbox").replace(
+        "}}}", r"}\typeout{bold \the\wd2}}}"
+    )
+    said = compiled(tmp_path, rf"{{{box}\small\best{{95.0812}}}}")
+    room, bold = (float(found) for found in re.findall(r"(?:room|bold) ([\d.]+)pt", said))
+    assert 0.95 * room < bold <= room
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")

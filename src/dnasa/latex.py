@@ -31,8 +31,9 @@ SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 NOTHING = "--"
 AT_EDGE = r"$^\dagger$"
-# Bold digits are wider than others in many fonts: centred over the place of the others, they keep their decimal point.
-BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\textbf{#1}}}}"
+# Series b, since \textbf is wider in LaTeX's own fonts: centred in the place of the others, all decimal points are in line.
+BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\fontseries{b}\selectfont#1}}}"
+ONE_COLUMN = 3.5  # inches: wider tables span both columns of a paper
 WIDEST = 1e4  # ratio of results in one column, beyond which each has its own power of ten
 PLAIN = 1e-2, 1e5  # results within need no power of ten
 MOST_DECIMALS = 6
@@ -60,20 +61,21 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
     """A table whose panels, each with its own header, lie below each other; it is referred to as tab:name."""
     forms = "".join(column.form for column in max(panels, key=len))
     body = [line for columns in panels for line in (r"\midrule", *_panel(columns))]
+    environment = "table*" if (current().width or 0) > ONE_COLUMN else "table"
     lines = [
         r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both; --style paper fits one.",
-        r"\begin{table}",
+        rf"\begin{{{environment}}}",
         BOLD,
         r"\centering\small\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{caption}}}",
         rf"\label{{{label(name)}}}",
-        r"\smallskip",
+        r"\medskip",
         rf"\begin{{tabular}}{{@{{}}{forms}@{{}}}}",
         r"\toprule",
         *body[1:],
         r"\bottomrule",
         r"\end{tabular}",
-        r"\end{table}",
+        rf"\end{{{environment}}}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -198,8 +200,8 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
     own = {i: floor(log10(abs(means[i]))) if means[i] else 0 for i in known}
     shown = aligned([scale.number(means[i], own[i]) for i in known])
     with_spread = [i for i in known if isfinite(spreads[i])]
-    numbers = [scale.number(spreads[i], own[i]) for i in with_spread]
-    behind = dict(zip(with_spread, aligned([text if float(text) else "0" for text in numbers]), strict=True))
+    numbers = aligned([scale.number(spreads[i], own[i]) for i in with_spread])
+    behind = dict(zip(with_spread, numbers, strict=True))
     cells = [_missing(row) for _, row in rows.iterrows()]
     for i, number in zip(known, shown, strict=True):
         cells[i] = rf"\best{{{number}}}" if bold[i] else number
@@ -246,10 +248,9 @@ def stepsizes(etas: Sequence[float], at_edge: Sequence[bool]) -> list[str]:
 
 
 def text(words: str) -> str:
-    """Text with LaTeX's signs escaped; ±, rho, R² and minus signs of numbers in math."""
+    """Text with LaTeX's signs escaped; ±, R² and minus signs of numbers in math."""
     escaped = "".join(SIGNS.get(sign, sign) for sign in words)
     escaped = escaped.replace("±", r"$\pm$").replace("R²", "$R^2$").replace(r" \%", r"~\%")
-    escaped = re.sub(r"\brho = ([\d.]+)", r"$\\rho = \1$", escaped)
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 

@@ -17,7 +17,7 @@ from test_resume import run
 import dnasa
 from dnasa import Result
 from dnasa.comparing import comparison
-from dnasa.comparing.run_table import experiment
+from dnasa.comparing.run_table import experiment, protocol
 from dnasa.core import Interrupted
 from dnasa.tasks.sources import SourceOptions, make_source
 
@@ -38,11 +38,11 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes, exact ($\rho = 0.000$), 20 steps, 2 seeds, 2 exchanges per step, "
+        r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, 2 exchanges per step, "
         r"1 sample per node and step, 0.032 to 0.096~MB sent per node. Tuned stepsizes are $\eta$ "
-        r"(constant); $\eta$ was chosen by the training loss of other seeds (2, 3). "
-        r"$^\dagger$: at an edge of its grid. --: nothing to tune. Results on the test rows: mean $\pm$ standard deviation "
-        r"over 2 seeds. Bold: the best, and what does not differ clearly from it" in table
+        r"(constant), $\eta$ chosen by the training loss of other seeds (2, 3); $^\dagger$ at an edge of its grid. "
+        r"--: nothing to tune. Mean $\pm$ standard deviation over 2 seeds. Difference: 95\% interval of the difference to "
+        r"the best, paired by seed" in table
     )
     assert r"\label{tab:a}" in table
 
@@ -56,6 +56,18 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
     assert experiment(usual | other, "ring", 2) == (
         "digits, by_label: 8 nodes, ring, 1,000 steps, 2 seeds, 2 exchanges per step, messages compressed by topk:0.01, "
         "messages in bfloat16, links fail with probability 0.1, nodes unreachable for 0.2 of the time, staleness up to 1"
+    )
+
+
+def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
+    options: dict[str, object] = {"data": "digits", "partition": "by_label", "nodes": 8, "steps": 1000, "seeds": 3}
+    assert protocol(options, dnasa.topology.exact(8), 2) == (
+        "digits: 8 nodes on the exact graph, each with few labels (by label), 1,000 steps, 2 exchanges per step"
+    )
+    other = options | {"partition": "dirichlet(0.5)", "partition_seed": 0}
+    assert protocol(other, dnasa.topology.random(8, p=0.8), 1) == (
+        "digits: 8 nodes on the random graph (p = 0.8, seed 0), dirichlet(0.5) partition, 1,000 steps, 1 exchange per step, "
+        "one partition for all seeds"
     )
 
 
@@ -109,6 +121,28 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
+
+
+def test_the_metric_of_a_finished_comparison_is_checked_against_its_runs(extended: Path, tmp_path: Path) -> None:
+    words = [*LEAST, "--extend", "--out", shutil.copytree(extended, tmp_path / "a"), "--metric"]
+    assert run(*words, "test_loss").returncode == 0  # the default
+    unknown, other = run(*words, "accuracy"), run(*words, "consensus")
+    assert (unknown.returncode, other.returncode) == (2, 2)
+    assert "There is no metric 'accuracy' to compare by. This run has: train_loss, test_loss, " in unknown.stderr
+    assert "with --metric test_loss instead of consensus" in " ".join(other.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "right"), [("--metric", "validation", "train_loss"), ("--x", "epochs", "bytes")]
+)
+def test_a_refused_comparison_leaves_its_folder_free(option: str, wrong: str, right: str, tmp_path: Path) -> None:
+    words = [*LEAST, "--out", tmp_path / "a", "--drop", "0.2", "--topology", "ring"]
+    assert run(*words, option, wrong).returncode == 2
+    assert not list((tmp_path / "a").iterdir())
+    done = run(*words, option, right)
+    assert done.returncode == 0, done.stderr
+    assert run(*words[:-5], tmp_path / "b", *words[-4:]).returncode == 0
+    assert without_seconds(tmp_path / "a").equals(without_seconds(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("words", [["rusn"], ["compare", "--rulez", "dsgd"], ["compare", "--steps", "many"]])

@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -18,7 +19,7 @@ from test_latex import compiled
 
 import dnasa
 from dnasa import Result, data, plots, topology
-from dnasa.comparing import comparison, drawing, tuning
+from dnasa.comparing import captions, comparison, drawing, tuning
 from dnasa.comparing.comparison import compare
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
@@ -508,8 +509,8 @@ def test_a_printed_table_has_the_columns_that_fit(
     with dnasa.style.context(style):
         text = measured(*rules).latex("digits: 8 nodes")
     assert rf"{{@{{}}{columns}@{{}}}}" in text
-    assert (r"$\eta$ & Test accuracy (\%)" in text, "this interval" in text) == (True, len(columns) > 3)
-    if which("pdflatex") and style == "paper":
+    assert (r"$\eta$ & Test accuracy (\%)" in text, "Difference: 95\\%" in text) == (True, len(columns) > 3)
+    if which("pdflatex") and style.startswith("paper"):
         assert "Overfull" not in compiled(tmp_path, text, columns=True)
 
 
@@ -518,6 +519,27 @@ def test_a_caption_says_what_was_measured_and_how_much_was_sent() -> None:
         measured(*FEW).latex("a9a: 8 nodes")
     )
     assert "step, 12.5~MB sent per node. " in measured("dsgd").latex()
+
+
+def test_a_caption_defines_its_letters_and_says_what_bold_and_differences_mean() -> None:
+    text = measured("dsgd", "dsgt:cosine", "dnasa").latex()
+    assert r" for D-SGT in step $t \ge 0$ of $T$ with $n$ nodes, $\eta$ chosen by the validation accuracy " in text
+    assert (
+        r"over 3 seeds. Difference: 95\% interval of the difference to the best, in points, paired by seed, not corrected "
+        r"for multiple comparisons. Bold: no clear difference to the best (this interval contains 0, as a wide one may)."
+    ) in text
+    with dnasa.style.context("paper:2"):
+        assert r"(the 95\% interval of the difference, paired by seed, not corrected" in measured("dsgd", "mt").latex()
+    own = replace(measured("dsgd"), own_partitions=True, model="a perceptron 64-32-10").latex("digits: 8 nodes")
+    assert r"\caption{Test accuracy of a perceptron 64-32-10 on digits: 8 nodes, " in own
+    assert "over 3 seeds, each with its own partition." in own
+
+
+def test_models_have_names_in_captions() -> None:
+    layers = (("a", (32, 64)), ("b", (32,)), ("c", (10, 32)), ("d", (10,)))
+    assert captions.model_name("mlp:32,relu", layers) == "a perceptron 64-32-10"
+    assert captions.model_name("resnet:16", layers) == "a residual net"
+    assert captions.model_name("mine.py:make", layers) == captions.model_name("", (("x", (3,)),)) == ""
 
 
 NUMBERS = st.one_of(st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e308, -1e308, 5e-324]), st.floats(-10, 10))

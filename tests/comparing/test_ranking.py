@@ -123,6 +123,7 @@ def test_the_table_of_ranks_compiles(tmp_path: Path) -> None:
     assert r"$\chi^2_{4} = 32.0$, $p < 0.001$" in text
     assert text.count(r"\best{") == 3
     assert r"\label{tab:my-study-ranks}" in text
+    assert "cells where it is the best; a tie counts for each method." in text
     assert "Overfull" not in compiled(tmp_path, text)
 
 

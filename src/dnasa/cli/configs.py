@@ -54,7 +54,7 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
     if begun and context.info_name == "compare" and not given.force:
         folder = RunFolder(out, resume=True)
         if folder.state == "done" and folder.config.get("command") == "compare":
-            check_same_options(out, folder.config, config)
+            check_same_options(out, with_metric(out, folder.config), with_metric(out, config))
             if first:
                 print_line(f"The runs are read from {out}: they were made with the same options.")
             return folder
@@ -62,6 +62,18 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
     if first:
         folder.check()
     return folder
+
+
+def with_metric(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the metric that it compares in the finished runs of this folder."""
+    from dnasa.comparing.comparison import metric_in
+    from dnasa.runs.result import Result
+
+    options = config.get("options")
+    if not isinstance(options, dict):
+        return dict(config)
+    row = Result.load(folder).history.iloc[0].to_dict()
+    return {**config, "options": options | {"metric": metric_in(row, options.get("metric"))}}
 
 
 def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ METRICS = (  # the first one available is compared; never the consensus: where n
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
+OF_LONG_RUNS = ("evaluate", "stop", "patience", "checkpoint_every", "progress", "trace")
 SCHEDULE = (
     "diminishing"  # for rules with a stepsize and no given schedule: a stepsize then means the same in all of them
 )
@@ -66,6 +67,8 @@ class Comparison:
         settings: The settings of the grid's run.
         rank: The rank of this process.
         batch: The samples per node and step.
+        model: The model in words, where it is known.
+        own_partitions: Whether each seed draws its own partition.
     """
 
     history: pd.DataFrame
@@ -80,6 +83,8 @@ class Comparison:
     rank: int = 0
     smooth: str = "mean"
     batch: int | None = None
+    model: str = ""
+    own_partitions: bool = False
 
     def __repr__(self) -> str:
         """One line; `table` has the results."""
@@ -191,14 +196,14 @@ class Comparison:
             if metric == self.metric and (gaps := latex.intervals(metric, rows)):
                 columns.append(Column("Difference", gaps))
         columns = columns[: max(needed, latex.fitting(columns))]
-        what = captions.metric_title(self.metric) + (f" on {title}" if title else "")
-        caption = [captions.protocol(what, self.batch, self.sent())]
-        caption += captions.tuning(self.choice, [str(self.selection)])
+        caption = [
+            captions.protocol(self.metric, self.model, title, self.batch, self.sent()),
+            captions.tuning(self.choice, [str(self.selection)]),
+        ]
         if tuned.any() and not tuned.all():
             caption.append(f"{latex.NOTHING}: nothing to tune.")
-        caption += captions.results(self.metric, len(self.selection.reported))
-        if "Difference" in [column.title for column in columns]:
-            caption.append("Difference: this interval.")
+        shown = "Difference" in [column.title for column in columns]
+        caption.append(captions.results(self.metric, len(self.selection.reported), self.own_partitions, shown))
         return latex.table([columns], " ".join(caption), name)
 
     def _metrics(self) -> list[str]:
@@ -309,6 +314,9 @@ def compare(
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(problem, wanted, metric, seeds)
     runs = GridRunner(problem, topology, folder, {"steps": steps, **options})
+    if runs.simulated and runs.folder is not None and not runs.folder.resume:
+        one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
+        check_metric(problem, topology, wanted[0], metric, x, **one_step)
     first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
     compared = metric or _default_metric(first.history)
     selection = tuning.select(list(first.history), compared, seeds, others)
@@ -322,9 +330,22 @@ def compare(
         count += 1
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
-    batch = getattr(problem, "batch", 1)
+    model = str(runs.folder.config.get("model", "")) if runs.folder is not None else ""
     return Comparison(
-        history, compared, selection, choice, x, count, extend, timed, first.settings, first.rank, smooth, batch
+        history,
+        compared,
+        selection,
+        choice,
+        x,
+        count,
+        extend,
+        timed,
+        first.settings,
+        first.rank,
+        smooth,
+        batch=getattr(problem, "batch", 1),
+        model=captions.model_name(model, problem.layout),
+        own_partitions=getattr(problem, "by_seed", False),
     )
 
 
@@ -376,16 +397,31 @@ def _default_metric(known: Container[str]) -> str:
     )
 
 
+def metric_in(row: Mapping[str, Any], metric: str | None) -> str:
+    """The metric of this name in a row of a history, or the default."""
+    if metric is None:
+        return _default_metric(row)
+    if not isinstance(row.get(metric), float):
+        known = [name for name, value in row.items() if isinstance(value, float) and name not in (*X, "eta")]
+        raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
+    return metric
+
+
+def check_metric(
+    problem: "Problem", topology: "Topology", variant: Variant, metric: str | None, x: str, **options: Any
+) -> None:
+    """Take one step, before a folder is made: only a run shows which metrics and axes there are."""
+    if metric is not None or x not in ("steps", "seconds"):
+        check = _checked(metric, X[x], x)
+        solve(problem, topology, [variant], steps=1, callback=check, progress=False, **options)
+
+
 def _checked(metric: str | None, column: str, x: str) -> Any:
     """A callback that refuses a metric or an axis at the first evaluation, not at the end."""
 
     def check(evaluation: Evaluation) -> bool:
         row = evaluation.rows[0]
-        if metric is None:
-            _default_metric(row)
-        elif not isinstance(row.get(metric), float):
-            known = [name for name, value in row.items() if isinstance(value, float) and name not in (*X, "eta")]
-            raise InputError(f"There is no metric '{metric}' to compare by. This run has: {', '.join(known)}.")
+        metric_in(row, metric)
         if column not in row:
             raise InputError(f"These runs have no {x}: choose another x.")
         return False
@@ -408,6 +444,10 @@ class GridRunner:
         self.options = options
         self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.network: Network | None = options.get("network")
+
+    @property
+    def simulated(self) -> bool:
+        return self.network is None or self.network.simulated
 
     def agree(self, wanted: list[Variant]) -> list[Variant]:
         """Use the variants of the first process everywhere: their last bits may differ between processes."""

@@ -157,13 +157,14 @@ class Ranking:
         ]
         nemenyi = (
             f"Bold: the best, and what does not differ clearly from it (by less than {first.critical_difference:.2f}, the "
-            "critical difference of the Nemenyi test at 5 %)."
+            "critical difference of the Nemenyi test at 5%)."
         )
         caption = [
             f"Average ranks over {len(self.table)} cells, each a problem on a graph with a partition; the best has rank 1.",
             rf"Friedman test: $\chi^2_{{{len(ranks) - 1}}} = {first.friedman:.1f}$, ${p_text(first.p)}$"
             + ("." if clear else ", so there is no clear difference."),
             *([latex.text(nemenyi)] if clear else []),
+            "Best in: the number of cells where it is the best; a tie counts for each method.",
             "Cells that share their data are not independent.",
         ]
         return latex.table([columns], " ".join(caption), f"{name}-ranks")

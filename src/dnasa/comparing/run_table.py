@@ -15,6 +15,8 @@ from dnasa.runs.result import parse_rows
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dnasa.topology import Topology
+
 CONDITIONS = {  # options that are off by default
     "weights": "{} weights",
     "compress": "messages compressed by {}",
@@ -49,21 +51,39 @@ def data_name(options: Mapping[str, Any]) -> str:
 
 
 def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
-    """What defines a run besides its rules, for titles and captions."""
-    divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
-    where = f"{data_name(options)}, {options['partition']}" if divided else data_name(options)
-    seeds = options["seeds"]
+    """What defines a run besides its rules, for titles."""
+    partition, seeds = _partition(options), options["seeds"]
+    where = f"{data_name(options)}, {partition}" if partition else data_name(options)
+    runs = f"{options['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{where}: {options['nodes']} nodes, {graph}, {runs}, {', '.join(_exchanges(options, rounds))}"
+
+
+def protocol(options: dict[str, Any], graph: "Topology", rounds: int) -> str:
+    """What defines a run besides its rules and seeds, in the words of a caption."""
+    name = f"{graph.name} graph ({graph.parameters})" if graph.parameters else f"{graph.name} graph"
+    partition = _partition(options)
+    divided = "each with few labels (by label)" if partition == "by_label" else f"{partition} partition"
     parts = [
-        f"{options['nodes']} nodes",
-        graph,
+        f"{options['nodes']} nodes on the {name}",
+        *([divided] if partition else []),
         f"{options['steps']:,} steps",
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
-        exchanges_text(rounds, options.get("every", 1)),
     ]
-    if divided and seeds > 1 and options.get("partition_seed") is not None:
-        parts.append("one partition for all")
-    parts += [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
-    return f"{where}: {', '.join(parts)}"
+    return f"{data_name(options)}: {', '.join([*parts, *_exchanges(options, rounds)])}"
+
+
+def _partition(options: dict[str, Any]) -> str:
+    """How rows were divided; empty where it goes without saying."""
+    divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
+    return options["partition"] if divided else ""
+
+
+def _exchanges(options: dict[str, Any], rounds: int) -> list[str]:
+    shared = _partition(options) and options["seeds"] > 1 and options.get("partition_seed") is not None
+    return [
+        exchanges_text(rounds, options.get("every", 1)),
+        *(["one partition for all seeds"] if shared else []),
+        *(text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)),
+    ]
 
 
 def exchanges_text(rounds: int, every: int) -> str:

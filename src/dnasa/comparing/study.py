@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
-from dnasa.comparing.comparison import Comparison, X, compare, schedule_of
+from dnasa.comparing.comparison import Comparison, X, check_metric, compare, schedule_of
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
 from dnasa.plots import title
@@ -47,19 +47,12 @@ def check(study: Study) -> None:
         try:
             prepared = prepare(study, cell)
             if cell.problem not in seen:
-                take_one_step(study, cell, prepared)
+                rule = prepared.rules[0]
+                variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
+                check_metric(prepared.problem, prepared.graph, variant, cell.settings["metric"], study.x)
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
-
-
-def take_one_step(study: Study, cell: Cell, prepared: Prepared) -> None:
-    """Take one step: only a run shows which metrics and axes there are."""
-    rule, metric = prepared.rules[0], cell.settings["metric"]
-    x = "steps" if study.x == "seconds" else study.x  # without repeating the run to time it
-    if metric is not None or x != "steps":
-        eta = {rule: cell.settings["etas"][rule][:1]}
-        compare(prepared.problem, prepared.graph, [rule], eta, steps=1, metric=metric, x=x, progress=False)
 
 
 def prepare(study: Study, cell: Cell) -> Prepared:

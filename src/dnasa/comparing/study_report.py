@@ -85,32 +85,36 @@ class StudyReport:
         for problem, found in self._problems():
             cell, comparison = found[0]
             seeds = cell.settings["seeds"]
-            runs = f"{cell.settings['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
-            if self.study.quick:
-                runs += ", quick run"
-            metric = captions.metric_title(comparison.metric)
-            out[problem] = f"{metric} on {source_name(problem)}: {cell.settings['nodes']} nodes, {runs}"
+            runs = f"{seeds} seed{'s' if seeds > 1 else ''}"
+            out[problem] = f"{captions.metric_title(comparison.metric)} on {self._what(cell)}, {runs}"
         return out
+
+    def _what(self, cell: Cell) -> str:
+        """What was run in all cells of a problem."""
+        quick = ", quick run" if self.study.quick else ""
+        nodes, steps = cell.settings["nodes"], cell.settings["steps"]
+        return f"{source_name(cell.problem)}: {nodes} nodes, {steps:,} steps{quick}"
 
     def latex(self) -> str:
         """A booktabs table for each problem, or several where one would not fit a page.
 
         Bold are the best of a column and what does not differ clearly from it.
         """
-        titles = self.titles()
-        return "\n".join(self._latex(titles[problem], found) for problem, found in self._problems())
+        return "\n".join(self._latex(found) for _, found in self._problems())
 
-    def _latex(self, title: str, found: list[tuple[Cell, Comparison]]) -> str:
+    def _latex(self, found: list[tuple[Cell, Comparison]]) -> str:
         cell, comparison = found[0]
         metric, methods = comparison.metric, _methods(found)
         names = latex.Column("Method", [latex.text(name) for name in captions.method_names(methods)], "l")
         columns = _latex_columns(found, methods)
         width = _panel_width(found, latex.fitting([names, *columns]) - 1)
         panels = [[names, *columns[i : i + width]] for i in range(0, len(columns), width)]
+        sent = pd.concat([each.sent() for _, each in found])
         caption = [
-            captions.protocol(title, comparison.batch, pd.concat([each.sent() for _, each in found])),
-            *captions.tuning(*_choices(found)),
-            *captions.results(metric, cell.settings["seeds"]),
+            captions.protocol(metric, comparison.model, self._what(cell), comparison.batch, sent),
+            *(["By label: each node has few labels."] if "by_label" in [each.partition for each, _ in found] else []),
+            captions.tuning(*_choices(found)),
+            captions.results(metric, cell.settings["seeds"], comparison.own_partitions),
         ]
         name = f"{self.study.name}-{source_name(cell.problem)}"
         if len(panels) * len(methods) <= MOST_ROWS:

@@ -27,7 +27,7 @@ class Selection(NamedTuple):
     def __str__(self) -> str:
         name = metric_name(self.metric)
         if self.seeds == self.reported:
-            return f"the {name} (on a tenth of the training rows, on which nobody trains)"
+            return f"the {name} (a tenth of the training rows, held out)"
         which = ", ".join(map(str, self.seeds)) if len(self.seeds) < 6 else f"{self.seeds[0]} to {self.seeds[-1]}"
         return f"the {name} of other seeds ({which})"
 
