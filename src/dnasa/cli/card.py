@@ -75,7 +75,8 @@ def _cells(cells: Mapping[str, Any]) -> Iterator[str]:
 
     for data, group in groupby(cells.items(), lambda item: item[1]["data"].get("data")):
         problem = card.joined(dict(group))
-        yield from ("", f"## {_text(data or 'Results')}", "", *_all_facts(problem))
+        shared = _all_facts(problem)
+        yield from ("", f"## {_text(data or 'Results')}", *(("", *shared) if shared else ()))
         for cell, own in problem["cells"].items():
             facts = "; ".join(fact.removeprefix("- ") for fact in _all_facts(own))
             yield from ("", f"### {_text(cell)}", *(("", facts) if facts else ()), "", *_table(own["results"]))
