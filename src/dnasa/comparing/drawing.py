@@ -144,7 +144,7 @@ def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bo
     """Bars, circles, and crosses at this height, which differs for each rule so that all can be seen."""
     low, high = axis.get_ylim()
     inside = rows["mean"].between(low, high)
-    near, lost = rows[inside], rows.eta[~inside]
+    near, lost = rows[inside], rows.eta[~inside].dropna()
     if bars:
         axis.vlines(near.eta, near.low, near.high, color=colour, linewidth=1)
     cross: Any = {
