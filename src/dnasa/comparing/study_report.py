@@ -14,7 +14,7 @@ from dnasa.comparing import captions, drawing, rank_drawing
 from dnasa.comparing.comparison import Comparison, X
 from dnasa.comparing.ranking import Ranking, costs
 from dnasa.comparing.study_file import Cell, Study, source_name
-from dnasa.plots import label, legend_below, panels
+from dnasa.plots import label, panels
 from dnasa.statistics import VARIANT, with_the_best
 from dnasa.style import current
 
@@ -175,17 +175,14 @@ class StudyReport:
         columns = current().columns(columns)
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
         line_styles = drawing.line_styles(self.drawn())
-        for axis, (cell, comparison) in zip(axes.flat, self.found, strict=False):
+        for axis, (_, comparison) in zip(axes.flat, self.found, strict=False):
             table = self._panel(comparison)
             if self.study.figure == "curves":
                 given = (table.assign(eta=np.nan), X[self.study.x], comparison.metric, line_styles)
                 drawing.draw_curves(axis, *given, smooth=self.study.smooth)
             else:
                 drawing.draw_stepsizes(axis, table, comparison.metric, given=line_styles)
-            axis.set_title(cell.title.replace("_", " "), fontsize=current().settings["axes.titlesize"])
-        for axis in axes.flat[count:]:
-            axis.set_visible(False)
-        legend_below(figure)
+        drawing.finish_panels(figure, axes, [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.found])
         return self._noted(figure)
 
     def _noted(self, figure: "Figure") -> "Figure":
