@@ -522,7 +522,7 @@ def test_a_caption_says_what_was_measured_and_how_much_was_sent() -> None:
 
 
 def test_a_caption_defines_its_letters_and_says_what_bold_and_differences_mean() -> None:
-    text = measured("dsgd", "dsgt:cosine", "dnasa").latex()
+    text = measured("dsgd", "dsgt:cosine").latex()
     assert r" for D-SGT in step $t \ge 0$ of $T$ with $n$ nodes, $\eta$ chosen by the validation accuracy " in text
     assert (
         r"over 3 seeds. Difference: 95\% interval of the difference to the best, in points, paired by seed, not corrected "

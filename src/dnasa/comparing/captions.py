@@ -12,6 +12,8 @@ from dnasa.rules.registry import Variant
 from dnasa.statistics import in_percent
 
 PAIRED = "paired by seed, not corrected for multiple comparisons"
+CLEAR = "Bold: no clear difference to the best ({} contains 0, as a wide one may)."
+BOLD = CLEAR.format(f"the 95% interval of the difference, {PAIRED},")
 MODELS = {"linear": "a linear model", "lenet": "LeNet", "resnet": "a residual net", "gpt": "GPT", "lstm": "an LSTM"}
 
 
@@ -82,6 +84,5 @@ def results(metric: str, seeds: int, own_partitions: bool, differences: bool = F
     lines = [f"Mean ± standard deviation over {seeds} seeds{partitions}."]
     if differences:
         lines.append(f"Difference: 95% interval of the difference to the best{points}, {PAIRED}.")
-    interval = "this interval" if differences else f"the 95% interval of the difference, {PAIRED},"
-    lines.append(f"Bold: no clear difference to the best ({interval} contains 0, as a wide one may).")
+    lines.append(CLEAR.format("this interval") if differences else BOLD)
     return latex.text(" ".join(lines))
