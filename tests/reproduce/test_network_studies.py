@@ -257,7 +257,9 @@ def test_a_part_is_reported_with_the_seeds_that_are_complete(
     assert both.run(**options).tables["networks-digits"].seeds.tolist() == [1] * 6
 
 
-def test_the_first_seed_can_choose_the_stepsizes_of_the_others(no_data: None, tmp_path: Path) -> None:
+def test_the_first_seed_can_choose_the_stepsizes_of_the_others(
+    no_data: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     digits = WITHOUT_DATA["digits"]._replace(tuning_seeds=1)
     parts = list(networks.parts_of("digits", digits, ("ring",), seeds=3))
     every = replace(networks.EXPERIMENT, parts=lambda quick: parts)
@@ -271,6 +273,10 @@ def test_the_first_seed_can_choose_the_stepsizes_of_the_others(no_data: None, tm
     assert table.seeds.tolist() == [3] * 6
     dsgd = rows[(rows.rule == "dsgd") & (rows.eta == best["dsgd"])].test.mean()
     assert table[table.rule == "D-SGD"]["test accuracy"].item() == f"{100 * dsgd:.2f} %"
+    some = rows[~((rows.rule == "dsgd") & (rows.eta != best["dsgd"]))]  # the stepsize of D-SGD is not chosen yet
+    some.to_csv(tmp_path / "networks-quick" / "digits-ring-iid.csv", index=False)
+    monkeypatch.setattr(experiment, "run_part", lambda *_: None)
+    assert not every.run(quick=True, progress=False, folder=tmp_path, only="digits/ring/iid").tables
 
 
 def test_other_methods_are_tuned_on_the_ring_of_large_tasks(no_data: None, tmp_path: Path) -> None:

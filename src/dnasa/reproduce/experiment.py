@@ -90,9 +90,9 @@ class Part(NamedTuple):
     fallback: bool = False  # run where the data of no other part is there
 
     def table(self, saved: Saved) -> pd.DataFrame:
-        """All runs whose stepsizes are known."""
-        known = (settled(runs, saved, self.task.measure) for runs in self.runs)
-        return pd.concat([runs.table() for runs in known if runs], ignore_index=True)
+        """All runs; with every stepsize where the best is not known yet."""
+        known = (settled(runs, saved, self.task.measure) or runs for runs in self.runs)
+        return pd.concat([runs.table() for runs in known], ignore_index=True)
 
 
 def settled(runs: RunSpec, saved: Saved, measure: Measure) -> RunSpec | None:
