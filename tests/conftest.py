@@ -36,13 +36,18 @@ class Bumpy:
     def one(self, i: int, x: Array, t: int) -> Array:
         """Node i alone."""
         residual = self.A[i] @ x - self.b[i]
-        noise = self.noise * np.random.default_rng([i, t]).standard_normal(len(x))
+        noise = self.noise * normal(i, t, len(x))
         return self.scale * (self.A[i].T @ (2 * residual / (1 + residual**2)) + np.cos(x) + noise)
 
     def all(self, x: Array, t: int) -> Array:
         """All nodes of all runs: x of shape (..., n, d)."""
         flat = x.reshape(-1, *x.shape[-2:])
         return np.array([[self.one(i, run[i], t) for i in range(len(run))] for run in flat]).reshape(x.shape)
+
+
+@cache
+def normal(i: int, t: int, dim: int) -> Array:
+    return np.random.default_rng([i, t]).standard_normal(dim)
 
 
 def take_step(rule: Rule, state: State, gradient: Callable[..., Array], network: Network, t: int) -> State:
@@ -143,7 +148,9 @@ def commands_made_once() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # modules and tests stay: collections of garbage need not look at them
+    """Modules and tests stay, so collections of garbage need not look at them, nor be as many."""
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:

@@ -48,7 +48,7 @@ def test_dnasa_finds_the_minimum_without_a_stepsize() -> None:
 @pytest.mark.parametrize("n", [1, 2, 6])
 def test_every_rule_solves_on_any_number_of_nodes(name: str, n: int) -> None:
     eta = 0.2 if rules.RULES[name].needs_eta else None
-    result = dnasa.solve(quadratic(), topology.complete(n), name, steps=800, evaluate=[800], eta=eta)
+    result = dnasa.solve(quadratic(), topology.complete(n), name, steps=200, evaluate=[200], eta=eta)
     assert result.final().grad_norm.item() < (1 if name == "dadam" else 0.5)  # D-Adam is biased where the nodes differ
 
 
@@ -87,10 +87,10 @@ def test_metrics_are_what_they_say() -> None:
 def test_a_batch_of_runs_equals_separate_runs_exactly() -> None:
     problem, graph = LeastSquares(dim=20), topology.ring(6, weights="lazy")
     names, etas, seeds = list(rules.RULES), [0.001, 0.01], [0, 5]
-    batch = dnasa.solve(problem, graph, names, steps=60, eta=etas, seed=seeds)
+    batch = dnasa.solve(problem, graph, names, steps=30, eta=etas, seed=seeds)
     for run, row in batch.runs.iterrows():
         eta = None if np.isnan(row.eta) else row.eta
-        alone = dnasa.solve(problem, graph, row.rule, steps=60, eta=eta, seed=row.seed)
+        alone = dnasa.solve(problem, graph, row.rule, steps=30, eta=eta, seed=row.seed)
         np.testing.assert_array_equal(batch.x[run], alone.x)
 
 

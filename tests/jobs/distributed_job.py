@@ -190,7 +190,7 @@ def expressive(engine: str) -> None:
 
     for name, case in CASES.items():
         net = connect(case.graph(NODES), engine, channel=case.channel)
-        real, simulated = (run(name, network, evaluate=[40]) for network in (net, None))
+        real, simulated = (run(name, network, evaluate=[30]) for network in (net, None))
         np.testing.assert_allclose(real.x, simulated.x, rtol=0, atol=1e-10)
         if net.rank == 0:
             print(name)

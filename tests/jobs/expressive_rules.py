@@ -217,7 +217,7 @@ CASES = {
 
 
 def run(
-    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 40, **options: Any
+    name: str, network: Network | None = None, task: Problem | None = None, steps: int = 30, **options: Any
 ) -> Result:
     case = CASES[name]
     graph = case.graph(NODES)

@@ -4,7 +4,7 @@
 
 Each trial compares the run that had the faults with an undisturbed one and counts lost updates: evaluations that are missing
 or differ, nodes whose final iterates differ and, where processes die, steps that a surviving process did not take.
-`make faults` runs all of them, `tests/runs/test_faults.py` a few of each kind.
+`make faults` runs all of them, `tests/runs/test_faults.py` one of each kind.
 """
 
 import errno

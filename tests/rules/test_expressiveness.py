@@ -166,7 +166,7 @@ def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name: str) -> N
     case = CASES[name]
     targets, curvatures = torch.tensor(TARGETS), torch.tensor(CURVATURES)
     noise = [
-        [torch.tensor(np.random.default_rng([t, i]).standard_normal(DIM)) for i in range(NODES)] for t in range(30)
+        [torch.tensor(np.random.default_rng([t, i]).standard_normal(DIM)) for i in range(NODES)] for t in range(20)
     ]
     step = [0]
 
@@ -179,14 +179,14 @@ def test_the_optimizer_gives_the_simulators_iterates_and_resumes(name: str) -> N
             return super().gradient(x, nodes, seeds, t)
 
     simulation = Counted(of_node, start=torch.zeros(DIM, dtype=torch.float64), fingerprint="quadratic")
-    expected = run(name, task=simulation, steps=30, evaluate=[30]).x
+    expected = run(name, task=simulation, steps=20, evaluate=[20]).x
 
     def work(network: Network) -> torch.Tensor:
         model = nn.Linear(DIM, 1, bias=False).double()
         nn.init.zeros_(model.weight)
         optimizer = Decentralized(model.parameters(), network, case.rule())
-        for t in range(30):
-            if t == 17:
+        for t in range(20):
+            if t == 12:
                 saved = optimizer.state_dict(), {k: v.clone() for k, v in model.state_dict().items()}
                 model = nn.Linear(DIM, 1, bias=False).double()
                 optimizer = Decentralized(model.parameters(), network, case.rule())

@@ -185,7 +185,7 @@ def test_mistakes_get_one_clear_line(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["authority.crt", "authority.key", "issued.pem", "revoked.pem"])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1), new=st.binary(max_size=3), length=st.integers(0, 3))
 def test_damaged_files_are_refused_in_one_line(name: str, folder: Path, place: float, new: bytes, length: int) -> None:
     keys.revoke(folder, "berlin")

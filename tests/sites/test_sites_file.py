@@ -143,7 +143,7 @@ def test_reading_needs_no_package_for_making_keys(home: Path) -> None:
     assert done.stdout == "False\n", done.stderr
 
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PIECES = st.sampled_from(
     ["[", "]", ":", ".", "'", '"', "\n", "=", "0", "70000", "::", "-", "", "\\", "\x00", "é", "{}"]
 )

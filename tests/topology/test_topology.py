@@ -74,7 +74,7 @@ def a_size_for(name: str, n: int) -> int:
 
 
 @given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(1, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_named_graph_is_stochastic_and_connected(name: str, n: int) -> None:
     graph = topology.make(name, a_size_for(name, n))
     W = graph.sparse.toarray()
@@ -100,7 +100,7 @@ def test_neighbours_are_those_of_the_graph_and_mutual_on_undirected_ones(name: s
 
 
 @given(name=st.sampled_from(sorted(topology.TOPOLOGIES)), n=st.integers(2, 20), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_remaining_nodes_are_connected(name: str, n: int, data: st.DataObject) -> None:
     graph = topology.make(name, a_size_for(name, n))
     lost = data.draw(st.sets(st.integers(0, graph.nodes - 1), max_size=graph.nodes - 1))
