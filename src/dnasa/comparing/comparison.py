@@ -344,7 +344,7 @@ def compare(
         first.rank,
         smooth,
         batch=getattr(problem, "batch", 1),
-        model=captions.model_name(model, problem.layout),
+        model=captions.model_name(model, getattr(problem, "layout", ())),
         own_partitions=getattr(problem, "by_seed", False),
     )
 
