@@ -5,7 +5,7 @@ import pandas as pd
 
 from dnasa.comparing import tuning
 from dnasa.plots import title
-from dnasa.reproduce.network_tasks import CENTRAL, PRODIGY, SCHEDULE_FREE, Measure
+from dnasa.reproduce.network_tasks import CENTRAL, PRODIGY, SCHEDULE_FREE, Measure, Task
 from dnasa.statistics import over_seeds
 
 
@@ -23,6 +23,14 @@ def chosen(means: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     best = means.loc[(measure.scale * means.validation).groupby(means.rule, sort=False).idxmax()]
     edges = [tuning.edge_of(means.eta[means.rule == row.rule], row.eta) for row in best.itertuples()]
     return best.assign(edge=edges).set_index("rule")
+
+
+def chosen_first(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Each rule at the stepsize that the tuning seeds choose, with the results of all seeds."""
+    best = chosen(averages(rows[rows.seed < task.tuning_seeds], task.measure), task.measure)
+    means = averages(rows, task.measure).set_index("rule")
+    at_best = means[(means.eta == best.eta[means.index]) | means.eta.isna()]
+    return at_best.loc[best.index].assign(edge=best.edge)
 
 
 def name_of(rule: object) -> str:

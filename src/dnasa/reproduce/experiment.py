@@ -75,6 +75,14 @@ class RunSpec:
         return pd.DataFrame(every, columns=["rule", "eta", "seed"]).assign(**self.labels, steps=self.steps)
 
 
+def tuning_first(runs: RunSpec, task: Task) -> Iterator[RunSpec]:
+    """The runs whose seeds choose the stepsize, then the others with the chosen one."""
+    choosing = replace(runs, seeds=runs.seeds[: task.tuning_seeds])
+    yield choosing
+    if rest := runs.seeds[task.tuning_seeds :]:
+        yield replace(runs, seeds=rest, chosen_by=choosing)
+
+
 def evaluation_steps(steps: int, count: int) -> list[int]:
     """Steps from 0 to the last at which to evaluate, one more than `count`; rounded down, as in the published results."""
     return sorted({int(t) for t in np.linspace(0, steps, count + 1)})

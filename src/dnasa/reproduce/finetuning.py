@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.plots import colours, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
@@ -18,10 +19,12 @@ from dnasa.reproduce.report import Report, draw_lines
 RULES = ("adanasa", "dnasa", "dadam")
 ETAS = (1e-4, 1e-3)  # of D-Adam
 EARLY = 50  # steps in which the model must not be harmed
-EVERY = {"cifar10": 5}  # of these steps the model is tested: with batch norm a test takes longer than a step
+EVERY = {"cifar10": 5}  # steps from one test to the next: with batch norm a test takes longer than a step
 MOST = 2.0  # points that it may lose in them
 TRAINED = ("all parameters", "last layer and biases")
-PARTITIONS = {"same data": "iid", "another partition": "dirichlet(0.1)"}
+PLACES: dict[str, Any] = {"same data": {}, "another partition": {"partition": "dirichlet(0.1)"}}
+DEFAULT: Any = {"partition": "dirichlet(0.1)", "graph": topology.make("exact", NODES), "rounds": 2}
+MORE_PLACES = {"cifar10": {"another partition, default graph": DEFAULT}}  # a ring is not enough for it
 
 
 def parts(quick: bool) -> list[Part]:
@@ -29,24 +32,24 @@ def parts(quick: bool) -> list[Part]:
     steps, before, seeds, tasks = (60, 200, 1, QUICK) if quick else (200, 1000, 3, TASKS)
     every = {name: (tasks | WITHOUT_DATA)[name] for name in ("mnist", "cifar10", "digits")}
     return [
-        Part(name, runs(steps, before, seeds, EVERY.get(name, 1)), task, name == "cifar10", name == "digits")
+        Part(name, runs(name, steps, before, seeds), task, gpu=name == "cifar10", fallback=name == "digits")
         for name, task in every.items()
         if not (quick and name == "cifar10")
     ]
 
 
-def runs(steps: int, before: int, seeds: int, every: int) -> list[RunSpec]:
-    """The accuracy is measured at `every` so many of the first steps, and at every tenth after them."""
+def runs(name: str, steps: int, before: int, seeds: int) -> list[RunSpec]:
+    """The accuracy is measured at the first steps, and at every tenth after them."""
     training = RunSpec(before, ["adanasa"])
-    evaluate = [*range(0, EARLY, every), *range(EARLY, steps + 1, 10)]
+    evaluate = [*range(0, EARLY, EVERY.get(name, 1)), *range(EARLY, steps + 1, 10)]
+    places = PLACES | MORE_PLACES.get(name, {})
 
     def continued(trained: str, data: str) -> RunSpec:
         labels = {"trained": trained, "data": data}
         start: Any = {"start_from": training, "last_layer": trained == TRAINED[1]}
-        place: Any = {"partition": PARTITIONS[data], "evaluate": evaluate}
-        return RunSpec(steps, RULES, {"dadam": ETAS}, range(seeds), labels, **place, **start)
+        return RunSpec(steps, RULES, {"dadam": ETAS}, range(seeds), labels, evaluate=evaluate, **places[data], **start)
 
-    return [continued(trained, data) for trained in TRAINED for data in PARTITIONS]
+    return [continued(trained, data) for trained in TRAINED for data in places]
 
 
 # ---------------------------------------------------------------- report

@@ -7,6 +7,7 @@ three arrays per message, tuned methods one: they also get as many rounds as Ada
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.plots import drawable, title
 from dnasa.reproduce import network_tasks
-from dnasa.reproduce.choosing import averages, chosen
-from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
+from dnasa.reproduce.choosing import chosen_first
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, tuning_first
 from dnasa.reproduce.network_tasks import NODES, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
 
@@ -50,7 +51,7 @@ TASKS = {
     "mnist": Task("mnist", steps=800, etas=TABLE_RATES),
     "cifar10": network_tasks.TASKS["cifar10-group"]._replace(etas=RATES),
     "covertype": Task("covertype", etas=TABLE_RATES),
-    "gpt": network_tasks.TEXT._replace(model="gpt:4,60,32", steps=1000, etas=RATES, side_by_side=True),
+    "gpt": network_tasks.TEXT._replace(model="gpt:4,60,32", steps=1000, etas=RATES, tuning_seeds=3, side_by_side=True),
 }
 QUICK = {"mnist": network_tasks.QUICK["mnist"], "covertype": network_tasks.QUICK["covertype"]}
 ON_GPU = ("cifar10", "gpt")
@@ -65,20 +66,21 @@ def parts(quick: bool) -> list[Part]:
 
 
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], sizes: tuple[int, ...], seeds: range) -> Iterator[Part]:
-    def runs(rule: str, label: str, nodes: int, partition: str) -> RunSpec:
+    def runs(rule: str, label: str, nodes: int, partition: str) -> Iterator[RunSpec]:
         graph, rounds = PLACES[label]
         place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition} | FEWER.get(label, {})
-        return RunSpec(task.steps, [rule], task.etas, seeds, {"graph": label}, validation=True, **place)
+        every = RunSpec(task.steps, [rule], task.etas, seeds, {"graph": label}, validation=True, **place)
+        return tuning_first(every, task)
 
     for partition in partitions(task):
-        every: dict[int | str, list[RunSpec]] = {
+        every: dict[int | str, list[Iterator[RunSpec]]] = {
             nodes: [runs("adanasa", graph, nodes, partition) for graph in graphs] for nodes in sizes
         }
         every[FEW] = [runs("adanasa", label, NODES, partition) for label in FEWER]
         every[TUNED] = [runs(rule, graph, NODES, partition) for rule in RATES for graph in (EQUAL, SAME_BYTES)]
         for kind, some in every.items():
             end = f"{kind}/{partition.partition('(')[0]}"
-            yield Part(f"{name}/{end}", some, task, gpu=name in ON_GPU, fallback=name in WITHOUT_DATA)
+            yield Part(f"{name}/{end}", list(chain(*some)), task, gpu=name in ON_GPU, fallback=name in WITHOUT_DATA)
 
 
 def partitions(task: Task) -> list[str]:
@@ -123,7 +125,7 @@ def every_result(found: Found) -> pd.DataFrame:
             "partition": part.runs[0].partition,
         }
         for graph, same in found.rows[name].groupby("graph", sort=False):
-            best = chosen(averages(same, part.task.measure), part.task.measure)
+            best = chosen_first(same, part.task)
             rows.append(best.assign(**place, graph=graph, bytes=same.groupby("rule").bytes.max()).reset_index())
     table = pd.concat(rows, ignore_index=True)
     ring = table[(table.rule == "adanasa") & table.graph.isin(["ring", EQUAL])].groupby("task").bytes.max()

@@ -6,7 +6,6 @@ runs one seed after the other, so that all rules can be compared when the first 
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from dnasa import topology
 from dnasa.comparing import drawing, tuning
 from dnasa.plots import title
 from dnasa.reproduce import central
-from dnasa.reproduce.choosing import averages, chosen, edges, name_of
-from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
+from dnasa.reproduce.choosing import averages, chosen_first, edges, name_of
+from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, tuning_first
 from dnasa.reproduce.network_tasks import (
     CENTRAL,
     NODES,
@@ -47,18 +46,10 @@ def parts(quick: bool) -> list[Part]:
 
 
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], seeds: int) -> Iterator[Part]:
-    def runs(rule: str, **place: Any) -> Iterator[RunSpec]:
-        """First those that choose the stepsize."""
-        choosing = RunSpec(
-            task.steps, [rule], task.etas, range(min(task.tuning_seeds, seeds)), validation=True, **place
-        )
-        yield choosing
-        if seeds > task.tuning_seeds:
-            yield replace(choosing, seeds=range(task.tuning_seeds, seeds), chosen_by=choosing)
-
     def part(end: str, rules: tuple[str, ...], **place: Any) -> Part:
-        every = [spec for rule in rules for spec in runs(rule, **place)]
-        return Part(f"{name}/{end}", every, task, fallback=name in WITHOUT_DATA)
+        every = (RunSpec(task.steps, [rule], task.etas, range(seeds), validation=True, **place) for rule in rules)
+        runs = [some for runs in every for some in tuning_first(runs, task)]
+        return Part(f"{name}/{end}", runs, task, fallback=name in WITHOUT_DATA)
 
     joint: Any = {"graph": topology.complete(1), "partition": "iid", "batch": NODES * task.batch}
     joint["rule_makers"] = central.rule_makers(task.steps)
@@ -98,14 +89,6 @@ def compared(part: str, rows: dict[str, pd.DataFrame]) -> pd.DataFrame:
     graph, division = part.split("/")
     with_it = [CENTRAL, f"others/{CENTRAL}"] + [f"others/{division}", f"lazy/{division}"] * (graph == "ring")
     return pd.concat([rows[part], *(rows[name] for name in with_it if name in rows)])
-
-
-def chosen_first(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Each rule at the stepsize that the tuning seeds choose, with the results of all seeds."""
-    best = chosen(averages(rows[rows.seed < task.tuning_seeds], task.measure), task.measure)
-    means = averages(rows, task.measure).set_index("rule")
-    at_best = means[(means.eta == best.eta[means.index]) | means.eta.isna()]
-    return at_best.loc[best.index].assign(edge=best.edge)
 
 
 def summary(best: pd.DataFrame, measure: Measure) -> pd.DataFrame:
