@@ -242,33 +242,38 @@ def marker_size(nodes: Any) -> Any:
 
 
 def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd.DataFrame) -> None:
-    """AdaNASA with the bytes of a ring, and tuned methods at their best, under every partition."""
+    """AdaNASA with the bytes of a ring, and tuned methods at their best, under every partition; with the seeds' spread."""
     hows, measure = partitions(task), task.measure
-    ours = ours[ours.nodes == NODES].pivot(index="graph", columns="partition", values="test").loc[[EQUAL, "ring"], hows]
-
-    def best(rows: pd.DataFrame) -> pd.DataFrame:
-        test = (measure.scale * rows.test).groupby([rows.rule, rows.partition]).max().unstack()
-        return (test / measure.scale).loc[list(RATES), hows]
-
-    names = [f"AdaNASA, untuned, {graph}" for graph in ours.index] + [f"{title(rule)}, tuned" for rule in RATES]
-    costs = measure.gain(ours.iid, ours[task.different])
-    pairs, ring = (measure.signed(cost).removeprefix("+") for cost in costs)
+    scale = abs(measure.scale)
+    ours = ours[(ours.nodes == NODES) & ours.graph.isin([EQUAL, "ring"])]
+    ours = ours.assign(label=[f"AdaNASA, untuned, {graph}" for graph in ours.graph])
+    tuned = tuned.assign(label=[f"{title(rule)}, tuned" for rule in tuned.rule])
+    bars, more = (
+        drawable(scale * rows.pivot(index="label", columns="partition", values=["test", "spread"]))
+        for rows in (pd.concat([ours, tuned[~tuned.equal]]), tuned[tuned.equal])
+    )
+    costs = measure.gain(bars.test.iid, bars.test[task.different]) / scale
+    pairs, ring = (measure.amount(costs[f"AdaNASA, untuned, {graph}"]) for graph in (EQUAL, "ring"))
     caption = (
-        f"{TITLES.get(name, name)}, {NODES} nodes: {task.different} costs AdaNASA {pairs} {measure.unit} on {EQUAL},\n"
-        f"and {ring} {measure.unit} on a ring with the same bytes"
+        f"{TITLES.get(name, name)}, {NODES} nodes: {task.different} costs AdaNASA {pairs} on {EQUAL},\n"
+        f"and {ring} on a ring with the same bytes"
     )
     with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
         places = np.arange(len(hows))
-        bars, more = drawable(pd.concat([ours, best(tuned[~tuned.equal])])), drawable(best(tuned[tuned.equal]))
-        for index, (label, colour) in enumerate(zip(names, BARS, strict=True)):
-            heights = abs(measure.scale) * bars.iloc[index]
-            drawn = axis.bar(places + 0.2 * (index - 1.5), heights, 0.19, color=colour, label=label)
+        for index, (label, colour) in enumerate(zip([*ours.label.unique(), *tuned.label.unique()], BARS, strict=True)):
+            at, heights = places + 0.2 * (index - 1.5), bars.test.loc[label, hows]
+            drawn = axis.bar(at, heights, 0.19, color=colour, label=label)
+            axis.errorbar(at, heights, bars.spread.loc[label, hows].fillna(0), fmt="none", ecolor="black", elinewidth=1)
             shown = [f"{height:.1f}" if measure.unit else f"{height:.2f}" for height in heights]
             axis.bar_label(drawn, shown, label_type="center", fontsize=9, color="white" if index == 0 else "black")
-        for index, (_, values) in enumerate(more.iterrows()):
-            label = "tuned, as many bytes as AdaNASA"
-            style: Any = {"color": "white", "markeredgecolor": "black", "markersize": 6, "label": label}
-            axis.plot(places + 0.2 * (index + 0.5), abs(measure.scale) * values, "D", **style)
+            if label in more.index:
+                style: Any = {
+                    "mfc": "white",
+                    "mec": "black",
+                    "ecolor": "black",
+                    "label": "tuned, as many bytes as AdaNASA",
+                }
+                axis.errorbar(at, more.test.loc[label, hows], more.spread.loc[label, hows].fillna(0), fmt="D", **style)
         axis.set_xticks(places, hows)
         axis.grid(axis="x", visible=False)
         axis.set_axisbelow(True)
