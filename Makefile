@@ -22,6 +22,7 @@ setup: .venv/ready-to-develop ## install everything, at the versions of constrai
 
 .venv/ready-to-develop: .venv/ready-to-run
 	$(PIP) "dnasa[dev,docs]"
+	-$(BIN)/pytest --collect-only >/dev/null # compiles what the tests import, which each of their processes would do at once
 	touch $@
 
 run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
