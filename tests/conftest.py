@@ -140,6 +140,14 @@ def pictures(request: pytest.FixtureRequest, render: Callable[..., None], monkey
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """A file is not forced to the disk, which only a power cut would show; a wrong descriptor is still an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def commands_made_once() -> Iterator[None]:
     """Not again for each run of one in this process."""
     with pytest.MonkeyPatch.context() as patch:

@@ -105,7 +105,7 @@ def test_nodes_that_do_not_wait_take_different_numbers_of_steps() -> None:
 
 
 def test_nodes_may_count_differently() -> None:
-    run = solve("dsgt", steps=1500, eta=0.1, node_weights=[1, 2, 3, 4, 5])
+    run = solve("dsgt", steps=500, eta=0.1, node_weights=[1, 2, 3, 4, 5])
     assert run.x.mean(0) == pytest.approx(np.average(TARGETS, axis=0, weights=[1, 2, 3, 4, 5]), abs=0.2)
 
 

@@ -41,9 +41,11 @@ def has_lines(file: Path, more_than: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that the system gives to nobody else for a minute: a connection has just ended there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address), server.accept()[0]:
+            return address[1]
 
 
 def launch(engine: str, processes: int, *words: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

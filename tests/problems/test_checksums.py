@@ -115,10 +115,10 @@ def test_the_users_fingerprint_replaces_the_computed_one() -> None:
 
 def test_checksums_are_the_same_in_every_process(capsys: pytest.CaptureFixture[str]) -> None:
     script = (
-        "import numpy as np, torch; from dnasa.problems.checksums import checksum\n"
+        "import numpy as np; from dnasa.problems.checksums import checksum\n"
         "def helper(x): return x in {'a', 'b', 'c', 'd'}\n"
         "def gradient(x, node, rng, *, data=np.arange(3)): return helper(x) or [DATA for _ in x if x in ((1, 2), 'e')]\n"
-        "DATA = {'w': torch.ones(2), 's': {'p', 'q', 'r'}}\n"
+        "DATA = {'w': np.ones(2), 's': {'p', 'q', 'r'}}\n"
         "print(checksum(gradient))"
     )
     environment = os.environ | {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}

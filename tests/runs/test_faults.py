@@ -16,7 +16,11 @@ def test_faults_lose_no_update(kind: str, seed: int) -> None:
 
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize(
-    ("kind", "seed"), [("MPI processes lost, survived", 14), ("MPI killed, resumed by other processes", 26)]
+    ("kind", "seed"),
+    [
+        pytest.param("MPI processes lost, survived", 14, marks=pytest.mark.long),  # test_mpi_faults.py has a short one
+        ("MPI killed, resumed by other processes", 26),
+    ],
 )
 def test_lost_processes_lose_at_most_a_step_each(kind: str, seed: int) -> None:
     """A surviving process that was a step behind skips that step, to continue with the others."""

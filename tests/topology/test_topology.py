@@ -332,21 +332,14 @@ def test_the_fingerprint_of_a_changing_topology_covers_all_its_matrices() -> Non
     assert topology.changing([a, b.weights]).fingerprint in prints
 
 
-def test_weights_do_not_depend_on_the_number_of_threads() -> None:
+def test_weights_do_not_depend_on_the_number_of_threads(capsys: pytest.CaptureFixture[str]) -> None:
     code = "from dnasa.topology import *; graphs = exponential(400), grid(300), directed_exponential(400)\n"
     code += "for graph in graphs: print(graph.fingerprint, graph.rho)"
-    answers = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in "12"
-    ]
-    assert answers[0].count("nodes") == 3
-    assert answers[0] == answers[1]
+    environment = os.environ | {"OMP_NUM_THREADS": "2" if os.environ["OMP_NUM_THREADS"] == "1" else "1"}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    exec(code, {})
+    assert other.stdout.count("nodes") == 3
+    assert capsys.readouterr().out == other.stdout
 
 
 # ---------------------------------------------------------------- graphs of the user's own, by name
