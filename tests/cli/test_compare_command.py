@@ -38,12 +38,14 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, 2 exchanges per step, "
-        r"1 sample per node and step, 0.032 to 0.096~MB sent per node. Tuned stepsizes are $\eta$ "
-        r"(constant), $\eta$ chosen by the training loss of other seeds (2, 3); $^\dagger$ at an edge of its grid. "
-        r"--: nothing to tune. Mean $\pm$ standard deviation over 2 seeds. Difference: 95\% interval of the difference to "
-        r"the best, paired by seed" in table
+        r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, mean $\pm$ standard deviation over 2 "
+        r"seeds. Bold: no clear difference to the best. $^\dagger$: at an edge of its grid. --: nothing to tune. kB/node: "
+        r"sent in a run. Difference to the best: its 95\% confidence interval.}" in table
     )
+    assert (
+        r"% Each node draws 1 sample per step, with 2 exchanges per step. Each node sends 32 to 96~kB in a run. Tuned "
+        r"stepsizes are $\eta$ (constant), $\eta$ chosen by the training loss of other seeds (2, 3). Bold marks the best "
+    ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 
 
@@ -61,12 +63,12 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
 
 def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
     options: dict[str, object] = {"data": "digits", "partition": "by_label", "nodes": 8, "steps": 1000, "seeds": 3}
-    assert protocol(options, dnasa.topology.exact(8), 2) == (
-        "digits: 8 nodes on the exact graph, each with few labels (by label), 1,000 steps, 2 exchanges per step"
+    assert protocol(options, dnasa.topology.exact(8)) == (
+        "digits: 8 nodes on the exact graph, each with few labels, 1,000 steps"
     )
     other = options | {"partition": "dirichlet(0.5)", "partition_seed": 0}
-    assert protocol(other, dnasa.topology.random(8, p=0.8), 1) == (
-        "digits: 8 nodes on the random graph (p = 0.8, seed 0), dirichlet(0.5) partition, 1,000 steps, 1 exchange per step, "
+    assert protocol(other, dnasa.topology.random(8, p=0.8)) == (
+        "digits: 8 nodes on the random graph (p = 0.8, seed 0), dirichlet(0.5) partition, 1,000 steps, "
         "one partition for all seeds"
     )
 

@@ -133,7 +133,7 @@ def compare(context: typer.Context, given: Options) -> None:
     on other seeds; the results are those on the test rows.
     """
     from dnasa.comparing.comparison import compare as run_comparison
-    from dnasa.comparing.run_table import experiment, protocol
+    from dnasa.comparing.run_table import exchanges_text, experiment, protocol
 
     inputs.set_output(given)
     if given.config is not None:
@@ -154,8 +154,9 @@ def compare(context: typer.Context, given: Options) -> None:
             "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        what = protocol(vars(given), graph, shared["network"].rounds)
-        latex = {"table.tex": partial(comparison.latex, what, given.out.resolve().name)} if given.latex else {}
+        words = protocol(vars(given), graph), given.out.resolve().name
+        exchanges = exchanges_text(shared["network"].rounds, given.every)
+        latex = {"table.tex": partial(comparison.latex, *words, exchanges)} if given.latex else {}
         pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")

@@ -135,7 +135,8 @@ class Comparison:
         rows = self._chosen(with_eta(self.history))
         if not {"bytes", "nodes"} <= {*rows}:
             return pd.Series(dtype=float)
-        return _sent(rows).groupby([rows.rule, rows.schedule]).max()
+        most = _sent(rows).groupby([rows.rule, rows.schedule]).max()
+        return most.reindex(pd.MultiIndex.from_frame(self.choice[["rule", "schedule"]]))
 
     def draw_curves(self) -> "Figure":
         """The figure of `curves`."""
@@ -173,38 +174,46 @@ class Comparison:
         edge = f" ({row.edge} tried)" if row.edge else ""
         return tables.number(self.selection.metric, row.value, 4) + edge
 
-    def latex(self, title: str = "", name: str = "comparison") -> str:
+    def latex(self, title: str = "", name: str = "comparison", exchanges: str = "") -> str:
         """The table for a paper; bold are the best and what does not differ clearly from it.
 
-        Differences and other metrics are left out where the current style has no room for them.
+        Bytes, differences and other metrics are left out where the current style has no room for them. The protocol is a
+        comment below the caption.
 
         Args:
             title: What was run, for the caption.
             name: The table is referred to as tab:name.
+            exchanges: How often nodes exchange, for the protocol.
         """
         methods = captions.method_names([(row.rule, row.schedule) for row in self.choice.itertuples()])
-        columns = [Column("Method", [latex.text(name) for name in methods], "l")]
-        tuned = self.choice.eta.notna()
+        columns = [latex.names("Method", methods)]
+        tuned, signs = self.choice.eta.notna(), captions.dagger(self.choice)
         if tuned.any():
             edges = [bool(edge) for edge in self.choice.edge]
             columns.append(Column(r"$\eta$", latex.stepsizes([float(eta) for eta in self.choice.eta], edges)))
-        needed = len(columns) + 1
+        if tuned.any() and not tuned.all():
+            signs.append(f"{latex.NOTHING}: nothing to tune.")
+        columns = latex.fit([*columns, *self._results()], len(columns) + 1)
+        signs += captions.explained(columns, self.metric)
+        seeds = len(self.selection.reported)
+        stepsizes = captions.tuning(self.choice, [str(self.selection)])
+        facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)
+        return latex.table(
+            [columns], captions.caption(self.metric, title, seeds, signs), name, captions.protocol(*facts)
+        )
+
+    def _results(self) -> list[Column]:
+        """The compared metric first, what was sent where methods differ, then differences and other metrics."""
+        columns = []
         for metric in self._metrics():
             rows = self.summary(metric)
-            heading = latex.heading(captions.metric_title(metric), metric, latex.unit(metric, rows))
-            columns.append(Column(heading, latex.results(metric, rows)))
-            if metric == self.metric and (gaps := latex.intervals(metric, rows)):
-                columns.append(Column("Difference", gaps))
-        columns = columns[: max(needed, latex.fitting(columns))]
-        caption = [
-            captions.protocol(self.metric, self.model, title, self.batch, self.sent()),
-            captions.tuning(self.choice, [str(self.selection)]),
-        ]
-        if tuned.any() and not tuned.all():
-            caption.append(f"{latex.NOTHING}: nothing to tune.")
-        shown = "Difference" in [column.title for column in columns]
-        caption.append(captions.results(self.metric, len(self.selection.reported), self.own_partitions, shown))
-        return latex.table([columns], " ".join(caption), name)
+            title = captions.column_title(metric, latex.unit(metric, rows))
+            columns.append(Column(title, latex.results(metric, rows)))
+            if metric == self.metric:
+                columns += captions.sent_column(self.sent())
+                gaps = latex.intervals(metric, rows)
+                columns += [Column(captions.DIFFERENCE, gaps)] if gaps else []
+        return columns
 
     def _metrics(self) -> list[str]:
         """The compared metric, and others that readers expect."""
