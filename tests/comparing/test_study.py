@@ -402,7 +402,7 @@ def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, messag
 def test_a_metric_is_checked_on_directed_graphs_too(tmp_path: Path) -> None:
     file = tmp_path / "directed.toml"
     file.write_text(LEAST + 'graphs = ["directed_ring"]\nrules = ["sgp", "dnasa"]\nmetric = "consensus"\n')
-    study.check(study_file.read(file))
+    study.check(study_file.read(file), tmp_path)
 
 
 def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path) -> None:
@@ -536,7 +536,7 @@ def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path: Path) -> 
     file = tmp_path / "none.toml"
     file.write_text(LEAST + 'rules = ["d2"]\ngraphs = ["ring"]\n')
     with pytest.raises(InputError, match="no rule can be used on ring"):
-        study.check(study_file.read(file))
+        study.check(study_file.read(file), tmp_path)
 
 
 def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dnasa.comparing.tuning import Selection
 from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
+from dnasa.files import fits
 from dnasa.latex import Column
 from dnasa.plots import label
 from dnasa.rules.registry import COMPARED, Variant, find, variants
@@ -41,6 +42,8 @@ METRICS = (  # the first one available is compared; never the consensus: where n
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
+FACTS = "compared"  # in the config of a folder
+STORED: dict[str, Any] = {FACTS: {"batch": int, "model": str, "own_partitions": bool}, "run": {"rounds": int}}
 OF_LONG_RUNS = ("evaluate", "stop", "patience", "checkpoint_every", "progress", "trace")
 SCHEDULE = (
     "diminishing"  # for rules with a stepsize and no given schedule: a stepsize then means the same in all of them
@@ -138,9 +141,13 @@ class Comparison:
         most = _sent(rows).groupby([rows.rule, rows.schedule]).max()
         return most.reindex(pd.MultiIndex.from_frame(self.choice[["rule", "schedule"]]))
 
-    def draw_curves(self) -> "Figure":
-        """The figure of `curves`."""
-        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth)
+    def draw_curves(self, panels: bool | None = None) -> "Figure":
+        """The figure of `curves`.
+
+        Args:
+            panels: Whether each curve has a panel of its own. Default: from four curves on.
+        """
+        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth, panels)
 
     def draw_stepsizes(self) -> "Figure":
         """The figure of `stepsizes`."""
@@ -323,6 +330,7 @@ def compare(
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(problem, wanted, metric, seeds)
     runs = GridRunner(problem, topology, folder, {"steps": steps, **options})
+    facts = runs.describe()
     if runs.simulated and runs.folder is not None and not runs.folder.resume:
         one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
         check_metric(problem, topology, wanted[0], metric, x, **one_step)
@@ -339,7 +347,6 @@ def compare(
         count += 1
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
-    model = str(runs.folder.config.get("model", "")) if runs.folder is not None else ""
     return Comparison(
         history,
         compared,
@@ -352,10 +359,22 @@ def compare(
         first.settings,
         first.rank,
         smooth,
-        batch=getattr(problem, "batch", 1),
-        model=captions.model_name(model, getattr(problem, "layout", ())),
-        own_partitions=getattr(problem, "by_seed", False),
+        **facts,
     )
+
+
+def finished(path: Path, x: str, smooth: str) -> Comparison | None:
+    """The comparison in a folder, without its problem; None where something is left to run, or of an earlier version."""
+    parts = [RunFolder(part, resume=True) for part in (path, *_extensions(path))]
+    if x == "seconds" or not fits(parts[0].config, STORED) or any(part.state != "done" for part in parts):
+        return None
+    found = read(path)
+    more = found.extend and found.extensions < MOST_EXTENSIONS and tuning.extension(final(found.history), found.choice)
+    return None if more or X[x] not in found.history else replace(found, x=x, smooth=smooth)
+
+
+def _extensions(path: Path) -> list[Path]:
+    return [part for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
 
 
 def read(path: Path) -> Comparison:
@@ -363,13 +382,15 @@ def read(path: Path) -> Comparison:
     config = RunFolder(path, resume=True).config
     options, every = config["options"], config["run"]["seed"]
     first = Result.load(path)
-    more = [Result.load(part).history for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
+    more = [Result.load(part).history for part in _extensions(path)]
     history = pd.concat([with_eta(each) for each in (first.history, *more)], ignore_index=True)
     metric = options.get("metric") or _default_metric(history)
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     selection = tuning.select(list(history), metric, seeds, [seed for seed in every if seed not in seeds])
     choice = tuning.chosen(final(history), selection, start(history))
-    return Comparison(history, metric, selection, choice, extensions=len(more), extend=bool(options.get("extend")))
+    extend, facts = bool(options.get("extend")), config[FACTS] if fits(config, STORED) else {}
+    found = Comparison(history, metric, selection, choice, extensions=len(more), extend=extend, settings=first.settings)
+    return replace(found, **{name: facts[name] for name in facts if name in STORED[FACTS]})
 
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
@@ -453,6 +474,18 @@ class GridRunner:
         self.options = options
         self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.network: Network | None = options.get("network")
+
+    def describe(self) -> dict[str, Any]:
+        """What a comparison says of its problem; the folder of a new run has it in its config."""
+        config = {} if self.folder is None else self.folder.config
+        facts = {
+            "batch": getattr(self.problem, "batch", 1),
+            "model": captions.model_name(str(config.get("model", "")), getattr(self.problem, "layout", ())),
+            "own_partitions": getattr(self.problem, "by_seed", False),
+        }
+        if self.folder is not None and not self.folder.resume:
+            config[FACTS] = facts
+        return facts
 
     @property
     def simulated(self) -> bool:
