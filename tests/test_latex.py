@@ -114,6 +114,7 @@ def test_a_header_has_its_unit_and_an_arrow() -> None:
 def test_stepsizes_are_numbers_and_those_at_an_edge_have_a_dagger() -> None:
     assert latex.stepsizes([0.03, 1.0, np.nan], [False, False, False]) == ["0.03", r"1\phantom{.03}", "--"]
     room = r"\phantom{$^\dagger$}"
+    assert latex.stepsizes([0.03, 0.003], [True, False])[0] == r"0.03$^\dagger$\phantom{3}"
     marked = latex.stepsizes([1e-5, 0.1, np.nan], [True, False, False])
     assert marked == [r"$1 \cdot 10^{-5}$$^\dagger$", "0.1" + room, "--"]
 

@@ -147,7 +147,7 @@ def _signs(line: str) -> str:
 
 
 def _narrowed(column: Column) -> Column:
-    """With its title in two lines if it is wider than the cells."""
+    """The column with its title in two lines if it is wider than the cells."""
     if _points(column.title) <= max(map(_points, column.cells)):
         return column
     return replace(column, title=_two_lines(column.title, "b", column.form))
@@ -287,7 +287,13 @@ def _marked(cells: list[str], at_edge: Sequence[bool]) -> list[str]:
     if not any(at_edge):
         return cells
     marks = [AT_EDGE if edge else _room(AT_EDGE) for edge in at_edge]
-    return [cell if cell == NOTHING else cell + mark for cell, mark in zip(cells, marks, strict=True)]
+    return [cell if cell == NOTHING else _before_room(cell, mark) for cell, mark in zip(cells, marks, strict=True)]
+
+
+def _before_room(cell: str, mark: str) -> str:
+    """The cell with a mark after its number, before the room that follows."""
+    number, room = re.findall(r"(.*?)((?:\\phantom{[^{}]*})?)$", cell)[0]
+    return number + mark + room
 
 
 def _missing(row: Any) -> str:

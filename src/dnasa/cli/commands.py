@@ -160,7 +160,7 @@ def compare(context: typer.Context, given: Options) -> None:
     for line in comparison.notes():
         print_line(line)
     if given.out is not None and comparison.rank == 0:
-        figures = {
+        figures: Any = {
             "curves": (partial(comparison.draw_curves, given.panels), comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }

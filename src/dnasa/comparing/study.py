@@ -107,7 +107,8 @@ def run(
         took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
         found.append((cell, comparison))
-        notes |= dict.fromkeys(left) if fits(left := folder.config.get(LEFT_OUT), [str]) else {}
+        left_out: Any = folder.config.get(LEFT_OUT)
+        notes |= dict.fromkeys(left_out) if fits(left_out, [str]) else {}
     return found, list(notes)
 
 

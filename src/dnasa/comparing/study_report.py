@@ -223,7 +223,7 @@ def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str
 
 
 def _latex_panels(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[list[latex.Column]]:
-    """As many cells next to each other as fit; what was sent as a further column, where they leave room for it."""
+    """The cells, as many next to each other as fit, and what was sent as a further column where they leave room for it."""
     names = latex.names("Method", captions.method_names(methods))
     columns, sent = _latex_columns(found, methods), _sent_column(found, methods)
     width, with_sent = (
