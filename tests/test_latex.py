@@ -114,6 +114,7 @@ def test_a_header_has_its_unit_and_an_arrow() -> None:
 def test_stepsizes_are_numbers_and_those_at_an_edge_have_a_dagger() -> None:
     assert latex.stepsizes([0.03, 1.0, np.nan], [False, False, False]) == ["0.03", r"1\phantom{.03}", "--"]
     room = r"\phantom{$^\dagger$}"
+    assert latex.stepsizes([0.03, 0.003], [True, False])[0] == r"0.03$^\dagger$\phantom{3}"
     marked = latex.stepsizes([1e-5, 0.1, np.nan], [True, False, False])
     assert marked == [r"$1 \cdot 10^{-5}$$^\dagger$", "0.1" + room, "--"]
 
@@ -182,14 +183,31 @@ def compiled(folder: Path, *tables: str, columns: bool = False) -> str:
     return done.stdout
 
 
+def test_a_table_wider_than_a_column_spans_both() -> None:
+    assert re.findall(r"\\(?:begin|end){(table.?)}", written()) == ["table*"] * 2
+    narrow = latex.table([[latex.names("Method", ["D-SGD"]), Column("ring", ["1"])]], "", "a")
+    assert re.findall(r"\\(?:begin|end){(table.?)}", narrow) == ["table"] * 2
+
+
+def test_long_names_and_titles_have_two_lines() -> None:
+    short, long, word = latex.names("Method", ["D-SGD", "D-SGD with momentum (cosine)", "x" * 40]).cells
+    assert (short, word) == ("D-SGD", "x" * 40)
+    assert long == r"\begin{tabular}[t]{@{}l@{}}D-SGD with momentum\\(cosine)\end{tabular}"
+    columns = [latex.names("Method", ["D-SGD with momentum"]), Column("a very long title of a column (s)", ["1"])]
+    assert latex.fit(columns, 2) == columns
+    with dnasa.style.context("paper:2.5"):
+        assert r"}a very long title of a column\\(s)\end{tabular}" in latex.fit(columns, 2)[1].title
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 @pytest.mark.parametrize(
-    ("style", "environment"),
-    [("screen", "table"), ("paper", "table"), ("paper:3.5", "table"), ("paper:6.738", "table*")],
+    "cell",
+    ["D-SGD with momentum", r"Test accuracy (\%) $\uparrow$", r"96.16 $\pm$ 0.31", r"[$-$1.62, $-$0.72]", "GT-NSGDm"],
 )
-def test_a_table_wider_than_a_column_spans_both(style: str, environment: str) -> None:
-    with dnasa.style.context(style):
-        text = written()
-    assert re.findall(r"\\(?:begin|end){(table.?)}", text) == [environment] * 2
+def test_the_width_of_a_cell_is_known_without_latex(cell: str, tmp_path: Path) -> None:
+    said = compiled(tmp_path, rf"\small\setbox0\hbox{{{cell}}}\typeout{{wide \the\wd0}}")
+    true = float(re.findall(r"wide ([\d.]+)pt", said)[0])
+    assert true <= latex.width([Column(cell, [""])]) < 1.1 * true
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")

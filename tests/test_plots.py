@@ -218,3 +218,25 @@ def test_an_axis_shows_accuracies_in_percent() -> None:
     names = {axis.get_ylabel(): [text.get_text() for text in axis.get_yticklabels()] for axis in figure.axes}
     assert {"30", "40"} <= {*names["test accuracy (%)"]}
     assert "consensus error" in names
+
+
+@pytest.mark.pictures
+@pytest.mark.parametrize(
+    ("limits", "names"),
+    [
+        ((8.0, 90.0), ["10", "20", "50"]),
+        ((0.15, 0.6), ["0.2", "0.3", "0.4", "0.5", "0.6"]),
+        ((0.01, 10.0), ["10^{-2}", "10^{-1}", "10^{0}", "10^{1}"]),
+    ],
+)
+def test_ticks_of_a_short_logarithmic_axis_are_plain_numbers(limits: tuple[float, float], names: list[str]) -> None:
+    figure, axes = plots.panels(1)
+    axis = axes[0, 0]
+    axis.set(yscale="log", ylim=limits)
+    plots.name_decades(axis.yaxis)
+    figure.draw_without_rendering()
+    ticks = [*axis.yaxis.get_major_ticks(), *axis.yaxis.get_minor_ticks()]
+    inside = sorted((tick.get_loc(), tick.label1.get_text()) for tick in ticks)
+    shown = [text for place, text in inside if text and limits[0] <= place <= limits[1] * 1.0001]
+    assert len(shown) == len(names)
+    assert all(name in text for name, text in zip(names, shown, strict=True))

@@ -92,6 +92,8 @@ def test_printed_labels_have_only_what_distinguishes_the_lines() -> None:
     variants = [("dsgd", "diminishing", 0.1), ("dsgd", "diminishing", 0.3)], [("dsgd", "fixed"), ("dsgd", "cosine")]
     with style.context("paper"):
         assert plots.names_of([("dsgd", "fixed", 0.1), ("dsgt", "fixed", 0.3)]) == ["D-SGD", "D-SGT"]
+        three = [("dsgd", "fixed"), ("dsgt", "fixed"), ("dsgt", "cosine")]
+        assert plots.names_of(three) == ["D-SGD", "D-SGT (fixed)", "D-SGT (cosine)"]
         assert plots.names_of(variants[1]) == ["D-SGD (fixed)", "D-SGD (cosine)"]
         assert plots.names_of(variants[0])[1] == r"D-SGD (diminishing), $\eta$ = 0.3"
 

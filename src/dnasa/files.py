@@ -32,6 +32,15 @@ def make_folder(path: str | Path) -> Path:
     return folder
 
 
+def check_folder(path: Path) -> None:
+    """Check that a folder can be written to, or made; nothing is left behind."""
+    nearest = next(folder for folder in (path, *path.parents) if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=nearest).close()
+    except OSError as error:
+        raise InputError(f"Cannot write to {path}: {error.strerror}. Choose another folder.") from error
+
+
 def write_durably(path: Path, data: bytes, draft: Path | None = None, sync: bool = True) -> None:
     """Write a file completely or not at all: `draft` is written, then renamed. With `sync` it survives a power failure."""
     draft = draft or path.with_name(f".{path.name}.{os.urandom(4).hex()}")

@@ -2,24 +2,27 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from math import floor, inf, isfinite, log10
+from string import ascii_uppercase, digits
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dnasa.statistics import in_percent, larger_is_better, with_the_best
-from dnasa.style import current
+from dnasa.style import COLUMN, POINTS, current
 
 __all__ = [
     "Column",
     "aligned",
-    "fitting",
+    "fit",
     "formula",
     "heading",
     "intervals",
+    "names",
     "results",
     "stepsizes",
     "table",
@@ -33,11 +36,20 @@ NOTHING = "--"
 AT_EDGE = r"$^\dagger$"
 # Series b, since \textbf is wider in LaTeX's own fonts: centred in the place of the others, all decimal points are in line.
 BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\fontseries{b}\selectfont#1}}}"
-ONE_COLUMN = 3.5  # inches: wider tables span both columns of a paper
 WIDEST = 1e4  # ratio of results in one column, beyond which each has its own power of ten
 PLAIN = 1e-2, 1e5  # results within need no power of ten
 MOST_DECIMALS = 6
-SIGN, SEPARATION = 4.8, 6.0  # points: a letter or digit in \small, two columns
+SEPARATION = 6.0  # points between two columns
+LONGEST = 105.0  # points of a name in one line
+WIDTHS = {  # points of signs in \small; all others are narrower than "other"
+    "other": 5.0,
+    **dict.fromkeys(ascii_uppercase, 7.0),
+    **dict.fromkeys("mwMW+", 7.7),
+    **dict.fromkeys(digits, 4.65),
+    **dict.fromkeys("fjrst()-", 3.5),
+    **dict.fromkeys("il.,:[] ", 2.9),
+}
+LINE = 100  # characters of a comment
 
 
 @dataclass(frozen=True)
@@ -57,17 +69,21 @@ class Column:
     groups: tuple[str, ...] = ()
 
 
-def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
-    """A table whose panels, each with its own header, lie below each other; it is referred to as tab:name."""
+def table(panels: Sequence[Sequence[Column]], caption: str, name: str, protocol: str = "") -> str:
+    """A table whose panels, each with its own header, lie below each other; it is referred to as tab:name.
+
+    Where it is wider than a column, it spans both columns of a paper. The protocol is a comment with sentences for the text.
+    """
     forms = "".join(column.form for column in max(panels, key=len))
     body = [line for columns in panels for line in (r"\midrule", *_panel(columns))]
-    environment = "table*" if (current().width or 0) > ONE_COLUMN else "table"
+    environment = "table*" if max(map(width, panels)) > POINTS * COLUMN else "table"
     lines = [
         r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both; --style paper fits one.",
         rf"\begin{{{environment}}}",
         BOLD,
         r"\centering\small\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{caption}}}",
+        *(["% For the text of the paper:", *_comment(protocol)] if protocol else []),
         rf"\label{{{label(name)}}}",
         r"\medskip",
         rf"\begin{{tabular}}{{@{{}}{forms}@{{}}}}",
@@ -80,16 +96,71 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fitting(columns: Sequence[Column]) -> int:
-    """How many of the columns, from the left, fit into the width of the current style; a screen has room for all."""
-    room = 72.27 * (current().width or inf)
-    return sum(end <= room for end in accumulate(map(_width, columns)))
+def _comment(sentences: str) -> list[str]:
+    return wrap(
+        sentences, LINE, initial_indent="% ", subsequent_indent="% ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+# ---------------------------------------------------------------- widths
+
+
+def names(title: str, words: Sequence[str]) -> Column:
+    """A column of names; long ones have two lines."""
+    escaped = map(text, words)
+    return Column(title, [name if _points(name) <= LONGEST else _two_lines(name, "t", "l") for name in escaped], "l")
+
+
+def fit(columns: Sequence[Column], needed: int) -> list[Column]:
+    """The columns, from the left, that fit into the width of the current style; a screen has room for all.
+
+    Those that are needed stay. Titles have two lines where this makes room for a column.
+    """
+    room = POINTS * (current().width or inf)
+    plain, narrow = (
+        list(some[: max(needed, sum(end - SEPARATION <= room for end in accumulate(map(_width, some))))])
+        for some in (columns, list(map(_narrowed, columns)))
+    )
+    return narrow if len(narrow) > len(plain) or width(plain) > room else plain
+
+
+def width(columns: Sequence[Column]) -> float:
+    """About the points that these columns take."""
+    return sum(map(_width, columns)) - SEPARATION
 
 
 def _width(column: Column) -> float:
-    """In points, by the letters and digits of its longest cell; symbols count as the spaces around them."""
-    shown = (re.sub(r"\\[a-zA-Z]+|[\\${}^]", "", cell) for cell in (column.title, *column.cells))
-    return SEPARATION + SIGN * max(map(len, shown))
+    return SEPARATION + max(map(_points, (column.title, *column.cells)))
+
+
+def _points(cell: str) -> float:
+    """About the width of a cell, by its signs; of several lines, that of the longest."""
+    return max(sum(WIDTHS.get(sign, WIDTHS["other"]) for sign in _signs(line)) for line in cell.split(r"\\"))
+
+
+def _signs(line: str) -> str:
+    """The signs that are printed: one that is as wide for each symbol."""
+    line = re.sub(r"\\(?:begin|end){tabular}(?:\[.\]{@{}.@{}})?", "", line)
+    line = re.sub(r"\$-\$|\\pm", "+", line)
+    line = re.sub(r"\\(?:eta|cdot|uparrow|downarrow|Vert|nabla|chi)", "x", line)
+    return re.sub(r"\\[a-zA-Z]+|\\(?=[%&#_{}$])|[\\${}^]", "", line)
+
+
+def _narrowed(column: Column) -> Column:
+    """The column with its title in two lines if it is wider than the cells."""
+    if _points(column.title) <= max(map(_points, column.cells)):
+        return column
+    return replace(column, title=_two_lines(column.title, "b", column.form))
+
+
+def _two_lines(words: str, place: str, form: str) -> str:
+    """Words in two lines: what is in brackets in the second, else half of them; a word stays as it is."""
+    parts = words.split(" ")
+    halves = [(" ".join(parts[:i]), " ".join(parts[i:])) for i in range(1, len(parts))]
+    if not halves:
+        return words
+    first, second = min(halves, key=lambda half: (not half[1].startswith("("), max(map(_points, half))))
+    return rf"\begin{{tabular}}[{place}]{{@{{}}{form}@{{}}}}{first}\\{second}\end{{tabular}}"
 
 
 def label(name: str) -> str:
@@ -184,9 +255,10 @@ def unit(metric: str, rows: pd.DataFrame) -> str:
 
 
 def heading(name: str, metric: str, unit: str) -> str:
-    """A metric with its unit, and an arrow to where it is better."""
+    """A metric, in words or math, with its unit and an arrow to where it is better."""
     arrow = r"$\uparrow$" if larger_is_better(metric) else r"$\downarrow$"
-    return " ".join(filter(None, (text(name[:1].upper() + name[1:]), unit and f"({unit})", arrow)))
+    words = name if name.startswith("$") else text(name[:1].upper() + name[1:])
+    return " ".join(filter(None, (words, unit and f"({unit})", arrow)))
 
 
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
@@ -215,7 +287,13 @@ def _marked(cells: list[str], at_edge: Sequence[bool]) -> list[str]:
     if not any(at_edge):
         return cells
     marks = [AT_EDGE if edge else _room(AT_EDGE) for edge in at_edge]
-    return [cell if cell == NOTHING else cell + mark for cell, mark in zip(cells, marks, strict=True)]
+    return [cell if cell == NOTHING else _before_room(cell, mark) for cell, mark in zip(cells, marks, strict=True)]
+
+
+def _before_room(cell: str, mark: str) -> str:
+    """The cell with a mark after its number, before the room that follows."""
+    number, room = re.findall(r"(.*?)((?:\\phantom{[^{}]*})?)$", cell)[0]
+    return number + mark + room
 
 
 def _missing(row: Any) -> str:

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,10 @@ LABELS = {
 SYMBOLS = {"grad_norm": r"$\Vert\nabla f(\bar{x})\Vert$"}  # on axes; tables and pages have the words
 LINEAR = {"test_accuracy", "validation_accuracy", "test_label_accuracy", "test_r2"}
 SMALLEST, LARGEST = 1e-100, 1e100  # matplotlib's scales overflow near the limits of float64
+BAND = 0.18  # opacity
+PLAIN = 1e-3, 1e5  # limits of a logarithmic axis that need no powers of ten
+FEW, SHORT = 5, 50  # ratios of limits: below, all digits have names, or 2 and 5
+DIGITS = "123456789"
 MAX_PANELS = 8  # of a history, in at most two rows
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 PALETTE = (  # matplotlib's tab10 and tab20b
@@ -142,7 +146,7 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.assign(**drawable(table[numbers].astype(float)))
 
 
-def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, **style: Any) -> None:
+def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: float = BAND, **style: Any) -> None:
     """The mean over the seeds and the band between the smallest and the largest.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
@@ -151,7 +155,7 @@ def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True
         axis: Where to draw.
         rows: Rows of `shown(statistics.curves())`.
         label: The name in the legend.
-        band: Whether to draw the band.
+        band: The opacity of the band; with 0 there is none.
         **style: Options of `axis.plot`.
     """
     x, mean = rows.x.astype(float), rows["mean"]
@@ -162,7 +166,7 @@ def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True
     style = {"ms": current().marker, "markevery": every} | style
     (line,) = axis.plot(x, mean, label=label, **style)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=0.18, linewidth=0)
+        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=band, linewidth=0)
     if rows.diverged.any():
         _cross(axis, x, mean, line.get_color())
 
@@ -191,9 +195,28 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
     if log and positive:
         axis.set_yscale("log")
+        name_decades(axis.yaxis)
         for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
             heights = np.asarray(line.get_ydata(), dtype=float)
             line.set_ydata(np.where(heights > 0, heights, np.nan))
+
+
+def name_decades(axis: Any) -> None:
+    """Name the ticks of a logarithmic x or y axis 0.1, 0.2, 0.5, 1, ... where it has few decades, else by powers of ten."""
+    from matplotlib.ticker import LogFormatterMathtext
+
+    power = LogFormatterMathtext()
+
+    def ratio() -> float:
+        low, high = sorted(axis.get_view_interval())
+        return high / low if PLAIN[0] <= low and high <= PLAIN[1] else inf
+
+    def minor(value: float, _: Any) -> str:
+        named = DIGITS if ratio() < FEW else "25" if ratio() < SHORT else ""
+        return f"{value:g}" if f"{value:e}"[0] in named else ""
+
+    axis.set_major_formatter(lambda value, _: f"{value:g}" if ratio() < SHORT else power(value))
+    axis.set_minor_formatter(minor)
 
 
 def name_heights(axis: "Axes", name: str) -> None:
@@ -259,7 +282,7 @@ def _draw_variants(axis: "Axes", table: "pd.DataFrame", keys: list[str], metric:
     dash = {"linestyle": "--"} if shared and metric == "train_loss" else {}
     for name, style, (_, points) in zip(names, styles([str(rule) for (rule, *_), _ in lines]), lines, strict=True):
         full = f"{name}: {LABELS[metric]}" if shared else name
-        draw_curve(axis, points, full, band=few, **(style | dash | ({} if few else {"marker": ""})))
+        draw_curve(axis, points, full, BAND * few, **(style | dash | ({} if few else {"marker": ""})))
 
 
 def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":
@@ -281,13 +304,16 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, sto
 
 
 def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
-    """The label of each line; in print, only as much of it as distinguishes the lines."""
-    parts = [len(variants[0])] if variants and not current().printed else [1, 2, 3, 4]
-    for count in parts:
-        names = [in_symbols(label(*variant[:count])) for variant in variants]
-        if len(set(names)) == len(names):
-            break
-    return names
+    """The label of each line; in print, only as much of it as no other line has."""
+    longest = max((len(variant) for variant in variants), default=0)
+    lengths = [[label(*variant[:count]) for variant in variants] for count in range(1, longest + 1)]
+    if not current().printed:
+        lengths = lengths[-1:]
+    names = [
+        next((name for name in own if sum(each.count(name) for each in lengths) == own.count(name)), own[-1])
+        for own in zip(*lengths, strict=True)
+    ]
+    return list(map(in_symbols, names))
 
 
 def in_symbols(name: str) -> str:

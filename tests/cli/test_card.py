@@ -174,7 +174,7 @@ def test_a_study_says_once_what_its_cells_share(
         assert cell["protocol"].keys() == {"graph"}
         assert {row["rule"] for row in cell["results"]} == {"dsgd", "dnasa"}
     assert page.count("\n- steps: 20\n") == 1
-    assert page.count("Bold:") == 1
+    assert page.count("Bold marks ") == 1
     assert re.search(r"\n### least_squares-ring\n\nseconds [^\n]*; graph: ring, 4 nodes, [^\n]*\n\n\| method", page)
 
 

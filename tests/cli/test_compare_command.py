@@ -19,6 +19,7 @@ from dnasa import Result
 from dnasa.comparing import comparison
 from dnasa.comparing.run_table import experiment, protocol
 from dnasa.core import Interrupted
+from dnasa.tasks import sources
 from dnasa.tasks.sources import SourceOptions, make_source
 
 LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:constant,dnasa --etas 0.0001,0.001".split()
@@ -38,12 +39,14 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, 2 exchanges per step, "
-        r"1 sample per node and step, 0.032 to 0.096~MB sent per node. Tuned stepsizes are $\eta$ "
-        r"(constant), $\eta$ chosen by the training loss of other seeds (2, 3); $^\dagger$ at an edge of its grid. "
-        r"--: nothing to tune. Mean $\pm$ standard deviation over 2 seeds. Difference: 95\% interval of the difference to "
-        r"the best, paired by seed" in table
+        r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, mean $\pm$ standard deviation over 2 "
+        r"seeds. Bold: no clear difference to the best. $^\dagger$: at an edge of its grid. --: nothing to tune. kB/node: "
+        r"sent in a run. Difference to the best: its 95\% confidence interval.}" in table
     )
+    assert (
+        r"Each node draws 1 sample per step, with 2 exchanges per step. Each node sends 32 to 96~kB in a run. Tuned "
+        r"stepsizes are $\eta$ (constant), $\eta$ chosen by the training loss of other seeds (2, 3). Bold marks the best "
+    ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 
 
@@ -61,12 +64,12 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
 
 def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
     options: dict[str, object] = {"data": "digits", "partition": "by_label", "nodes": 8, "steps": 1000, "seeds": 3}
-    assert protocol(options, dnasa.topology.exact(8), 2) == (
-        "digits: 8 nodes on the exact graph, each with few labels (by label), 1,000 steps, 2 exchanges per step"
+    assert protocol(options, dnasa.topology.exact(8)) == (
+        "digits: 8 nodes on the exact graph, each with few labels, 1,000 steps"
     )
     other = options | {"partition": "dirichlet(0.5)", "partition_seed": 0}
-    assert protocol(other, dnasa.topology.random(8, p=0.8), 1) == (
-        "digits: 8 nodes on the random graph (p = 0.8, seed 0), dirichlet(0.5) partition, 1,000 steps, 1 exchange per step, "
+    assert protocol(other, dnasa.topology.random(8, p=0.8)) == (
+        "digits: 8 nodes on the random graph (p = 0.8, seed 0), dirichlet(0.5) partition, 1,000 steps, "
         "one partition for all seeds"
     )
 
@@ -96,6 +99,13 @@ def test_a_wrong_comparison_gets_one_clear_line(words: str, message: str) -> Non
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", ["--rules dsgd:wat", "--dtype float8", "--seeds 0"])
+def test_a_refused_comparison_leaves_no_folder(words: str, tmp_path: Path) -> None:
+    done = run(*LEAST, "--out", tmp_path / "runs" / "a", *words.split())
+    assert done.returncode == 2
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison with extensions; nothing in it is changed."""
@@ -123,6 +133,32 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
 
 
+def test_a_finished_comparison_is_drawn_without_its_problem_and_the_same(
+    extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*LEAST, "--extend", "--latex", "--out", shutil.copytree(extended, tmp_path / "a")]
+    monkeypatch.setattr(sources, "make_source", None)
+    assert run(*words).returncode == 0
+    table = (tmp_path / "a" / "table.tex").read_text()
+    monkeypatch.undo()
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    del config["compared"]  # as of an earlier version: the problem is made
+    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
+    assert run(*words).returncode == 0
+    assert (tmp_path / "a" / "table.tex").read_text() == table
+
+
+def test_a_comparison_whose_extensions_are_not_done_is_not_finished(extended: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(extended, tmp_path / "a"))
+    assert comparison.finished(folder, "steps", "mean") is not None
+    assert comparison.finished(folder, "seconds", "mean") is None
+    last = sorted(folder.glob("extension-*"))[-1]
+    (last / "status.json").write_text('{"state": "interrupted"}')
+    assert comparison.finished(folder, "steps", "mean") is None
+    shutil.rmtree(last)
+    assert comparison.finished(folder, "steps", "mean") is None
+
+
 def test_the_metric_of_a_finished_comparison_is_checked_against_its_runs(extended: Path, tmp_path: Path) -> None:
     words = [*LEAST, "--extend", "--out", shutil.copytree(extended, tmp_path / "a"), "--metric"]
     assert run(*words, "test_loss").returncode == 0  # the default
@@ -138,7 +174,7 @@ def test_the_metric_of_a_finished_comparison_is_checked_against_its_runs(extende
 def test_a_refused_comparison_leaves_its_folder_free(option: str, wrong: str, right: str, tmp_path: Path) -> None:
     words = [*LEAST, "--out", tmp_path / "a", "--drop", "0.2", "--topology", "ring"]
     assert run(*words, option, wrong).returncode == 2
-    assert not list((tmp_path / "a").iterdir())
+    assert not (tmp_path / "a").exists()
     done = run(*words, option, right)
     assert done.returncode == 0, done.stderr
     assert run(*words[:-5], tmp_path / "b", *words[-4:]).returncode == 0

@@ -91,13 +91,11 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
     assert r"\multicolumn{4}{c}{Test accuracy (\%) $\uparrow$" in tables
     assert r"\multicolumn{2}{c}{iid} & \multicolumn{2}{c}{by label}" in tables
-    assert "D-SGT & " in tables  # its schedule is in the caption
-    captions = re.findall(r"\\caption{(.*)}\n\\label{tab:(.*)}", (folder / "table.tex").read_text())
-    assert [name for _, name in captions] == ["tiny-least-squares", "tiny-digits"]
-    assert "other seeds" in captions[0][0]
-    assert "tenth of the training rows" not in captions[0][0]
-    assert "other seeds" not in captions[1][0]
-    assert "tenth of the training rows" in captions[1][0]
+    assert "D-SGT & " in tables  # its schedule is in the protocol
+    assert re.findall(r"\\label{tab:(.*)}", tables) == ["tiny-least-squares", "tiny-digits"]
+    least, digits = (part.replace("\n%", "") for part in re.findall(r"% For the text(?s:(.*?))\n\\label", tables))
+    assert ("other seeds" in least, "tenth of the training rows" in least) == (True, False)
+    assert ("other seeds" in digits, "tenth of the training rows" in digits) == (False, True)
     for name in ("stepsizes", "ranks", "profiles"):
         assert [(folder / f"{name}.{kind}").read_bytes() for kind in ("svg", "pdf")] == [b"svg", b"pdf"]
     assert "Left out on ring: D2 needs all eigenvalues" in done.stdout
@@ -404,7 +402,7 @@ def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, messag
 def test_a_metric_is_checked_on_directed_graphs_too(tmp_path: Path) -> None:
     file = tmp_path / "directed.toml"
     file.write_text(LEAST + 'graphs = ["directed_ring"]\nrules = ["sgp", "dnasa"]\nmetric = "consensus"\n')
-    study.check(study_file.read(file))
+    study.check(study_file.read(file), tmp_path)
 
 
 def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path) -> None:
@@ -538,7 +536,7 @@ def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path: Path) -> 
     file = tmp_path / "none.toml"
     file.write_text(LEAST + 'rules = ["d2"]\ngraphs = ["ring"]\n')
     with pytest.raises(InputError, match="no rule can be used on ring"):
-        study.check(study_file.read(file))
+        study.check(study_file.read(file), tmp_path)
 
 
 def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -> None:

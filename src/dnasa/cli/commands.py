@@ -87,7 +87,9 @@ def train(context: typer.Context, given: Options) -> None:
     stop = inputs.thresholds(given.stop or ())
     own: Any = {name: getattr(given, name) for name in ("rule", "eta", "overlap", "clock", "trace", "late")}
     own |= {"stop": stop, "callback": callback}
-    given, source, graph, shared = inputs.prepare(context, given, [given.rule], check=partial(check, **own))
+    begun = inputs.begin(context, given, [given.rule])
+    given, graph = begun.given, begun.graph
+    source, shared = inputs.prepare(begun, check=partial(check, **own))
     problem: Any = source.problem
     if given.local_accuracy and not hasattr(problem, "accuracies"):
         raise InputError("--local-accuracy cannot test this model and data: leave it out.")
@@ -133,29 +135,38 @@ def compare(context: typer.Context, given: Options) -> None:
     on other seeds; the results are those on the test rows.
     """
     from dnasa.comparing.comparison import compare as run_comparison
-    from dnasa.comparing.run_table import experiment, protocol
+    from dnasa.comparing.run_table import exchanges_text, experiment, protocol
 
     inputs.set_output(given)
     if given.config is not None:
         return configs.repeat(context, given.config)
     names, grid = options.split(given.rules), inputs.numbers(given.etas)
     kinds = inputs.check_comparison(given)
-    given, source, graph, shared = inputs.prepare(context, given, names, validate=True)
-    of_comparison: Any = {name: getattr(given, name) for name in ("metric", "x", "smooth", "extend")}
-    comparison = run_comparison(source.problem, graph, names, grid, **of_comparison, **shared)
+    begun = inputs.begin(context, given, names)
+    given, graph, _, folder = begun
+    comparison = inputs.finished(begun)
+    if comparison is None:
+        source, shared = inputs.prepare(begun, validate=True)
+        of_comparison: Any = {name: getattr(given, name) for name in ("metric", "x", "smooth", "extend")}
+        comparison = run_comparison(source.problem, graph, names, grid, **of_comparison, **shared)
+        rounds, sites = shared["network"].rounds, list(shared["network"].names) or source.sites
+    else:
+        assert folder is not None
+        rounds, sites = folder.config["run"]["rounds"], folder.sites
     inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, shared["network"].names or source.sites)
-    title = experiment(vars(given), graph_title(graph), shared["network"].rounds)
+    print_lost_nodes(comparison.settings, sites)
+    title = experiment(vars(given), graph_title(graph), rounds)
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():
         print_line(line)
     if given.out is not None and comparison.rank == 0:
-        figures = {
-            "curves": (comparison.draw_curves, comparison.curves()),
+        figures: Any = {
+            "curves": (partial(comparison.draw_curves, given.panels), comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        what = protocol(vars(given), graph, shared["network"].rounds)
-        latex = {"table.tex": partial(comparison.latex, what, given.out.resolve().name)} if given.latex else {}
+        words = protocol(vars(given), graph), given.out.resolve().name
+        exchanges = exchanges_text(rounds, given.every)
+        latex = {"table.tex": partial(comparison.latex, *words, exchanges)} if given.latex else {}
         pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
-DRAWING = ("format", "style", "latex", "x", "smooth")  # options of what is made of a finished run
+DRAWING = ("format", "style", "latex", "x", "smooth", "panels")  # options of what is made of a finished run
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
@@ -42,6 +42,7 @@ TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
 def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None":
     """The run's folder with all options in its config; checked before the work begins."""
     from dnasa.runs.folder import RunFolder
+    from dnasa.runs.result import Result
 
     out, first = given.out, networks.launched_rank() == 0
     if out is None:
@@ -54,7 +55,8 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
     if begun and context.info_name == "compare" and not given.force:
         folder = RunFolder(out, resume=True)
         if folder.state == "done" and folder.config.get("command") == "compare":
-            check_same_options(out, with_metric(out, folder.config), with_metric(out, config))
+            row = Result.load(out).history.iloc[0].to_dict()
+            check_same_options(out, with_metric(row, folder.config), with_metric(row, config))
             if first:
                 print_line(f"The runs are read from {out}: they were made with the same options.")
             return folder
@@ -64,15 +66,13 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
     return folder
 
 
-def with_metric(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with the metric that it compares in the finished runs of this folder."""
+def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config with the metric that it compares in runs whose histories have such rows."""
     from dnasa.comparing.comparison import metric_in
-    from dnasa.runs.result import Result
 
     options = config.get("options")
     if not isinstance(options, dict):
         return dict(config)
-    row = Result.load(folder).history.iloc[0].to_dict()
     return {**config, "options": options | {"metric": metric_in(row, options.get("metric"))}}
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -15,7 +15,9 @@ from dnasa.cli.rendering import console, print_line, showing_warnings
 from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
+    from dnasa.comparing.comparison import Comparison
     from dnasa.core import Channel, Network
+    from dnasa.runs.folder import RunFolder
     from dnasa.runs.progress import Progress
     from dnasa.tasks.sources import Source
     from dnasa.topology import Topology
@@ -24,21 +26,19 @@ PARTITION = ("partition", "partition_seed")
 DRY_STEPS = 40
 
 
-def prepare(
-    context: typer.Context,
-    given: Options,
-    rules: Sequence[str],
-    validate: bool = False,
-    check: Callable[..., None] = lambda problem, graph, **shared: None,
-) -> tuple[Options, "Source", "Topology", dict[str, Any]]:
-    """The completed options, the problem and its data, the graph, and what `train` and `compare` pass to `solve`.
+class Begun(NamedTuple):
+    """What is known before data is read: the completed options, the graph, how messages travel, and the folder."""
 
-    With `validate`, the problem has validation rows, and curves have up to 50 points. A site calls `check`, with the arguments
-    of `solve`, before it connects.
-    """
+    given: Options
+    graph: "Topology"
+    channel: "Channel | None"
+    folder: "RunFolder | None"
+
+
+def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun:
+    """Complete and check the options, and make the graph."""
     from dnasa import topology
     from dnasa.rules.registry import example
-    from dnasa.tasks.sources import SourceOptions, make_source
 
     plugins.load(given.plugin or ())
     check_source(given, configs.explicit(context))
@@ -54,8 +54,21 @@ def prepare(
         completed["early_stopping"] = bool(given.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
     given = replace(given, **completed)
+    return Begun(given, graph, channel, configs.make_run_folder(context, given))
+
+
+def prepare(
+    begun: Begun, validate: bool = False, check: Callable[..., None] = lambda problem, graph, **shared: None
+) -> tuple["Source", dict[str, Any]]:
+    """The problem and its data, and what `train` and `compare` pass to `solve`.
+
+    With `validate`, the problem has validation rows, and curves have up to 50 points. A site calls `check`, with the arguments
+    of `solve`, before it connects.
+    """
+    from dnasa.tasks.sources import SourceOptions, make_source
+
+    given, graph, channel, folder = begun
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
-    folder = configs.make_run_folder(context, given)
     shared = {
         "steps": given.steps,
         "schedule": given.schedule,
@@ -83,7 +96,17 @@ def prepare(
         print_line(source.description)
     for sentence in source.warnings:
         print_line(f"Warning: {sentence}")
-    return given, source, graph, shared | {"progress": progress}
+    return source, shared | {"progress": progress}
+
+
+def finished(begun: Begun) -> "Comparison | None":
+    """The comparison in the folder, where nothing is left to run and this process is the only one."""
+    from dnasa.comparing import comparison
+
+    given, _, _, folder = begun
+    if folder is None or not folder.resume or (given.engine or networks.detect()) != "simulated":
+        return None
+    return comparison.finished(folder.path, given.x, given.smooth)
 
 
 def check_alone(

@@ -162,6 +162,10 @@ class Options:
         "mean",
         "Curves of each run's running mean, or of the best or the average so far; none draws the values themselves.",
     )
+    panels: bool | None = option(
+        None,
+        "Draw each curve in a panel of its own; --no-panels draws all in one. Default: panels from four curves on.",
+    )
     evaluate: int | None = option(None, "Evaluate every N steps. Default: 50 times or fewer.")
     rounds: str | None = option(
         None,
@@ -245,7 +249,7 @@ class Options:
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
 OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
-OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "smooth", "format", "style", "latex")
+OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "smooth", "panels", "format", "style", "latex")
 
 
 def takes(*names: str, every_but: Iterable[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -63,9 +63,9 @@ def study(
     plugins.check_trusted(
         {file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, given.trust
     )
-    runner.check(chosen)
-    folder = make_folder(out or Path("studies") / chosen.name)
-    own = OwnFiles(folder)
+    folder = out or Path("studies") / chosen.name
+    runner.check(chosen, folder)
+    own = OwnFiles(make_folder(folder))
     if not own.begun and any(folder.iterdir()):
         raise InputError(f"{folder} holds files that are not of a study: choose an empty or a new folder.")
     pictures = [f"{name}.{kind}" for name in (chosen.figure, "ranks", "profiles") for kind in (*kinds, "csv")]

@@ -1,4 +1,4 @@
-"""Captions of LaTeX tables: the protocol, and what the signs of the table mean."""
+"""The words of LaTeX tables: a short caption, and the protocol in sentences for the text of a paper."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,17 @@ import pandas as pd
 
 from dnasa import latex, tables
 from dnasa.core import Layout
-from dnasa.plots import LABELS, label
+from dnasa.plots import LABELS, SYMBOLS, label
 from dnasa.rules.registry import Variant
 from dnasa.statistics import in_percent
 
-PAIRED = "paired by seed, not corrected for multiple comparisons"
-CLEAR = "Bold: no clear difference to the best ({} contains 0, as a wide one may)."
-BOLD = CLEAR.format(f"the 95% interval of the difference, {PAIRED},")
+BOLD = (
+    "Bold marks the best and what does not differ clearly from it: the 95% confidence interval of the difference, paired by "
+    "seed and not corrected for multiple comparisons, contains 0, as a wide one may."
+)
+DIFFERENCE = "Difference"
+SENT = {"kB": "kB/node", "MB": "MB/node"}
+SMALL = 0.1  # MB, below which kB are shown
 MODELS = {"linear": "a linear model", "lenet": "LeNet", "resnet": "a residual net", "gpt": "GPT", "lstm": "an LSTM"}
 
 
@@ -35,16 +39,71 @@ def model_name(model: str, layout: Layout) -> str:
     return f"a perceptron {'-'.join(map(str, (weights[0][1], *(outputs for outputs, _ in weights))))}"
 
 
-def protocol(metric: str, model: str, title: str, batch: int | None, sent: pd.Series) -> str:
-    """What was measured, of which model and in which runs, and how many MB a node sent, as LaTeX."""
-    what = metric_title(metric) + (f" of {model}" if model else "") + (f" on {title}" if title else "")
-    parts = [what[:1].upper() + what[1:]]
-    if batch:
-        parts.append(f"{batch} sample{'s' if batch > 1 else ''} per node and step")
-    if len(sent):
-        ends = dict.fromkeys(f"{float(f'{end:.3g}'):,g}" for end in (sent.min(), sent.max()))
-        parts.append(f"{' to '.join(ends)} MB sent per node")
-    return latex.text(f"{', '.join(parts)}.".replace("_", " ")).replace(" MB", "~MB")
+def column_title(metric: str, unit: str = "") -> str:
+    """A metric as the title of a column, as LaTeX; by its symbol where it has one."""
+    return latex.heading(SYMBOLS.get(metric) or metric_title(metric), metric, unit)
+
+
+def caption(metric: str, title: str, seeds: int, signs: Iterable[str] = ()) -> str:
+    """What was measured and in which runs, and what bold and other signs mean, as LaTeX."""
+    what = metric_title(metric) + (f" on {title}" if title else "")
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    bold = "no clear difference to the best" if seeds > 1 else "the best"
+    words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}. Bold: {bold}.".replace("_", " "))
+    return " ".join([words, *signs])
+
+
+def explained(columns: Iterable[latex.Column], metric: str) -> list[str]:
+    """What the titles of some columns mean."""
+    points = ", in points" if in_percent(metric) else ""
+    meanings = {DIFFERENCE: rf"Difference to the best: its 95\% confidence interval{points}."}
+    meanings |= {title: f"{title}: sent in a run." for title in SENT.values()}
+    return [meanings[column.title] for column in columns if column.title in meanings]
+
+
+def dagger(choice: pd.DataFrame) -> list[str]:
+    """What the dagger means, where a table has one."""
+    return [f"{latex.AT_EDGE}: at an edge of its grid."] if (choice.edge.fillna("") != "").any() else []
+
+
+def protocol(
+    model: str, batch: int | None, exchanges: str, sent: pd.Series, stepsizes: str, seeds: int, own_partitions: bool
+) -> str:
+    """How the runs were made, in sentences for the text of a paper, as LaTeX; `stepsizes` is from `tuning`."""
+    drawn = f"each node draws {batch} sample{'s' if batch > 1 else ''} per step" if batch else ""
+    step = ", with ".join(filter(None, (drawn, exchanges)))
+    lines = [
+        latex.text(f"The model is {model}.") if model else "",
+        f"{step[:1].upper()}{step[1:]}." if step else "",
+        _sent_sentence(sent),
+        stepsizes,
+        "Each seed has its own partition, the same for all methods." if own_partitions else "",
+        latex.text(BOLD) if seeds > 1 else "",
+    ]
+    return " ".join(filter(None, lines))
+
+
+def _sent_sentence(sent: pd.Series) -> str:
+    amounts = _amounts(sent.dropna().sort_values())
+    if not amounts:
+        return ""
+    return f"Each node sends {' to '.join(dict.fromkeys((amounts[0], amounts[-1])))}~{_unit(sent)} in a run."
+
+
+def sent_column(sent: pd.Series) -> list[latex.Column]:
+    """What a node sends, by method, where methods differ."""
+    amounts = _amounts(sent)
+    return [latex.Column(SENT[_unit(sent)], latex.aligned(amounts))] if len(set(amounts)) > 1 else []
+
+
+def _unit(sent: pd.Series) -> str:
+    return "kB" if sent.max() < SMALL else "MB"
+
+
+def _amounts(sent: pd.Series) -> list[str]:
+    """MB as numbers of three digits in their unit."""
+    factor = 1e3 if _unit(sent) == "kB" else 1.0
+    return [f"{float(f'{factor * each:.3g}'):,.10g}" for each in sent]
 
 
 def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
@@ -62,10 +121,7 @@ def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
     usual = max(formulas, key=lambda each: len(formulas[each]), default="")
     others = [f"{each} for {', '.join(formulas[each])}" for each in formulas if each != usual]
     stepsize = f"Tuned stepsizes are {'; '.join([usual, *others])}{_letters(formulas)}, " if usual else "With "
-    parts = [f"{stepsize}$\\eta$ chosen by {latex.text(' or '.join(selections))}"]
-    if (choice.edge.fillna("") != "").any():
-        parts.append(f"{latex.AT_EDGE} at an edge of its grid")
-    return "; ".join(parts) + "."
+    return f"{stepsize}$\\eta$ chosen by {latex.text(' or '.join(selections))}."
 
 
 def _letters(formulas: Iterable[str]) -> str:
@@ -73,16 +129,3 @@ def _letters(formulas: Iterable[str]) -> str:
     used = {*re.findall(r"\b[ntT]\b", re.sub(r"\\[a-z]+", " ", " ".join(formulas)))}
     meanings = {"t": r" in step $t \ge 0$", "T": " of $T$", "n": " with $n$ nodes"}
     return "".join(meaning for letter, meaning in meanings.items() if letter in used)
-
-
-def results(metric: str, seeds: int, own_partitions: bool, differences: bool = False) -> str:
-    """What ±, the column of differences where there is one, and bold mean, as LaTeX."""
-    if seeds == 1:
-        return "One seed; bold: the best."
-    partitions = ", each with its own partition" if own_partitions else ""
-    points = ", in points" if in_percent(metric) else ""
-    lines = [f"Mean ± standard deviation over {seeds} seeds{partitions}."]
-    if differences:
-        lines.append(f"Difference: 95% interval of the difference to the best{points}, {PAIRED}.")
-    lines.append(CLEAR.format("this interval") if differences else BOLD)
-    return latex.text(" ".join(lines))

@@ -18,6 +18,7 @@ from dnasa.comparing.tuning import Selection
 from dnasa.core import InputError, Interrupted, Network, choose
 from dnasa.engine.loop import solve
 from dnasa.engine.plan import as_list, distinct
+from dnasa.files import fits
 from dnasa.latex import Column
 from dnasa.plots import label
 from dnasa.rules.registry import COMPARED, Variant, find, variants
@@ -41,6 +42,8 @@ METRICS = (  # the first one available is compared; never the consensus: where n
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
 )
+FACTS = "compared"  # in the config of a folder
+STORED: dict[str, Any] = {FACTS: {"batch": int, "model": str, "own_partitions": bool}, "run": {"rounds": int}}
 OF_LONG_RUNS = ("evaluate", "stop", "patience", "checkpoint_every", "progress", "trace")
 SCHEDULE = (
     "diminishing"  # for rules with a stepsize and no given schedule: a stepsize then means the same in all of them
@@ -135,11 +138,16 @@ class Comparison:
         rows = self._chosen(with_eta(self.history))
         if not {"bytes", "nodes"} <= {*rows}:
             return pd.Series(dtype=float)
-        return _sent(rows).groupby([rows.rule, rows.schedule]).max()
+        most = _sent(rows).groupby([rows.rule, rows.schedule]).max()
+        return most.reindex(pd.MultiIndex.from_frame(self.choice[["rule", "schedule"]]))
 
-    def draw_curves(self) -> "Figure":
-        """The figure of `curves`."""
-        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth)
+    def draw_curves(self, panels: bool | None = None) -> "Figure":
+        """The figure of `curves`.
+
+        Args:
+            panels: Whether each curve has a panel of its own. Default: from four curves on.
+        """
+        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth, panels)
 
     def draw_stepsizes(self) -> "Figure":
         """The figure of `stepsizes`."""
@@ -173,38 +181,46 @@ class Comparison:
         edge = f" ({row.edge} tried)" if row.edge else ""
         return tables.number(self.selection.metric, row.value, 4) + edge
 
-    def latex(self, title: str = "", name: str = "comparison") -> str:
+    def latex(self, title: str = "", name: str = "comparison", exchanges: str = "") -> str:
         """The table for a paper; bold are the best and what does not differ clearly from it.
 
-        Differences and other metrics are left out where the current style has no room for them.
+        Bytes, differences and other metrics are left out where the current style has no room for them. The protocol is a
+        comment below the caption.
 
         Args:
             title: What was run, for the caption.
             name: The table is referred to as tab:name.
+            exchanges: How often nodes exchange, for the protocol.
         """
         methods = captions.method_names([(row.rule, row.schedule) for row in self.choice.itertuples()])
-        columns = [Column("Method", [latex.text(name) for name in methods], "l")]
-        tuned = self.choice.eta.notna()
+        columns = [latex.names("Method", methods)]
+        tuned, signs = self.choice.eta.notna(), captions.dagger(self.choice)
         if tuned.any():
             edges = [bool(edge) for edge in self.choice.edge]
             columns.append(Column(r"$\eta$", latex.stepsizes([float(eta) for eta in self.choice.eta], edges)))
-        needed = len(columns) + 1
+        if tuned.any() and not tuned.all():
+            signs.append(f"{latex.NOTHING}: nothing to tune.")
+        columns = latex.fit([*columns, *self._results()], len(columns) + 1)
+        signs += captions.explained(columns, self.metric)
+        seeds = len(self.selection.reported)
+        stepsizes = captions.tuning(self.choice, [str(self.selection)])
+        facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)
+        return latex.table(
+            [columns], captions.caption(self.metric, title, seeds, signs), name, captions.protocol(*facts)
+        )
+
+    def _results(self) -> list[Column]:
+        """The compared metric first, what was sent where methods differ, then differences and other metrics."""
+        columns = []
         for metric in self._metrics():
             rows = self.summary(metric)
-            heading = latex.heading(captions.metric_title(metric), metric, latex.unit(metric, rows))
-            columns.append(Column(heading, latex.results(metric, rows)))
-            if metric == self.metric and (gaps := latex.intervals(metric, rows)):
-                columns.append(Column("Difference", gaps))
-        columns = columns[: max(needed, latex.fitting(columns))]
-        caption = [
-            captions.protocol(self.metric, self.model, title, self.batch, self.sent()),
-            captions.tuning(self.choice, [str(self.selection)]),
-        ]
-        if tuned.any() and not tuned.all():
-            caption.append(f"{latex.NOTHING}: nothing to tune.")
-        shown = "Difference" in [column.title for column in columns]
-        caption.append(captions.results(self.metric, len(self.selection.reported), self.own_partitions, shown))
-        return latex.table([columns], " ".join(caption), name)
+            title = captions.column_title(metric, latex.unit(metric, rows))
+            columns.append(Column(title, latex.results(metric, rows)))
+            if metric == self.metric:
+                columns += captions.sent_column(self.sent())
+                gaps = latex.intervals(metric, rows)
+                columns += [Column(captions.DIFFERENCE, gaps)] if gaps else []
+        return columns
 
     def _metrics(self) -> list[str]:
         """The compared metric, and others that readers expect."""
@@ -314,6 +330,7 @@ def compare(
     wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
     others = _other_seeds(problem, wanted, metric, seeds)
     runs = GridRunner(problem, topology, folder, {"steps": steps, **options})
+    facts = runs.describe()
     if runs.simulated and runs.folder is not None and not runs.folder.resume:
         one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
         check_metric(problem, topology, wanted[0], metric, x, **one_step)
@@ -330,7 +347,6 @@ def compare(
         count += 1
         histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
-    model = str(runs.folder.config.get("model", "")) if runs.folder is not None else ""
     return Comparison(
         history,
         compared,
@@ -343,10 +359,22 @@ def compare(
         first.settings,
         first.rank,
         smooth,
-        batch=getattr(problem, "batch", 1),
-        model=captions.model_name(model, getattr(problem, "layout", ())),
-        own_partitions=getattr(problem, "by_seed", False),
+        **facts,
     )
+
+
+def finished(path: Path, x: str, smooth: str) -> Comparison | None:
+    """The comparison in a folder, without its problem; None where something is left to run, or of an earlier version."""
+    parts = [RunFolder(part, resume=True) for part in (path, *_extensions(path))]
+    if x == "seconds" or not fits(parts[0].config, STORED) or any(part.state != "done" for part in parts):
+        return None
+    found = read(path)
+    more = found.extend and found.extensions < MOST_EXTENSIONS and tuning.extension(final(found.history), found.choice)
+    return None if more or X[x] not in found.history else replace(found, x=x, smooth=smooth)
+
+
+def _extensions(path: Path) -> list[Path]:
+    return [part for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
 
 
 def read(path: Path) -> Comparison:
@@ -354,13 +382,15 @@ def read(path: Path) -> Comparison:
     config = RunFolder(path, resume=True).config
     options, every = config["options"], config["run"]["seed"]
     first = Result.load(path)
-    more = [Result.load(part).history for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
+    more = [Result.load(part).history for part in _extensions(path)]
     history = pd.concat([with_eta(each) for each in (first.history, *more)], ignore_index=True)
     metric = options.get("metric") or _default_metric(history)
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     selection = tuning.select(list(history), metric, seeds, [seed for seed in every if seed not in seeds])
     choice = tuning.chosen(final(history), selection, start(history))
-    return Comparison(history, metric, selection, choice, extensions=len(more), extend=bool(options.get("extend")))
+    extend, facts = bool(options.get("extend")), config[FACTS] if fits(config, STORED) else {}
+    found = Comparison(history, metric, selection, choice, extensions=len(more), extend=extend, settings=first.settings)
+    return replace(found, **{name: facts[name] for name in facts if name in STORED[FACTS]})
 
 
 def schedule_of(rule: str, schedule: str | None = None) -> str | None:
@@ -444,6 +474,18 @@ class GridRunner:
         self.options = options
         self.folder = RunFolder(folder) if isinstance(folder, (str, Path)) else folder
         self.network: Network | None = options.get("network")
+
+    def describe(self) -> dict[str, Any]:
+        """What a comparison says of its problem; the folder of a new run has it in its config."""
+        config = {} if self.folder is None else self.folder.config
+        facts = {
+            "batch": getattr(self.problem, "batch", 1),
+            "model": captions.model_name(str(config.get("model", "")), getattr(self.problem, "layout", ())),
+            "own_partitions": getattr(self.problem, "by_seed", False),
+        }
+        if self.folder is not None and not self.folder.resume:
+            config[FACTS] = facts
+        return facts
 
     @property
     def simulated(self) -> bool:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from dnasa.plots import axis_name, draw_curve, drawable, finish, legend_below, names_of, panels, shown, styles
+from dnasa.plots import (
+    BAND,
+    axis_name,
+    draw_curve,
+    drawable,
+    finish,
+    legend_below,
+    name_decades,
+    names_of,
+    panels,
+    shown,
+    styles,
+)
 from dnasa.statistics import VARIANT, larger_is_better
 from dnasa.style import ACCENT, BACKGROUND, current
 
@@ -34,6 +46,8 @@ NUMBERS = ["mean", "low", "high"]
 LINE = ("rule", "schedule")
 MOST_NAMED = 8  # stepsizes on their axis
 MOST_BARS = 8  # lines of a panel, beyond which bars over the seeds would hide them
+OTHER_FONT = 0.85  # of the width of a title: a document's font may be wider than the one measured
+LIGHT = 0.09  # opacity of the bands of many lines
 MOST_COVERED = 10  # seeds that a band covers completely
 MOST_TOGETHER = 3  # curves of a panel, beyond which their bands hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
@@ -63,33 +77,37 @@ def draw_curves(
     given: LineStyles | None = None,
     *,
     smooth: str = "none",
+    bands: bool = False,
     only: int | None = None,
 ) -> None:
     """Draw a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged.
 
-    Where lines are many, they have no bands. With `only`, that line alone has its band, and the others are in the background.
+    Where lines are many, they have light bands, or none without `bands`. With `only`, that line alone has its band, and the
+    others are in the background.
     """
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
         if only is None:
-            draw_curve(axis, rows, name, band=len(lines) <= MOST_TOGETHER, **style)
+            draw_curve(axis, rows, name, BAND if len(lines) <= MOST_TOGETHER else LIGHT * bands, **style)
         else:
-            draw_curve(axis, rows, name, band=i == only, **(OWN if i == only else OTHER))
+            draw_curve(axis, rows, name, BAND * (i == only), **(OWN if i == only else OTHER))
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
+        name_decades(axis.xaxis)
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, AXES.get(x, x), SMOOTHED[smooth].format(axis_name(metric)), log)
     if axis.get_yscale() == "linear":
-        focus(axis, np.concatenate([_later(rows) for _, rows in lines]))
+        focus(axis, np.concatenate([_later(rows, bands) for _, rows in lines]))
 
 
-def _later(rows: pd.DataFrame) -> np.ndarray:
-    """The values of a curve after its first part, and the band at its end."""
+def _later(rows: pd.DataFrame, bands: bool) -> np.ndarray:
+    """The values of a curve after its first part, and its band: all of that part, or its end."""
     x = drawable(rows.x.astype(float))
-    later = rows["mean"][x >= FIRST * x.max()]
-    return np.concatenate([later, rows[["low", "high"]].dropna().tail(1).to_numpy().ravel()])
+    later = rows[x >= FIRST * x.max()]
+    band = later[["low", "high"]].dropna()
+    return np.concatenate([later["mean"], (band if bands else band.tail(1)).to_numpy().ravel()])
 
 
 def draw_stepsizes(
@@ -164,11 +182,16 @@ def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bo
         axis.plot(chosen.eta, chosen["mean"], label="_chosen", clip_on=False, in_layout=False, **circle)
 
 
-def figure_of_curves(table: pd.DataFrame, x: str, metric: str, smooth: str = "none") -> "Figure":
-    """One panel of `draw_curves`; where its lines would hide each other, a panel for each, with the others in grey."""
+def figure_of_curves(
+    table: pd.DataFrame, x: str, metric: str, smooth: str = "none", separate: bool | None = None
+) -> "Figure":
+    """One panel of `draw_curves`, or a panel for each line with the others in grey.
+
+    By default lines have panels where they would hide each other in one.
+    """
     variants = table[list(VARIANT)].drop_duplicates()
-    if len(variants) <= MOST_TOGETHER:
-        return _one_panel(draw_curves, table, x, metric, smooth=smooth)
+    if not (len(variants) > MOST_TOGETHER if separate is None else separate):
+        return _one_panel(draw_curves, table, x, metric, smooth=smooth, bands=True)
     from matplotlib.ticker import MaxNLocator
 
     columns = current().columns(_columns(len(variants)))
@@ -247,6 +270,7 @@ def set_title(axis: "Axes", title: str) -> None:
     """A title in as many lines as its panel needs."""
     words = axis.set_title(title, fontsize=current().settings["axes.titlesize"], linespacing=1)
     room = axis.get_window_extent().width / words.get_window_extent().width
+    room *= OTHER_FONT if current().printed else 1
     if room < 1:
         words.set_text(fill(title, int(room * len(title))))
 

@@ -151,23 +151,28 @@ class Ranking:
             for text, best in zip(shown, ranks.with_the_best, strict=True)
         ]
         columns = [
-            latex.Column("Method", [latex.text(str(method)) for method in ranks.method], "l"),
+            latex.names("Method", list(map(str, ranks.method))),
             latex.Column(r"Average rank $\downarrow$", bold),
             latex.Column(r"Best in $\uparrow$", latex.aligned([str(count) for count in ranks.best_in])),
         ]
-        nemenyi = (
-            f"Bold: the best, and what does not differ clearly from it (by less than {first.critical_difference:.2f}, the "
-            "critical difference of the Nemenyi test at 5%)."
-        )
-        caption = [
-            f"Average ranks over {len(self.table)} cells, each a problem on a graph with a partition; the best has rank 1.",
-            rf"Friedman test: $\chi^2_{{{len(ranks) - 1}}} = {first.friedman:.1f}$, ${p_text(first.p)}$"
-            + ("." if clear else ", so there is no clear difference."),
-            *([latex.text(nemenyi)] if clear else []),
-            "Best in: the number of cells where it is the best; a tie counts for each method.",
+        caption = [f"Average ranks over {len(self.table)} cells: problems on graphs with partitions; 1 is best."]
+        if clear:
+            caption.append(r"Bold: no clear difference to the best (Nemenyi test at 5\%).")
+        else:
+            caption.append(f"No clear difference (Friedman test, ${p_text(first.p)}$).")
+        caption.append("Best in: the cells where it is the best.")
+        protocol = [
+            rf"The Friedman test finds {'' if clear else 'no '}clear differences ($\chi^2_{{{len(ranks) - 1}}} = "
+            rf"{first.friedman:.1f}$, ${p_text(first.p)}$).",
+            *(
+                [rf"The critical difference of the Nemenyi test at 5\% is {first.critical_difference:.2f}."]
+                if clear
+                else []
+            ),
+            "Where methods tie in a cell, each counts as the best.",
             "Cells that share their data are not independent.",
         ]
-        return latex.table([columns], " ".join(caption), f"{name}-ranks")
+        return latex.table([columns], " ".join(caption), f"{name}-ranks", " ".join(protocol))
 
 
 def p_text(p: float) -> str:

@@ -55,20 +55,21 @@ def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
     partition, seeds = _partition(options), options["seeds"]
     where = f"{data_name(options)}, {partition}" if partition else data_name(options)
     runs = f"{options['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
-    return f"{where}: {options['nodes']} nodes, {graph}, {runs}, {', '.join(_exchanges(options, rounds))}"
+    parts = [f"{options['nodes']} nodes", graph, runs, exchanges_text(rounds, options.get("every", 1))]
+    return f"{where}: {', '.join([*parts, *_conditions(options)])}"
 
 
-def protocol(options: dict[str, Any], graph: "Topology", rounds: int) -> str:
+def protocol(options: dict[str, Any], graph: "Topology") -> str:
     """What defines a run besides its rules and seeds, in the words of a caption."""
     name = f"{graph.name} graph ({graph.parameters})" if graph.parameters else f"{graph.name} graph"
     partition = _partition(options)
-    divided = "each with few labels (by label)" if partition == "by_label" else f"{partition} partition"
+    divided = "each with few labels" if partition == "by_label" else f"{partition} partition"
     parts = [
         f"{options['nodes']} nodes on the {name}",
         *([divided] if partition else []),
         f"{options['steps']:,} steps",
     ]
-    return f"{data_name(options)}: {', '.join([*parts, *_exchanges(options, rounds)])}"
+    return f"{data_name(options)}: {', '.join([*parts, *_conditions(options)])}"
 
 
 def _partition(options: dict[str, Any]) -> str:
@@ -77,10 +78,10 @@ def _partition(options: dict[str, Any]) -> str:
     return options["partition"] if divided else ""
 
 
-def _exchanges(options: dict[str, Any], rounds: int) -> list[str]:
+def _conditions(options: dict[str, Any]) -> list[str]:
+    """What is not as usual."""
     shared = _partition(options) and options["seeds"] > 1 and options.get("partition_seed") is not None
     return [
-        exchanges_text(rounds, options.get("every", 1)),
         *(["one partition for all seeds"] if shared else []),
         *(text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)),
     ]

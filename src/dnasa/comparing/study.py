@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
-from dnasa.comparing.comparison import Comparison, X, check_metric, compare, schedule_of
+from dnasa.comparing.comparison import Comparison, X, check_metric, compare, finished, schedule_of
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
+from dnasa.files import fits
 from dnasa.plots import title
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 UNCOMPARED = ("checkpoint_every",)  # settings that do not change results
+LEFT_OUT = "left out"  # in the config of a cell: why rules are
 SUMMARY = "table.csv"  # of a cell: written when it is complete
 
 
@@ -38,12 +40,14 @@ class Prepared(NamedTuple):
     model: str
 
 
-def check(study: Study) -> None:
-    """Make every problem and graph once, so that mistakes show before anything is run."""
+def check(study: Study, out: Path) -> None:
+    """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
     choose("x", study.x, X)
     choose("smoothing", study.smooth, SMOOTHINGS)
     seen = set()
     for cell in study.cells:
+        if (out / cell.folder / SUMMARY).exists():
+            continue
         try:
             prepared = prepare(study, cell)
             if cell.problem not in seen:
@@ -94,18 +98,17 @@ def run(
     notes: dict[str, None] = {}
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
-        prepared = prepare(study, cell)
-        if not folder.resume:
-            made = {"quick": study.quick, "model": prepared.model, "device": study.device}
-            folder.config |= {"study": study.name} | made
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
-        comparison = run_cell(study, cell, prepared, folder, progress)
+        comparison = finished(folder.path, study.x, study.smooth) if complete else None
+        if comparison is None:
+            comparison = run_cell(study, cell, prepare(study, cell), folder, progress)
         runs = len(final(comparison.history))
         took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
         found.append((cell, comparison))
-        notes |= dict.fromkeys(prepared.notes)
+        left_out: Any = folder.config.get(LEFT_OUT)
+        notes |= dict.fromkeys(left_out) if fits(left_out, [str]) else {}
     return found, list(notes)
 
 
@@ -136,6 +139,8 @@ def stored(cell: Cell) -> dict[str, Any]:
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
     """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
+    made = {"study": study.name, "quick": study.quick, "model": prepared.model, "device": study.device}
+    folder.config |= ({} if folder.resume else made) | {LEFT_OUT: prepared.notes}
     try:
         comparison = compare(
             prepared.problem,

@@ -104,23 +104,21 @@ class StudyReport:
 
     def _latex(self, found: list[tuple[Cell, Comparison]]) -> str:
         cell, comparison = found[0]
-        metric, methods = comparison.metric, _methods(found)
-        names = latex.Column("Method", [latex.text(name) for name in captions.method_names(methods)], "l")
-        columns = _latex_columns(found, methods)
-        width = _panel_width(found, latex.fitting([names, *columns]) - 1)
-        panels = [[names, *columns[i : i + width]] for i in range(0, len(columns), width)]
-        sent = pd.concat([each.sent() for _, each in found])
-        caption = [
-            captions.protocol(metric, comparison.model, self._what(cell), comparison.batch, sent),
-            *(["By label: each node has few labels."] if "by_label" in [each.partition for each, _ in found] else []),
-            captions.tuning(*_choices(found)),
-            captions.results(metric, cell.settings["seeds"], comparison.own_partitions),
-        ]
-        name = f"{self.study.name}-{source_name(cell.problem)}"
+        methods, seeds = _methods(found), cell.settings["seeds"]
+        panels = _latex_panels(found, methods)
+        choice, chosen = _choices(found)
+        by_label = "by_label" in [each.partition for each, _ in found]
+        signs = ["By label: each node has few labels."] * by_label + captions.dagger(choice)
+        signs += captions.explained(panels[0], comparison.metric)
+        caption = captions.caption(comparison.metric, self._what(cell), seeds, signs)
+        sent, stepsizes = pd.concat([each.sent() for _, each in found]), captions.tuning(choice, chosen)
+        facts = (comparison.model, comparison.batch, "", sent, stepsizes, seeds, comparison.own_partitions)
+        name, protocol = f"{self.study.name}-{source_name(cell.problem)}", captions.protocol(*facts)
         if len(panels) * len(methods) <= MOST_ROWS:
-            return latex.table(panels, " ".join(caption), name)
-        parts = [latex.table([panel], " ".join(caption), f"{name}-{i}") for i, panel in enumerate(panels, start=1)]
-        return "\n".join(parts)
+            return latex.table(panels, caption, name, protocol)
+        return "\n".join(
+            latex.table([panel], caption, f"{name}-{i}", protocol) for i, panel in enumerate(panels, start=1)
+        )
 
     def notes(self, problem: str | None = None) -> list[str]:
         """How stepsizes were chosen, and what the marks of the table mean: of one problem, or of all."""
@@ -215,13 +213,33 @@ def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str
     rows = [_rows(comparison, methods) for _, comparison in found]
     units = [latex.unit(metric, some) for some in rows]
     shared = units[0] if len(set(units)) == 1 else ""
-    top = latex.heading(captions.metric_title(metric), metric, shared)
+    top = captions.column_title(metric, shared)
     for (cell, _), some, unit in zip(found, rows, units, strict=True):
         names = [latex.text(name.replace("_", " ")) for name in (cell.graph, cell.partition) if name]
         title = f"{names[0]} ({unit})" if unit != shared else names[0]
         edges = [bool(edge) for edge in some.edge.fillna("")]
         columns.append(latex.Column(title, latex.results(metric, some, edges), groups=(top, *names[1:])))
     return columns
+
+
+def _latex_panels(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[list[latex.Column]]:
+    """The cells, as many next to each other as fit, and what was sent as a further column where they leave room for it."""
+    names = latex.names("Method", captions.method_names(methods))
+    columns, sent = _latex_columns(found, methods), _sent_column(found, methods)
+    width, with_sent = (
+        _panel_width(found, len(latex.fit([*first, *columns], len(first) + 1)) - len(first))
+        for first in ([names], [names, *sent])
+    )
+    last = sent if with_sent == width else []
+    panels = [[names, *columns[i : i + width], *last] for i in range(0, len(columns), width)]
+    return [latex.fit(panel, len(panel)) for panel in panels]
+
+
+def _sent_column(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[latex.Column]:
+    """What a node sends, where it depends on the method alone."""
+    sent = pd.DataFrame({cell.title: comparison.sent() for cell, comparison in found}).reindex(methods)
+    same = sent.max(axis=1) < 1.001 * sent.min(axis=1)
+    return captions.sent_column(sent.max(axis=1)) if same.all() else []
 
 
 def _panel_width(found: list[tuple[Cell, Comparison]], fitting: int) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnasa.core import InputError, RunError
-from dnasa.files import fits, make_folder, read_bytes, read_json, to_json
+from dnasa.files import check_folder, fits, make_folder, read_bytes, read_json, to_json
 from dnasa.rules.registry import BUILT_IN, RULES, Look, look
 from dnasa.runs import checkpoints, locks
 from dnasa.runs.checkpoints import FORMAT, Checkpoint, Damaged, check_format
@@ -78,7 +78,7 @@ class RunFolder:
             check_format(self.path / "config.json", self.config.get("format", 1))
         if self.resume and self.state == "done":
             raise InputError(f"The run in {self.path} is done: there is nothing to continue.")
-        make_folder(self.path)
+        check_folder(self.path)
         listed = self.own.names()
         if not listed & {"config.json", "x.safetensors"}:
             self._check_empty(listed)
@@ -98,7 +98,7 @@ class RunFolder:
                 "continued or replaced. Start again in another folder."
             )
         known = listed & (IN_USE | self._journals())
-        other = next((path for path in self.path.iterdir() if path.name not in known), None)
+        other = next((path for path in self.path.glob("*") if path.name not in known), None)
         if other is not None:
             raise InputError(
                 f"{self.path} holds files that are not of a run, such as {other.name}: choose an empty or a new folder."
@@ -120,6 +120,7 @@ class RunFolder:
     def open(self) -> None:
         """Lock the folder for this process and remove what a new run replaces."""
         self.check()
+        make_folder(self.path)
         try:
             self.own.begin((LOCK, RUNNING))
             lock = locks.acquire(self.path / LOCK)
