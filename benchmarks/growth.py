@@ -63,7 +63,7 @@ def points(kind: str, sizes: list[int]) -> list[dict[str, float]]:
 
 
 def draw(path: str, panels_of: list[tuple[str, dict[str, list[dict[str, float]]]]]) -> None:
-    from dnasa.plots import panels, save_figure
+    from dnasa.plots import legend_below, panels, save_figure
 
     figure, axes = panels(len(panels_of), width=4.4)
     for axis, (label, lines) in zip(axes[0], panels_of, strict=True):
@@ -76,7 +76,7 @@ def draw(path: str, panels_of: list[tuple[str, dict[str, list[dict[str, float]]]
             axis.axvline(ends[0], color="0.6", linestyle="--", linewidth=1)
             axis.text(ends[0], seconds[0], "32 MB held ", fontsize=7, color="0.4", ha="right")
         axis.set(xlabel=label, ylabel="milliseconds per step")
-        axis.legend(fontsize=8)
+    legend_below(figure)
     save_figure(figure, path)
 
 

@@ -57,12 +57,9 @@ def draw(gains: np.ndarray, path: str) -> None:
     contours = left.contour(k1, k2, cost, levels, colors="0.5", linewidths=0.8)
     left.clabel(contours, levels[::3], fontsize=7, colors="0.2", fmt="%.2f")
     best = np.unravel_index(cost.argmin(), cost.shape)
-    left.plot(k1[best[1]], k2[best[0]], "k*", ms=12, label="best gains on average")
-    left.plot(*gains.T, ".-", color="#d62728", ms=4, label="D-NASA")
-    left.set(
-        xlabel="gain of the position, k1", ylabel="gain of the velocity, k2", title="Average cost and the mean gains"
-    )
-    left.legend(fontsize=8, loc="lower right")
+    left.plot(*gains.T, ".-", color="#d62728", ms=4, label="mean gains of D-NASA")
+    left.plot(k1[best[1]], k2[best[0]], "k*", ms=12, mec="white", label="best gains on average")
+    left.set(xlabel="gain of the position, $k_1$", ylabel="gain of the velocity, $k_2$", title="Average cost")
     seconds = DT * np.arange(HORIZON + 1)
     for pair, colour, name in ((START, "0.65", "first gains"), (gains[-1], "#d62728", "learned gains")):
         pushed = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
@@ -70,7 +67,7 @@ def draw(gains: np.ndarray, path: str) -> None:
         right.plot(seconds, positions.T, color=colour, lw=1)
         right.plot([], [], color=colour, label=f"{name}: {pair[0]:.2f}, {pair[1]:.2f}")
     right.set(xlabel="seconds", ylabel="position after a push", title="All robots")
-    right.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4)
     print(f"Saved {save_figure(figure, path)}.")
 
 

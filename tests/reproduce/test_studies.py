@@ -14,7 +14,7 @@ from dnasa.core import InputError
 from dnasa.data import Dataset
 from dnasa.engine.loop import solve
 from dnasa.problems import LeastSquares
-from dnasa.reproduce import experiment, faults, fidelity, fig1, fig2, guidance, heterogeneity, theory
+from dnasa.reproduce import compression, experiment, faults, fidelity, fig1, fig2, guidance, heterogeneity, theory
 from dnasa.reproduce.report import Report
 from dnasa.rules import dnasa, schedules
 
@@ -52,6 +52,26 @@ def test_partitions_are_drawn_when_every_run_diverged(tmp_path: Path) -> None:
     report = Report("partitions", "")
     heterogeneity.draw(report, pd.DataFrame(rows))
     assert [picture.stat().st_size > 10_000 for picture in report.save(tmp_path)] == [True]
+
+
+def test_lines_of_a_panel_differ_in_more_than_their_colours() -> None:
+    out = Report("lines", "")
+    levels = pd.DataFrame([(kind, level) for kind in faults.FAULTS for level in (0, 0.2)], columns=["fault", "level"])
+    faults.draw(
+        out, levels.merge(pd.DataFrame({"rule": faults.RULES, "accuracy": [0.0, 1, 0.5, 0.9, 0.9, 1]}), "cross")
+    )
+    every = pd.DataFrame({"compress": (compression.PLAIN, *compression.COMPRESSIONS)})
+    measured = {"eta": np.nan, "seed": 0, "steps": 5, "step": 5, "bytes": 1.0, "validation": 0.9, "test": 0.9}
+    rows = every.merge(pd.DataFrame({"rule": compression.RULES}), "cross").assign(**measured)
+    compression.draw(out, "digits", rows, compression.TASKS["digits"])
+    for axis in [axis for figure in out.figures.values() for axis in figure.axes]:
+        looks = [(line.get_linestyle(), line.get_marker()) for line in axis.get_lines()]
+        assert len(set(looks)) == len(looks) > 5
+        assert axis.get_ylabel().endswith("accuracy (%)")
+    for axis in out.figures["faults"].axes:  # equal steps would hide the differences between good results
+        low, middle, high = axis.transData.transform([(0, 0.5), (0, 0.9), (0, 0.98)])[:, 1]
+        assert high - middle > (middle - low) / 2
+        assert [label.get_text() for label in axis.get_yticklabels()] == ["0", "50", "80", "90", "95", "98"]
 
 
 def test_slope_of_a_power_law_is_its_exponent() -> None:

@@ -6,24 +6,26 @@ gamma is the default. The nodes' data differ much, so that little is learned wit
 
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 
 from dnasa.channels import compression
 from dnasa.comparing import tuning
+from dnasa.comparing.drawing import AXES
 from dnasa.plots import finish, title
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps, seeds_text
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task
 from dnasa.reproduce.report import Report
+from dnasa.style import DASHES, MARKERS, OKABE_ITO
 
 ETAS = (0.1, 0.3, 1.0, 3.0)
 GRIDS: network_tasks.Etas = dict.fromkeys(("dsgd", "dsgt"), ETAS)
 RULES = (*GRIDS, "dnasa", "adanasa")
 PLAIN = "none"
 COMPRESSIONS = ("8bit", "4bit", "sign", "topk:0.1", "topk:0.01", "randk:0.1", "randk:0.01")
+COLOURS = dict(zip((PLAIN, "8bit", "4bit", "sign", "topk", "randk"), OKABE_ITO, strict=False))
 FACTORS = (0.5, 2.0, 4.0)  # of the default gamma
 VARIED = ("digits",)  # where other gammas are tried
 POINTS = 10  # evaluations
@@ -142,22 +144,23 @@ def gamma_finding(name: str, table: pd.DataFrame, how: str) -> str:
 
 
 def draw(out: Report, name: str, table: pd.DataFrame, task: Task) -> None:
-    """Accuracy on the validation rows against what a node has sent, a panel for each rule; a dot is the end of a run."""
+    """Accuracy on the validation rows against what a node has sent, a panel for each rule; a marker is the end of a run."""
     caption = f"{name}, {task.different}, ring of {NODES}, {task.steps:,} steps"
-    palette = matplotlib.color_sequences["tab10"]
     with out.draw(f"compression-{name}", len(RULES), caption) as axes:
         for axis, rule in zip(axes, RULES, strict=True):
-            for colour, how in zip(palette, (PLAIN, *COMPRESSIONS), strict=False):
+            for how, marker in zip((PLAIN, *COMPRESSIONS), MARKERS, strict=False):
                 eta = best_rows(table, how).eta[rule]
                 same = table[(table.compress == how) & (table.rule == rule)]
                 same = same[same.eta.isna() if np.isnan(eta) else same.eta == eta]
                 curve = same.groupby("step")[["bytes", "validation"]].mean()
                 label = "not compressed" if how == PLAIN else how
-                style: Any = {"color": colour, "marker": "o", "ms": 5, "markevery": [-1], "linewidth": 1.4}
+                kind, _, share = how.partition(":")
+                style: Any = {"color": COLOURS[kind], "linestyle": DASHES[share == "0.01"], "linewidth": 1.4}
+                style |= {"marker": marker, "ms": 5, "markevery": [-1]}
                 axis.plot(curve.bytes / 1e6, curve.validation, label=label, **style)
             axis.set_xscale("log")
             axis.set_title(title(rule))
-            finish(axis, "MB sent by a node", "validation accuracy")
+            finish(axis, AXES["bytes"], "validation accuracy")
 
 
 SAVED = ("compress", "rule", "eta", "seed", "steps", "step", "bytes", "validation", "test")

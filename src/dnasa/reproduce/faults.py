@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dnasa import topology
-from dnasa.plots import colours, finish, title
+from dnasa.comparing.drawing import line_styles
+from dnasa.plots import finish, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report
@@ -19,6 +21,7 @@ LABELS = {
     "away": "share of time a node is unreachable",
     "stale": "largest delay of a message (steps)",
 }
+TICKS, OVER = (0, 0.5, 0.8, 0.9, 0.95, 0.98), 1.01  # the axis is logarithmic in the share of errors
 
 
 def parts(quick: bool) -> list[Part]:
@@ -52,13 +55,16 @@ def report(found: Found) -> Report:
 
 
 def draw(out: Report, table: pd.DataFrame) -> None:
-    colour = colours(table.rule)
-    caption = "Digits sorted by label, ring of 8: test accuracy on unreliable networks"
+    look = line_styles(table[["rule"]])
+    caption = "Digits sorted by label, ring of 8: test accuracy on unreliable networks (diverged: 0 %)"
     with out.draw("faults", len(FAULTS), caption, columns=3, width=3.8) as axes:
         for axis, kind in zip(axes, FAULTS, strict=True):
             for rule, same in table[table.fault == kind].groupby("rule", sort=False):
-                axis.plot(same.level, same.accuracy, "o-", ms=4, color=colour[str(rule)], label=title(str(rule)))
+                axis.plot(same.level, same.accuracy, ms=4, label=title(str(rule)), **look[(str(rule),)])
+            axis.set_ylim(-0.1, 0.99)
+            axis.set_yscale("function", functions=(lambda share: -np.log(OVER - share), lambda y: OVER - np.exp(-y)))
             finish(axis, LABELS[kind], "test accuracy")
+            axis.set_yticks(TICKS)
 
 
 def findings(table: pd.DataFrame) -> list[str]:

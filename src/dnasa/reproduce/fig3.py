@@ -36,7 +36,7 @@ def parts(quick: bool) -> list[Part]:
 
 
 def report(found: Found) -> Report:
-    return against_stepsizes(found, "fig3", "Figure 3: 8 nodes, random graph (rho = 0.375)")
+    return against_stepsizes(found, "fig3", "Figure 3: 8 nodes, random graph (ρ = 0.375)")
 
 
 def against_stepsizes(found: Found, name: str, caption: str) -> Report:

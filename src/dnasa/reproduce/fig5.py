@@ -6,8 +6,8 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.comparing.drawing import line_styles
-from dnasa.plots import LABELS, LINEAR, title
+from dnasa.comparing.drawing import FIRST, focus, line_styles
+from dnasa.plots import LABELS, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.network_tasks import Task
@@ -55,6 +55,7 @@ def final(history: pd.DataFrame) -> pd.DataFrame:
 
 def draw(out: Report, name: str, history: pd.DataFrame, against: str, caption: str) -> None:
     styles = line_styles(history[["rule"]])
+    later = history[history.step >= FIRST * history.step.max()]
 
     def label(rule: str, eta: float) -> str:
         return f"{title(rule)}, {tuning.eta_label(eta)}"
@@ -65,9 +66,8 @@ def draw(out: Report, name: str, history: pd.DataFrame, against: str, caption: s
     with out.draw(name, len(METRICS), caption) as axes:
         for axis, metric in zip(axes, METRICS, strict=True):
             draw_lines(axis, history, metric, ["rule", "eta"], label, style, x=against)
-            if metric in LINEAR:
-                seen = history[history.step > 0][metric]
-                axis.set_ylim(max(0.0, seen.quantile(0.05) - 0.02), min(1.0, seen.max() + 0.005))
+            if axis.get_yscale() == "linear":
+                focus(axis, later[metric].to_numpy())
 
 
 EXPERIMENT = curves("fig5", "mnist")

@@ -16,7 +16,7 @@ from dnasa.reproduce.experiment import Experiment, Found
 from dnasa.reproduce.report import Report
 
 NODES, DIM = 10, 20
-TUNED = ("dsgd", "dsgd:constant", "dsgt", "dsgt:constant", "dasagt", "gt_nsgdm")
+TUNED = ("dsgd", "dsgd:constant", "dsgt", "dsgt:constant", "dasagt", "gt_nsgdm:cosine")
 UNTUNED = ("adanasa", "dnasa")
 ETAS = tuple(float(f"{10**power:.3g}") for power in np.arange(-4, 1.01, 0.5))
 
@@ -82,7 +82,7 @@ def phase_retrieval() -> Custom:
 
 CASES = {
     "condition": Case("quadratic, condition number 1e4", "gap", ill_conditioned),
-    "kink": Case("absolute values, f = |x|_1", "gap", absolute_values),
+    "kink": Case("sum of absolute values", "gap", absolute_values),
     "phase": Case("phase retrieval without noise", "distance", phase_retrieval),
     "tails": Case("Student-t noise, 1.5 degrees of freedom", "gap", heavy_tails),
 }

@@ -1,10 +1,12 @@
 """Beyond the paper: the accuracy of each method when the nodes' data differ."""
 
+import numpy as np
 import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.plots import colours, drawable, name_heights, title
+from dnasa.comparing.drawing import line_styles
+from dnasa.plots import drawable, name_heights, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
@@ -48,18 +50,19 @@ def report(found: Found) -> Report:
 
 
 def draw(out: Report, table: pd.DataFrame) -> None:
-    colour = colours(table.rule)
     table = table.assign(accuracy=drawable(table.accuracy))  # without stepsizes that all diverged
-    data = list(table.data.unique())
+    data, looks = list(table.data.unique()), line_styles(table[["rule"]])
+    beside = np.linspace(-0.25, 0.25, len(looks)) if len(looks) > 1 else [0.0]
+    places = np.arange(len(PARTITIONS))
     caption = "Best test accuracy (of the stepsize grid) when the nodes' data differ"
     with out.draw("heterogeneity", len(data), caption, width=5.2) as axes:
         for axis, name in zip(axes, data, strict=True):
-            shown = table[table.data == name]
-            bars = shown.pivot(index="partition", columns="rule", values="accuracy").loc[list(PARTITIONS), list(colour)]
-            bars.rename(columns=title).plot.bar(ax=axis, color=list(colour.values()), width=0.8, rot=0, legend=False)
-            if shown.accuracy.notna().any():
-                axis.set_ylim(max(0.0, shown.accuracy.min() - 0.05), min(1.0, shown.accuracy.max() + 0.03))
-            axis.set(xlabel="", title=name)
+            shown = table[table.data == name].pivot(index="partition", columns="rule", values="accuracy")
+            for shift, ((rule,), look) in zip(beside, looks.items(), strict=True):
+                heights = shown.loc[list(PARTITIONS), rule]
+                axis.plot(places + shift, heights, label=title(rule), **(look | {"linestyle": ""}))
+            axis.set_xticks(places, PARTITIONS)
+            axis.set_title(name)
             name_heights(axis, "test accuracy")
 
 

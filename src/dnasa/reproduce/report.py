@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnasa.comparing.drawing import AXES, is_wide
 from dnasa.files import make_folder
 from dnasa.plots import LABELS, LINEAR, axis_name, draw_curve, finish, in_symbols, legend_below, panels, rendered, shown
 from dnasa.runs.own_files import OwnFiles
@@ -83,7 +84,8 @@ def draw_lines(
 
     These values are the arguments of `label` and `style`.
     """
-    lines = shown(curves(history, metric, x, keys)).groupby(list(keys), sort=False, dropna=False)
+    table = shown(curves(history, metric, x, keys))
+    lines = table.groupby(list(keys), sort=False, dropna=False)
     for (names, rows), dash in zip(lines, cycle(DASHES), strict=False):
         draw_curve(axis, rows, in_symbols(label(*names)), **({"linestyle": dash} | style(*names)))
-    finish(axis, x, axis_name(metric), log=metric in LABELS and metric not in LINEAR)
+    finish(axis, AXES[x], axis_name(metric), log=metric in LABELS and metric not in LINEAR and is_wide(table["mean"]))
