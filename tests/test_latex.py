@@ -27,6 +27,7 @@ def rows(means: list[float], spreads: list[float], **more: Any) -> pd.DataFrame:
 
 def widths(cell: str) -> tuple[int, int]:
     """How many digits, signs and points lie before and after the first point, visible or not."""
+    cell = re.sub(r"\\underline\{([^{}]*)\}", r"\1", cell)
     plain = re.sub(r"\\(phantom|best)\{((?:\$-\$|[^{}])*(?:\{[^{}]*\})?)\}", r"\2", cell).replace("\\phantom{", "")
     before, _, after = plain.replace("$-$", "-").replace("}", "").partition(".")
     return len(before), len(after)
@@ -45,11 +46,13 @@ def test_numbers_have_room_for_the_longest_before_and_after_the_point() -> None:
 def test_the_best_and_what_does_not_differ_clearly_from_it_are_bold() -> None:
     cells = latex.results("test_accuracy", rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234]))
     assert cells == [
-        r"\best{96.84} $\pm$ \phantom{0}0.16",
+        r"\best{\underline{96.84}} $\pm$ \phantom{0}0.16",
         r"\best{96.66} $\pm$ \phantom{0}0.56",
         r"80.00 $\pm$ 12.34",
     ]
     assert len({widths(cell) for cell in cells}) == 1
+    short = latex.results("test_loss", rows([9.5, 10.25], [0.1, 0.01]))[0]
+    assert short.startswith(r"\best{\phantom{0}\underline{9.50}} ")
 
 
 def test_a_single_seed_has_no_spread_and_only_the_best_is_bold() -> None:
@@ -69,14 +72,14 @@ def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten
     assert latex.results("test_loss", usual)[2] == r"0.1826 $\pm$ 0.0008"
     assert latex.unit("test_loss", usual) == ""
     large = rows([1234.5, 2345.6, 4000.0], [12.0, 13.0, 110.0])
-    assert latex.results("test_loss", large)[0] == r"\best{1234} $\pm$ \phantom{0}12"
+    assert latex.results("test_loss", large)[0] == r"\best{\underline{1234}} $\pm$ \phantom{0}12"
     small = rows([1.5e-9, 2.5e-9, 4e-8], [2e-10, 2e-10, 2e-10])
     assert latex.unit("test_loss", small) == "$10^{-8}$"
-    assert latex.results("test_loss", small)[0] == r"\best{0.150} $\pm$ 0.020"
+    assert latex.results("test_loss", small)[0] == r"\best{\underline{0.150}} $\pm$ 0.020"
     wide = rows([1.5e-9, 2.5e-9, 4.0], [2e-10, 2e-10, 0.2])
     assert latex.unit("test_loss", wide) == ""
     assert latex.results("test_loss", wide)[2] == r"4.00 $\pm$ 0.20 $\cdot\, 10^{0}$"
-    assert latex.results("test_loss", wide)[0] == r"\best{1.50} $\pm$ 0.20 $\cdot\, 10^{-9}$"
+    assert latex.results("test_loss", wide)[0] == r"\best{\underline{1.50}} $\pm$ 0.20 $\cdot\, 10^{-9}$"
     assert latex.intervals("test_loss", wide) == []
 
 

@@ -240,3 +240,13 @@ def test_ticks_of_a_short_logarithmic_axis_are_plain_numbers(limits: tuple[float
     shown = [text for place, text in inside if text and limits[0] <= place <= limits[1] * 1.0001]
     assert len(shown) == len(names)
     assert all(name in text for name, text in zip(names, shown, strict=True))
+
+
+def test_markers_of_several_curves_are_at_different_steps() -> None:
+    rows = pd.DataFrame({"x": range(60), "mean": 1.0, "low": 1.0, "high": 1.0, "runs": 1, "diverged": 0})
+    axis = plots.panels(1)[1][0, 0]
+    for shift in (0.0, 0.5):
+        plots.draw_curve(axis, rows, "a", shift=shift)
+    (first, distance), (second, same) = (line.get_markevery() for line in axis.get_lines())
+    assert (first, second) == (0, distance // 2)
+    assert distance == same > 1

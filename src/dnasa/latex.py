@@ -264,9 +264,9 @@ def heading(name: str, metric: str, unit: str) -> str:
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
     """Mean ± standard deviation of each row of `statistics.differences`; bold: what is `statistics.with_the_best`.
 
-    What is `at_edge` of a grid of stepsizes has a dagger.
+    The best of several is underlined. What is `at_edge` of a grid of stepsizes has a dagger.
     """
-    scale, bold = _scale(metric, rows), with_the_best(rows).tolist()
+    scale, bold, best = _scale(metric, rows), with_the_best(rows).tolist(), rows.best.eq(True).tolist()
     means, spreads = ([float(value) for value in rows[name]] for name in ("mean", "spread"))
     known = [i for i, mean in enumerate(means) if isfinite(mean)]
     own = {i: floor(log10(abs(means[i]))) if means[i] else 0 for i in known}
@@ -276,10 +276,16 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
     behind = dict(zip(with_spread, numbers, strict=True))
     cells = [_missing(row) for _, row in rows.iterrows()]
     for i, number in zip(known, shown, strict=True):
+        number = _underlined(number) if best[i] and i in behind else number
         cells[i] = rf"\best{{{number}}}" if bold[i] else number
         cells[i] += rf" $\pm$ {behind[i]}" if i in behind else ""
         cells[i] += rf" $\cdot\, 10^{{{own[i]}}}$" if scale.power is None else ""
     return _marked(cells, at_edge)
+
+
+def _underlined(number: str) -> str:
+    """Without the room before and after it."""
+    return re.sub(r"(?<=})[^{}\\]+|^[^{}\\]+", r"\\underline{\g<0>}", number, count=1)
 
 
 def _marked(cells: list[str], at_edge: Sequence[bool]) -> list[str]:

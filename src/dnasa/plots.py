@@ -146,7 +146,9 @@ def shown(table: "pd.DataFrame") -> "pd.DataFrame":
     return table.assign(**drawable(table[numbers].astype(float)))
 
 
-def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: float = BAND, **style: Any) -> None:
+def draw_curve(
+    axis: "Axes", rows: "pd.DataFrame", label: str, band: bool = True, shift: float = 0.0, **style: Any
+) -> None:
     """The mean over the seeds and the band between the smallest and the largest.
 
     The curve ends with a cross where the first run diverged, since the mean of the others would be too good.
@@ -155,18 +157,20 @@ def draw_curve(axis: "Axes", rows: "pd.DataFrame", label: str, band: float = BAN
         axis: Where to draw.
         rows: Rows of `shown(statistics.curves())`.
         label: The name in the legend.
-        band: The opacity of the band; with 0 there is none.
+        band: Whether to draw the band.
+        shift: By how much of their distance the markers are shifted, so that those of several curves differ.
         **style: Options of `axis.plot`.
     """
     x, mean = rows.x.astype(float), rows["mean"]
     if rows.diverged.any():
         label += f" ({rows.diverged.max()} of {rows.runs.max()} diverged)"
     points = int(mean.count())
-    every = (0, max(1, points // current().marked)) if points else None
+    distance = max(1, points // current().marked)
+    every = (int(shift * distance), distance) if points else None
     style = {"ms": current().marker, "markevery": every} | style
     (line,) = axis.plot(x, mean, label=label, **style)
     if band and rows.runs.max() > 1:
-        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=band, linewidth=0)
+        axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=BAND, linewidth=0)
     if rows.diverged.any():
         _cross(axis, x, mean, line.get_color())
 
@@ -282,7 +286,7 @@ def _draw_variants(axis: "Axes", table: "pd.DataFrame", keys: list[str], metric:
     dash = {"linestyle": "--"} if shared and metric == "train_loss" else {}
     for name, style, (_, points) in zip(names, styles([str(rule) for (rule, *_), _ in lines]), lines, strict=True):
         full = f"{name}: {LABELS[metric]}" if shared else name
-        draw_curve(axis, points, full, BAND * few, **(style | dash | ({} if few else {"marker": ""})))
+        draw_curve(axis, points, full, few, **(style | dash | ({} if few else {"marker": ""})))
 
 
 def _numbered(history: "pd.DataFrame") -> "pd.DataFrame":

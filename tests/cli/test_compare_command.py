@@ -31,21 +31,21 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert done.returncode == 0, done.stderr
     assert "chosen by the training loss of other seeds (2, 3)" in done.stdout
     assert "is the largest of its grid" in done.stdout
-    drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
+    drawn = pd.read_csv(tmp_path / "a" / "curves-bytes.csv")
     assert set(drawn.rule) == {"dsgd", "dnasa"}
-    assert (tmp_path / "a" / "curves.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "a" / "curves-bytes.pdf").read_bytes().startswith(b"%PDF")
     assert pd.read_csv(tmp_path / "a" / "stepsizes.csv").shape[0] == 3
     assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
         r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, mean $\pm$ standard deviation over 2 "
-        r"seeds. Bold: no clear difference to the best. $^\dagger$: at an edge of its grid. --: nothing to tune. kB/node: "
-        r"sent in a run. Difference to the best: its 95\% confidence interval.}" in table
+        r"seeds. Bold: no clear difference to the best (underlined). $^\dagger$: at an edge of its grid. --: nothing to tune. "
+        r"kB/node: sent in a run. Difference to the best: its 95\% confidence interval.}" in table
     )
     assert (
         r"Each node draws 1 sample per step, with 2 exchanges per step. Each node sends 32 to 96~kB in a run. Tuned "
-        r"stepsizes are $\eta$ (constant), $\eta$ chosen by the training loss of other seeds (2, 3). Bold marks the best "
+        r"stepsizes are $\eta$ (constant), with $\eta$ chosen by the training loss of other seeds (2, 3). Bold marks the best "
     ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 
@@ -125,7 +125,7 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     assert again.returncode == 0, again.stderr
     assert "The runs are read from" in again.stdout
     assert (tmp_path / "a" / "history.csv").read_bytes() == before
-    for name in ("curves.pdf", "curves.svg", "stepsizes.pdf", "stepsizes.svg", "table.tex"):
+    for name in ("curves-bytes.pdf", "curves-bytes.svg", "stepsizes.pdf", "stepsizes.svg", "table.tex"):
         assert name in again.stdout
         assert (tmp_path / "a" / name).exists()
     other = run(*words, "--extend", "--seeds", 2)

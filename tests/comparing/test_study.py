@@ -91,7 +91,7 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
     assert r"\multicolumn{4}{c}{Test accuracy (\%) $\uparrow$" in tables
     assert r"\multicolumn{2}{c}{iid} & \multicolumn{2}{c}{by label}" in tables
-    assert "D-SGT & " in tables  # its schedule is in the protocol
+    assert "D-SGT (constant) & " in tables
     assert re.findall(r"\\label{tab:(.*)}", tables) == ["tiny-least-squares", "tiny-digits"]
     least, digits = (part.replace("\n%", "") for part in re.findall(r"% For the text(?s:(.*?))\n\\label", tables))
     assert ("other seeds" in least, "tenth of the training rows" in least) == (True, False)
@@ -109,7 +109,7 @@ def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, 
     cost = table["mean"].where(table.problem == "least_squares", 1 - table["mean"]).round(10)
     cells = [table[name].fillna("") for name in ("problem", "graph", "partition")]
     mean = cost.groupby(cells).rank().groupby(table.rule).mean()
-    names = {"dsgd": "D-SGD", "dsgt": "D-SGT", "dnasa": "D-NASA"}
+    names = {"dsgd": "D-SGD", "dsgt": "D-SGT (constant)", "dnasa": "D-NASA"}
     assert ranks.set_index("method")["rank"].to_dict() == pytest.approx({names[rule]: mean[rule] for rule in names})
     assert ranks.critical_difference.iloc[0] == pytest.approx(2.343 * (3 * 4 / (6 * 6)) ** 0.5, abs=1e-3)
     assert "Average ranks over 6 cells: " in done.stdout

@@ -161,7 +161,7 @@ def compare(context: typer.Context, given: Options) -> None:
         print_line(line)
     if given.out is not None and comparison.rank == 0:
         figures: Any = {
-            "curves": (partial(comparison.draw_curves, given.panels), comparison.curves()),
+            pictures.curves(given.x): (partial(comparison.draw_curves, given.panels), comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         words = protocol(vars(given), graph), given.out.resolve().name

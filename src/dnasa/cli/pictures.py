@@ -39,7 +39,13 @@ def names(command: str, options: Mapping[str, Any]) -> list[str]:
         return ["history.png"] * can_draw() + ([] if options.get("problem") else ["model.safetensors", "model.json"])
     kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
-    return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
+    figures = (curves(options.get("x") or "steps"), "stepsizes")
+    return [f"{name}.{kind}" for name in figures for kind in ("csv", *kinds)] + tables
+
+
+def curves(x: str) -> str:
+    """The name of the figure of curves against x."""
+    return "curves" if x == "steps" else f"curves-{x}"
 
 
 def drawn(kinds: Sequence[str]) -> Sequence[str]:

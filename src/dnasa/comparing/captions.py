@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from statistics import mode
 
 import pandas as pd
 
@@ -26,9 +27,10 @@ def metric_title(metric: str) -> str:
 
 
 def method_names(variants: Sequence[tuple[str, str]]) -> list[str]:
-    """The name of each rule and schedule; only a rule with several schedules has them in its name."""
-    rules = [rule for rule, _ in variants]
-    return [label(rule, schedule if rules.count(rule) > 1 else None) for rule, schedule in variants]
+    """The name of each rule and schedule; schedules are named of rules with several, and where they are not the usual one."""
+    rules, named = [rule for rule, _ in variants], [each for rule, each in variants if label(rule, each) != label(rule)]
+    usual = mode(named) if named else None
+    return [label(rule, each if rules.count(rule) > 1 or each != usual else None) for rule, each in variants]
 
 
 def model_name(model: str, layout: Layout) -> str:
@@ -48,7 +50,7 @@ def caption(metric: str, title: str, seeds: int, signs: Iterable[str] = ()) -> s
     """What was measured and in which runs, and what bold and other signs mean, as LaTeX."""
     what = metric_title(metric) + (f" on {title}" if title else "")
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    bold = "no clear difference to the best" if seeds > 1 else "the best"
+    bold = "no clear difference to the best (underlined)" if seeds > 1 else "the best"
     words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}. Bold: {bold}.".replace("_", " "))
     return " ".join([words, *signs])
 
@@ -119,13 +121,17 @@ def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
             math = latex.formula(spec.formula) + " (constant)" * (spec.formula == "eta")
             formulas.setdefault(math, []).append(latex.text(name))
     usual = max(formulas, key=lambda each: len(formulas[each]), default="")
-    others = [f"{each} for {', '.join(formulas[each])}" for each in formulas if each != usual]
-    stepsize = f"Tuned stepsizes are {'; '.join([usual, *others])}{_letters(formulas)}, " if usual else "With "
-    return f"{stepsize}$\\eta$ chosen by {latex.text(' or '.join(selections))}."
+    others = [f"{each} for {' and '.join(formulas[each])}" for each in formulas if each != usual]
+    chosen = rf"with $\eta$ chosen by {latex.text(' or '.join(selections))}."
+    if not usual:
+        return f"Stepsizes are tuned, {chosen}"
+    words = f"{_letters(formulas)}tuned stepsizes are {'; '.join([usual, *others])}, {chosen}"
+    return words[:1].upper() + words[1:]
 
 
 def _letters(formulas: Iterable[str]) -> str:
     """What the letters in these formulas mean."""
     used = {*re.findall(r"\b[ntT]\b", re.sub(r"\\[a-z]+", " ", " ".join(formulas)))}
-    meanings = {"t": r" in step $t \ge 0$", "T": " of $T$", "n": " with $n$ nodes"}
-    return "".join(meaning for letter, meaning in meanings.items() if letter in used)
+    meanings = {"t": r"in step $t \ge 0$", "T": "of $T$", "n": "with $n$ nodes"}
+    words = " ".join(meaning for letter, meaning in meanings.items() if letter in used)
+    return f"{words}, " if words else ""

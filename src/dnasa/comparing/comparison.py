@@ -131,7 +131,10 @@ class Comparison:
         table = over_seeds(runs[runs.seed.isin(self.selection.reported)], self.metric)
         keys = self.choice[list(VARIANT)].assign(chosen=True)
         merged = table.merge(keys, on=list(VARIANT), how="left")
-        return merged.assign(chosen=merged.chosen.eq(True)).sort_values("eta", kind="stable", ignore_index=True)
+        order = {method: i for i, method in enumerate(zip(self.choice.rule, self.choice.schedule, strict=True))}
+        place = [order[method] for method in zip(merged.rule, merged.schedule, strict=True)]
+        merged = merged.assign(chosen=merged.chosen.eq(True), place=place)
+        return merged.sort_values(["place", "eta"], ignore_index=True).drop(columns="place")
 
     def sent(self) -> pd.Series:
         """The MB that a node sent in the longest run of each chosen variant: the mean over the nodes."""

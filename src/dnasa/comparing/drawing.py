@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from dnasa.plots import (
-    BAND,
     axis_name,
     draw_curve,
     drawable,
@@ -47,7 +46,6 @@ LINE = ("rule", "schedule")
 MOST_NAMED = 8  # stepsizes on their axis
 MOST_BARS = 8  # lines of a panel, beyond which bars over the seeds would hide them
 OTHER_FONT = 0.85  # of the width of a title: a document's font may be wider than the one measured
-LIGHT = 0.09  # opacity of the bands of many lines
 MOST_COVERED = 10  # seeds that a band covers completely
 MOST_TOGETHER = 3  # curves of a panel, beyond which their bands hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
@@ -77,37 +75,35 @@ def draw_curves(
     given: LineStyles | None = None,
     *,
     smooth: str = "none",
-    bands: bool = False,
     only: int | None = None,
 ) -> None:
     """Draw a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged.
 
-    Where lines are many, they have light bands, or none without `bands`. With `only`, that line alone has its band, and the
-    others are in the background.
+    Where lines are many, they have no bands. With `only`, that line alone has its band, and the others are in the background.
     """
     table = shown(table)
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
+    few = len(lines) <= MOST_TOGETHER
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
         if only is None:
-            draw_curve(axis, rows, name, BAND if len(lines) <= MOST_TOGETHER else LIGHT * bands, **style)
+            draw_curve(axis, rows, name, few, shift=i / len(lines), **style)
         else:
-            draw_curve(axis, rows, name, BAND * (i == only), **(OWN if i == only else OTHER))
+            draw_curve(axis, rows, name, i == only, **(OWN if i == only else OTHER))
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, AXES.get(x, x), SMOOTHED[smooth].format(axis_name(metric)), log)
     if axis.get_yscale() == "linear":
-        focus(axis, np.concatenate([_later(rows, bands) for _, rows in lines]))
+        focus(axis, np.concatenate([_later(rows, few or only is not None) for _, rows in lines]))
 
 
-def _later(rows: pd.DataFrame, bands: bool) -> np.ndarray:
-    """The values of a curve after its first part, and its band: all of that part, or its end."""
+def _later(rows: pd.DataFrame, band: bool) -> np.ndarray:
+    """The values of a curve after its first part, and the end of its band."""
     x = drawable(rows.x.astype(float))
-    later = rows[x >= FIRST * x.max()]
-    band = later[["low", "high"]].dropna()
-    return np.concatenate([later["mean"], (band if bands else band.tail(1)).to_numpy().ravel()])
+    later = rows["mean"][x >= FIRST * x.max()]
+    return np.concatenate([later, rows[["low", "high"]].dropna().tail(int(band)).to_numpy().ravel()])
 
 
 def draw_stepsizes(
@@ -191,7 +187,10 @@ def figure_of_curves(
     """
     variants = table[list(VARIANT)].drop_duplicates()
     if not (len(variants) > MOST_TOGETHER if separate is None else separate):
-        return _one_panel(draw_curves, table, x, metric, smooth=smooth, bands=True)
+        figure = _one_panel(draw_curves, table, x, metric, smooth=smooth)
+        if table.runs.max() > 1 and len(variants) <= MOST_TOGETHER:
+            _add_note(figure.axes[0], f"band: {_covered(table)}")
+        return figure
     from matplotlib.ticker import MaxNLocator
 
     columns = current().columns(_columns(len(variants)))
@@ -204,7 +203,7 @@ def figure_of_curves(
         if axis.get_yscale() == "linear":
             axis.yaxis.set_major_locator(MaxNLocator(4))
     share_labels(figure, axes)
-    _explain(figure, list(axes[0, end:]), int(table.runs.max()))
+    _explain(figure, list(axes[0, end:]), table)
     return figure
 
 
@@ -213,11 +212,20 @@ def _columns(count: int) -> int:
     return ceil(count / 2) if count <= 8 else min((4, 3), key=lambda columns: -count % columns)
 
 
-def _explain(figure: "Figure", empty: Sequence["Axes"], seeds: int) -> None:
+def _covered(table: pd.DataFrame) -> str:
+    """What a band or bar shows."""
+    return "range over the seeds" if table.runs.max() <= MOST_COVERED else "at least 80 % of the seeds"
+
+
+def _add_note(axis: "Axes", note: str) -> None:
+    axis.set_xlabel(f"{axis.get_xlabel()}\n({note})", linespacing=1)
+
+
+def _explain(figure: "Figure", empty: Sequence["Axes"], table: pd.DataFrame) -> None:
     """Say what is grey and what the band is: in the first place that the panels leave empty, else below them."""
     size, notes = current().settings["font.size"], ["grey: the other methods"]
-    if seeds > 1:
-        notes.append("band: range over the seeds" if seeds <= MOST_COVERED else "band: at least 80 % of the seeds")
+    if table.runs.max() > 1:
+        notes.append(f"band: {_covered(table)}")
     for axis in empty:
         axis.axis("off")
     if empty:
@@ -229,7 +237,10 @@ def _explain(figure: "Figure", empty: Sequence["Axes"], seeds: int) -> None:
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     """One panel of `draw_stepsizes`."""
-    return _one_panel(draw_stepsizes, table, metric)
+    figure = _one_panel(draw_stepsizes, table, metric)
+    if table.runs.max() > 1 and len(table[[*LINE]].drop_duplicates()) <= MOST_BARS:
+        _add_note(figure.axes[0], "bars: range over the seeds")
+    return figure
 
 
 def _one_panel(draw: Callable[..., None], *arguments: Any, **more: Any) -> "Figure":

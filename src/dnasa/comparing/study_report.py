@@ -172,7 +172,7 @@ class StudyReport:
         columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
         columns = current().columns(columns)
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
-        line_styles = drawing.line_styles(self.drawn())
+        line_styles = drawing.line_styles(pd.DataFrame(_methods(self.found), columns=drawing.LINE))
         for axis, (_, comparison) in zip(axes.flat, self.found, strict=False):
             table = self._panel(comparison)
             if self.study.figure == "curves":

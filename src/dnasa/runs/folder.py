@@ -46,11 +46,11 @@ class RunFolder:
     LATER = (
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
-        *("curves.csv", "stepsizes.csv", "table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("png", "pdf", "svg", "pgf")),
+        *("table.csv", "table.tex"),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
-    PARTS = ("extension-*", "alone-*")  # folders of further runs
+    PARTS = ("extension-*", "alone-*", "curves-*")  # folders of further runs, and figures against bytes and others
     SITES = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several
 
     def __init__(
