@@ -182,11 +182,53 @@ def test_the_card_of_a_study_has_its_file_and_one_command(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, page = as_json(made / "study", capsys, monkeypatch), card(made / "study", capsys, monkeypatch)
-    assert (found["repeat"], found["study file"]) == ("dnasa study two_graphs.toml", STUDY)
+    assert (found["repeat"], found["study file"]) == ("dnasa study two_graphs.toml --out repeated", STUDY)
     assert page.count("dnasa study") == 1
     assert f"\n````toml\n{STUDY.strip()}\n````\n" in page
+    assert "\nSave the study file below as `two_graphs.toml`, and run:\n\n```\ndnasa study" in page
+    assert "ave the study file" not in card(made / "compared", capsys, monkeypatch)
     cell = as_json(made / "study" / "least_squares-ring", capsys, monkeypatch)
     assert (cell["repeat"], cell["study file"]) == (found["repeat"], STUDY)
+
+
+def test_the_card_of_a_study_has_its_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = '["ring", "complete", "star", "path", "exponential"]'
+    text = STUDY.replace('["ring", "complete"]', graphs).replace('["dsgd",', '["dsgd", "dsgt",')
+    (tmp_path / "ranked.toml").write_text(text)
+    assert run("study", "ranked.toml", "--quiet", "--out", "study", cwd=tmp_path).returncode == 0
+    found, page = (
+        as_json(tmp_path / "study", capsys, monkeypatch)["ranks"],
+        card(tmp_path / "study", capsys, monkeypatch),
+    )
+    ranks = pd.read_csv(tmp_path / "study" / "ranks.csv")
+    pd.testing.assert_frame_equal(pd.DataFrame(found["methods"]), ranks[["method", "rank", "best_in"]])
+    assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
+    assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
+    first = ranks.iloc[0]
+    assert (
+        f"\n| method | average rank | best in |\n| --- | --- | --- |\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n"
+        in page
+    )
+
+
+def test_the_card_of_a_small_study_says_why_it_has_no_ranks(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\n## Ranks\n\n- note: Ranks and profiles are left out: they need" in card(
+        made / "study", capsys, monkeypatch
+    )
+    assert "## Ranks" not in card(made / "study" / "least_squares-ring", capsys, monkeypatch)
+
+
+def test_a_card_says_how_to_compare(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "compared", "study"):
+        assert "\n```\n\nThen compare the card of the folder `repeated` with this one" in card(
+            made / name, capsys, monkeypatch
+        )
 
 
 def test_the_command_of_a_study_names_what_was_run(
@@ -199,7 +241,7 @@ def test_the_command_of_a_study_names_what_was_run(
             json.dumps(json.loads(path.read_text()) | {"quick": True, "study": "two-quick", "device": "cuda"})
         )
     found = as_json(folder, capsys, monkeypatch)
-    assert found["repeat"] == "dnasa study two.toml --only least_squares --device cuda --quick"
+    assert found["repeat"] == "dnasa study two.toml --only least_squares --device cuda --quick --out repeated"
 
 
 def test_studies_of_earlier_versions_have_a_card(

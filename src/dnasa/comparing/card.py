@@ -4,7 +4,8 @@ import csv
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pandas as pd
 from dnasa import tables
 from dnasa.comparing import comparison
 from dnasa.comparing.run_table import data_name, exchanges_text
-from dnasa.comparing.study_file import COPY, shipped
+from dnasa.comparing.study_file import COPY, Cell, Study, shipped
+from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError
 from dnasa.files import read_bytes
 from dnasa.plots import label
@@ -49,11 +51,11 @@ FACTS = {  # of those that a resumed run is checked by, with their names in a ca
 }
 Config = Mapping[str, Any]
 Card = dict[str, Any]
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, csv.Error)
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, csv.Error)
 
 
 def read(path: Path, command_line: Callable[[Config], str]) -> Card:
-    """The sections of a card by name; of a study, what all its cells share, and `cells` with the rest of each.
+    """The sections of a card by name; of a study, what all its cells share, `ranks`, and `cells` with the rest of each.
 
     `command_line` makes the command that repeats a run of `dnasa train` or `dnasa compare` from its config.
     """
@@ -66,7 +68,8 @@ def read(path: Path, command_line: Callable[[Config], str]) -> Card:
     cells = {part: config for part, config in configs.items() if config.get("command") == "study"}
     if not cells:
         raise InputError(f"There is no run in {path}: give the folder of a run, a comparison or a study.")
-    return _study(path, list(cells.values())) | joined({part.name: _read_run(part) for part in cells})
+    shared = joined({part.name: _read_run(part) for part in cells})
+    return _study(path, list(cells.values())) | {"ranks": _ranks(cells)} | shared
 
 
 # ---------------------------------------------------------------- a study
@@ -74,7 +77,7 @@ def read(path: Path, command_line: Callable[[Config], str]) -> Card:
 
 def _study(path: Path, configs: Sequence[Config]) -> Card:
     """The command that repeats these cells, and the file that it needs."""
-    try:
+    with _undamaged(f"study in {path}"):
         text = read_bytes(path / COPY).decode() if (path / COPY).exists() else UNKNOWN  # of an earlier version
         given = tomllib.loads(text) if text != UNKNOWN else {"problems": []}
         first, run = configs[0], {config["options"]["data"] for config in configs}
@@ -85,9 +88,28 @@ def _study(path: Path, configs: Sequence[Config]) -> Card:
             words += ["--only", ",".join(problem for problem in given["problems"] if problem in run)]
         if device not in (None, given.get("device", "cpu")):
             words += ["--device", str(device)]
-    except (*DAMAGE, OSError) as error:
-        raise InputError(f"The study in {path} is damaged: {type(error).__name__}, {error}.") from error
-    return {"repeat": shlex.join(words + ["--quick"] * quick), "study file": text}
+    return {"repeat": shlex.join([*words, *["--quick"] * quick, "--out", "repeated"]), "study file": text}
+
+
+def _ranks(cells: Mapping[Path, Config]) -> Card:
+    """The methods by their average rank over all cells, and the tests; of a small study, why there are none."""
+    with _undamaged(f"study in {next(iter(cells)).parent}"):
+        found = [(_cell(config["options"]), comparison.read(path)) for path, config in cells.items()]
+        ranking = StudyReport(Study("", [cell for cell, _ in found], "", "", ""), found, []).ranking
+    if ranking.reason_to_leave_out:
+        return {"note": ranking.reason_to_leave_out}
+    rows = ranking.ranks()
+    return {
+        "cells": len(found),
+        "p of the Friedman test": float(rows.p[0]),
+        "critical difference of the Nemenyi test at 5 %": float(rows.critical_difference[0]),
+        "left out, not run in every cell": list(ranking.left_out),
+        "methods": rows[["method", "rank", "best_in"]].to_dict("records"),
+    }
+
+
+def _cell(options: Config) -> Cell:
+    return Cell(options["data"], options["topology"], options["partition"], dict(options))
 
 
 def joined(cards: dict[str, Card]) -> Card:
@@ -122,7 +144,7 @@ def _read_run(path: Path) -> Card:
     run = RunFolder(path, resume=True)
     if run.state not in ENDED:
         raise InputError(f"The run in {path} is {run.state}: a card needs one that has ended (`dnasa resume {path}`).")
-    try:
+    with _undamaged(f"run in {path}"):
         facts, options = run.config["run"], run.config.get("options", {})
         software = dict(run.config.get("versions", {}))
         machine = {"architecture": software.pop("machine", None)}
@@ -135,8 +157,15 @@ def _read_run(path: Path) -> Card:
             "protocol": _protocol(run.config, facts, options, history, compared),
             "results": _results(history, compared),
         }
+
+
+@contextmanager
+def _undamaged(what: str) -> Iterator[None]:
+    """Say in one line what cannot be read: anybody may have written the files."""
+    try:
+        yield
     except DAMAGE as error:
-        raise InputError(f"The run in {path} is damaged: {type(error).__name__}, {error}.") from error
+        raise InputError(f"The {what} is damaged: {type(error).__name__}, {error}.") from error
 
 
 def _code(config: Config) -> Card:
