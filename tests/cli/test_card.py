@@ -112,6 +112,31 @@ def test_one_partition_for_all_seeds_is_said() -> None:
     assert _partition({"partition": "iid", "shard_dir": "shards"}) is None
 
 
+def test_a_card_names_the_files_of_known_data_and_the_seeds_of_the_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    (tmp_path / "covertype").mkdir()
+    table = pd.DataFrame(rows).assign(label=np.arange(60) % 2 + 1)
+    table.to_csv(tmp_path / "covertype" / "covertype-sample.csv", index=False)
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
+    (tmp_path / "cover.toml").write_text(STUDY.replace("least_squares", "covertype"))
+    for words in (
+        "train --data covertype --nodes 4 --steps 5 --quiet --out own",
+        "train --data covertype --nodes 4 --steps 5 --partition-seed 1 --quiet --out one",
+        "study cover.toml --quiet --out study",
+    ):
+        assert run(*words.split(), cwd=tmp_path).returncode == 0
+    own, one, study = (as_json(tmp_path / name, capsys, monkeypatch)["data"] for name in ("own", "one", "study"))
+    assert own["files"] == one["files"] == study["files"] == ["covertype-sample.csv"]
+    assert own["rows of a node"] == "12 to 12 in the partition of seed 0"
+    assert re.fullmatch("[0-9a-f]{8} over the partitions of all seeds", own["checksum of the nodes' rows"])
+    assert one["rows of a node"] == "12 to 12"
+    assert re.fullmatch("[0-9a-f]{8}", one["checksum of the nodes' rows"])
+    assert "\n- files: covertype-sample.csv\n" in card(tmp_path / "own", capsys, monkeypatch)
+
+
 def test_the_results_have_the_seeds_the_choice_and_the_bytes(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,10 +232,8 @@ def test_the_card_of_a_study_has_its_ranks(
     assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
     assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
     first = ranks.iloc[0]
-    assert (
-        f"\n| method | average rank | best in |\n| --- | --- | --- |\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n"
-        in page
-    )
+    assert "\n| method | average rank | best in |\n" in page
+    assert f"\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n" in page
 
 
 def test_the_card_of_a_small_study_says_why_it_has_no_ranks(

@@ -182,13 +182,15 @@ def _time(history: pd.DataFrame) -> Card:
 
 
 def _data(config: Config, facts: Config, options: Config) -> Card:
-    rows = config.get("rows") or {}
+    """What was trained on. The rows of a node are stored for seed 0, their checksum is of all seeds."""
+    rows, own = config.get("rows") or {}, _own_partitions(options)
     return {
         "data": data_name(options),
+        "files": config.get("files"),
         "training rows": rows.get("total"),
-        "rows of a node": rows and f"{rows['smallest']:,} to {rows['largest']:,}",
+        "rows of a node": rows and f"{rows['smallest']:,} to {rows['largest']:,}{' in the partition of seed 0' * own}",
         "problem": facts["the data"],
-        "checksum of the nodes' rows": facts["the nodes' data"],
+        "checksum of the nodes' rows": facts["the nodes' data"] + " over the partitions of all seeds" * own,
     }
 
 
@@ -219,11 +221,17 @@ def _graph(facts: Config) -> str:
 
 
 def _partition(options: Config) -> str | None:
-    how, seed = options.get("partition"), options.get("partition_seed")
+    how, seed = options.get("partition"), options.get("partition_seed", 0)
     if how is None or options.get("problem") or options.get("shard_dir"):
         return None
-    drawn = "each seed draws its own" if seed is None else f"one for all seeds, drawn with seed {seed}"
+    drawn = "each seed draws its own" if _own_partitions(options) else f"one for all seeds, drawn with seed {seed}"
     return PARTITIONS.get(how, str(how)) + ("" if how == "contiguous" else f" ({drawn})")
+
+
+def _own_partitions(options: Config) -> bool:
+    """Whether each seed draws its own partition; older configs have one, of seed 0."""
+    divided = not options.get("problem") and not options.get("shard_dir")
+    return divided and options.get("partition") not in (None, "contiguous") and options.get("partition_seed", 0) is None
 
 
 # ---------------------------------------------------------------- results

@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
     rules: list[str]
     notes: list[str]
     evaluate: Any
-    model: str
+    facts: dict[str, Any]
 
 
 def check(study: Study, out: Path) -> None:
@@ -71,7 +71,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
     evaluate = [0, cell.settings["steps"]] if at_end else source.evaluate
-    return Prepared(source.problem, graph, rules, notes, evaluate, source.model)
+    return Prepared(source.problem, graph, rules, notes, evaluate, source.facts)
 
 
 def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
@@ -139,7 +139,7 @@ def stored(cell: Cell) -> dict[str, Any]:
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
     """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
-    made = {"study": study.name, "quick": study.quick, "model": prepared.model, "device": study.device}
+    made = {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts
     folder.config |= ({} if folder.resume else made) | {LEFT_OUT: prepared.notes}
     try:
         comparison = compare(

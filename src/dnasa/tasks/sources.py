@@ -105,6 +105,12 @@ class Source(NamedTuple):
         """The names of the nodes, where their data has some."""
         return [site.name for site in self.rows.sites] if self.rows else []
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the config of a run says about its model and data."""
+        files = self.rows.files if self.rows else ()
+        return {"model": self.model} | ({"files": list(files)} if files else {})
+
 
 def make_source(
     options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone
