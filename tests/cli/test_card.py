@@ -137,6 +137,13 @@ def test_a_card_names_the_files_of_known_data_and_the_seeds_of_the_partition(
     assert "\n- files: covertype-sample.csv\n" in card(tmp_path / "own", capsys, monkeypatch)
 
 
+def test_a_folder_of_runs_names_the_runs_inside(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(["bench-card", made], monkeypatch, capfd)
+    assert f"{made} contains runs, and a card is of one of them: give {made / 'compared'}, {made / 'run'}." in message
+
+
 def test_the_results_have_the_seeds_the_choice_and_the_bytes(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from dnasa.plots import label
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import Result
 from dnasa.statistics import VARIANT, final, labelled, over_seeds, with_interval, with_the_best
+from dnasa.tasks.sources import first_of
 
 METRICS = ("test_accuracy", "test_label_accuracy", "test_r2", "test_rmse", "test_loss", "train_loss", "grad_norm")
 ENDED = ("done", "diverged")
@@ -67,9 +68,16 @@ def read(path: Path, command_line: Callable[[Config], str]) -> Card:
     configs = {part: RunFolder(part, resume=True).config for part in folders}
     cells = {part: config for part, config in configs.items() if config.get("command") == "study"}
     if not cells:
-        raise InputError(f"There is no run in {path}: give the folder of a run, a comparison or a study.")
+        raise InputError(_no_run(path, folders))
     shared = joined({part.name: _read_run(part) for part in cells})
     return _study(path, list(cells.values())) | {"ranks": _ranks(cells)} | shared
+
+
+def _no_run(path: Path, inside: Sequence[Path]) -> str:
+    """Why there is no card of this folder; `inside` are the runs that it contains."""
+    if not inside:
+        return f"There is no run in {path}: give the folder of a run, a comparison or a study."
+    return f"{path} contains runs, and a card is of one of them: give {first_of([str(part) for part in inside], 4)}."
 
 
 # ---------------------------------------------------------------- a study
