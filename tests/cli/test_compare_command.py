@@ -131,6 +131,10 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
+    rules = run(*words, "--extend", "--rules", "mt,dnasa").stderr
+    assert "holds a run already, with other --rules (now added: mt; now removed: dsgd:constant): " in " ".join(
+        rules.split()
+    )
 
 
 def test_a_finished_comparison_is_drawn_without_its_problem_and_the_same(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
 from dnasa.comparing.comparison import Comparison, X, check_metric, compare, finished, schedule_of
+from dnasa.comparing.run_table import changed
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
 from dnasa.files import fits
@@ -124,10 +125,20 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
         before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
         if before != value:
             raise InputError(
-                f"{path} was run with {key} = {before!s:.60}, not {value!s:.60}: delete this folder to run it again, or choose "
+                f"{path} was run with {_difference(key, before, value)}: delete this folder to run it again, or choose "
                 "another --out."
             )
     return folder
+
+
+def _difference(key: str, before: Any, now: Any) -> str:
+    """How a setting of a cell has changed, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        part = next(name for name in now | before if before.get(name) != now.get(name))
+        return _difference(f"{key} of {part}", before.get(part, []), now.get(part, []))
+    if isinstance(before, list) and isinstance(now, list):
+        return changed(key, before, now)
+    return f"{key} = {before!s:.100}, not {now!s:.100}"
 
 
 def stored(cell: Cell) -> dict[str, Any]:
