@@ -137,6 +137,16 @@ def test_a_card_names_the_files_of_known_data_and_the_seeds_of_the_partition(
     assert "\n- files: covertype-sample.csv\n" in card(tmp_path / "own", capsys, monkeypatch)
 
 
+def test_a_card_says_of_no_choice_that_was_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = COMPARE.replace("0.1,1", "0.1").replace("--extend", "")
+    assert run(*words.split(), "one", cwd=tmp_path).returncode == 0
+    found = as_json(tmp_path / "one", capsys, monkeypatch)
+    assert found["protocol"]["stepsizes chosen by"] is None
+    assert [row["chosen_value"] for row in found["results"]] == [None, None]
+
+
 def test_a_folder_of_runs_names_the_runs_inside(
     made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

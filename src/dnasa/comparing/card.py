@@ -208,7 +208,7 @@ def _protocol(
     """How the result was made, in words that need no knowledge of dnasa."""
     engine = config.get("engine", "simulated" if config.get("command") == "study" else UNKNOWN)
     model = str(config.get("model", options.get("model") or UNKNOWN))
-    tuned = compared is not None and compared.choice.eta.notna().any()
+    tuned = compared is not None and compared.tried().max() > 1
     return {
         "methods": [label(rule) for rule in dict.fromkeys(final(history).rule)],
         "stepsizes chosen by": str(compared.selection) if compared is not None and tuned else None,
@@ -259,9 +259,10 @@ def _with_choice(table: pd.DataFrame, compared: comparison.Comparison) -> pd.Dat
     """The stepsizes that were tried, and the value that one was chosen by."""
     every = labelled(compared.history)
     tried = every.eta.groupby([every.rule, every.schedule], sort=False).agg(lambda etas: sorted({*etas.dropna()}))
-    choice = compared.choice.assign(chosen_value=compared.choice.value.where(compared.choice.eta.notna()))
+    choice = compared.choice.rename(columns={"value": "chosen_value"})
     rows = table.merge(tried.rename("tried").reset_index(), on=["rule", "schedule"], how="left")
     rows = rows.merge(choice[[*VARIANT, "chosen_value"]], on=list(VARIANT), how="left")
+    rows["chosen_value"] = rows.chosen_value.where(rows.tried.map(len) > 1)
     return rows.assign(chosen_by=compared.selection.metric, with_the_best=with_the_best(table))
 
 
