@@ -273,6 +273,23 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
     assert "grad_norm" in pd.read_csv(tmp_path / "b" / "history.csv")
 
 
+@pytest.mark.parametrize(
+    ("given", "measured"),
+    [
+        ({"evaluate": 5}, False),
+        ({"evaluate": 5, "metric": "test_loss"}, False),
+        ({"evaluate": 5, "metric": "train_loss"}, True),
+        ({"evaluate": 100}, True),  # costs little
+        ({"evaluate": 0}, False),  # refused later
+    ],
+)
+def test_training_rows_are_evaluated_often_only_where_they_are_compared_by(
+    given: dict[str, Any], measured: bool
+) -> None:
+    source = make_source(SourceOptions(data="digits", nodes=4, steps=200, **given), range(4), validate=True)
+    assert (source.evaluate, getattr(source.problem, "train_metrics", None)) == (given["evaluate"], measured)
+
+
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
 def test_a_comparison_on_a_synthetic_problem_has_50_points(problem: str) -> None:
     options = SourceOptions(problem=problem, nodes=4)
