@@ -151,7 +151,10 @@ def test_a_folder_of_runs_names_the_runs_inside(
     made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     message = refused(["bench-card", made], monkeypatch, capfd)
-    assert f"{made} contains runs, and a card is of one of them: give {made / 'compared'}, {made / 'run'}." in message
+    assert (
+        f"{made} contains runs, and a card is of one of them: give {made / 'compared'}, {made / 'run'}, {made / 'study'}."
+        in message
+    )
 
 
 def test_the_results_have_the_seeds_the_choice_and_the_bytes(
@@ -248,6 +251,7 @@ def test_the_card_of_a_study_has_its_ranks(
     pd.testing.assert_frame_equal(pd.DataFrame(found["methods"]), ranks[["method", "rank", "best_in"]])
     assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
     assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
+    assert (found["note"] is None) == (ranks.p[0] < 0.05)
     first = ranks.iloc[0]
     assert "\n| method | average rank | best in |\n" in page
     assert f"\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n" in page

@@ -14,6 +14,7 @@ import pandas as pd
 
 from dnasa import tables
 from dnasa.comparing import comparison
+from dnasa.comparing.ranking import LEVEL
 from dnasa.comparing.run_table import data_name, exchanges_text
 from dnasa.comparing.study_file import COPY, Cell, Study, shipped
 from dnasa.comparing.study_report import StudyReport
@@ -68,13 +69,14 @@ def read(path: Path, command_line: Callable[[Config], str]) -> Card:
     configs = {part: RunFolder(part, resume=True).config for part in folders}
     cells = {part: config for part, config in configs.items() if config.get("command") == "study"}
     if not cells:
-        raise InputError(_no_run(path, folders))
+        studies = [file.parent for file in sorted(path.glob(f"*/{COPY}"))]
+        raise InputError(_no_run(path, [*folders, *studies]))
     shared = joined({part.name: _read_run(part) for part in cells})
     return _study(path, list(cells.values())) | {"ranks": _ranks(cells)} | shared
 
 
 def _no_run(path: Path, inside: Sequence[Path]) -> str:
-    """Why there is no card of this folder; `inside` are the runs that it contains."""
+    """Why there is no card of this folder; `inside` are the runs and studies that it contains."""
     if not inside:
         return f"There is no run in {path}: give the folder of a run, a comparison or a study."
     return f"{path} contains runs, and a card is of one of them: give {first_of([str(part) for part in inside], 4)}."
@@ -108,6 +110,7 @@ def _ranks(cells: Mapping[Path, Config]) -> Card:
         return {"note": ranking.reason_to_leave_out}
     rows = ranking.ranks()
     return {
+        "note": None if rows.p[0] < LEVEL else "the Friedman test finds no clear difference",
         "cells": len(found),
         "p of the Friedman test": float(rows.p[0]),
         "critical difference of the Nemenyi test at 5 %": float(rows.critical_difference[0]),

@@ -146,9 +146,8 @@ def make_source(
     shards, validation = divided(options, rows, own, validate or patience is not None)
     model = options.model or models.default(rows)
     train_metrics = not validate or measures_training(options, rows, batch)
-    evaluate = options.evaluate
-    if evaluate is None and not train_metrics:
-        evaluate = curve_steps(options, rows, batch)
+    by_default = None if train_metrics else curve_steps(options, rows, batch)
+    evaluate = by_default if options.evaluate is None else options.evaluate
     task = tasks.on_shards(
         rows,
         shards,
