@@ -112,6 +112,51 @@ def test_one_partition_for_all_seeds_is_said() -> None:
     assert _partition({"partition": "iid", "shard_dir": "shards"}) is None
 
 
+def test_a_card_names_the_files_of_known_data_and_the_seeds_of_the_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.random.default_rng(0).normal(size=(60, 3))
+    (tmp_path / "covertype").mkdir()
+    table = pd.DataFrame(rows).assign(label=np.arange(60) % 2 + 1)
+    table.to_csv(tmp_path / "covertype" / "covertype-sample.csv", index=False)
+    monkeypatch.setenv("DNASA_DATA", str(tmp_path))
+    monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
+    (tmp_path / "cover.toml").write_text(STUDY.replace("least_squares", "covertype"))
+    for words in (
+        "train --data covertype --nodes 4 --steps 5 --quiet --out own",
+        "train --data covertype --nodes 4 --steps 5 --partition-seed 1 --quiet --out one",
+        "study cover.toml --quiet --out study",
+    ):
+        assert run(*words.split(), cwd=tmp_path).returncode == 0
+    own, one, study = (as_json(tmp_path / name, capsys, monkeypatch)["data"] for name in ("own", "one", "study"))
+    assert own["files"] == one["files"] == study["files"] == ["covertype-sample.csv"]
+    assert own["rows of a node"] == "12 to 12 in the partition of seed 0"
+    assert re.fullmatch("[0-9a-f]{8} over the partitions of all seeds", own["checksum of the nodes' rows"])
+    assert one["rows of a node"] == "12 to 12"
+    assert re.fullmatch("[0-9a-f]{8}", one["checksum of the nodes' rows"])
+    assert "\n- files: covertype-sample.csv\n" in card(tmp_path / "own", capsys, monkeypatch)
+
+
+def test_a_card_says_of_no_choice_that_was_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = COMPARE.replace("0.1,1", "0.1").replace("--extend", "")
+    assert run(*words.split(), "one", cwd=tmp_path).returncode == 0
+    found = as_json(tmp_path / "one", capsys, monkeypatch)
+    assert found["protocol"]["stepsizes chosen by"] is None
+    assert [row["chosen_value"] for row in found["results"]] == [None, None]
+
+
+def test_a_folder_of_runs_names_the_runs_inside(
+    made: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(["bench-card", made], monkeypatch, capfd)
+    assert (
+        f"{made} contains runs, and a card is of one of them: give {made / 'compared'}, {made / 'run'}, {made / 'study'}."
+        in message
+    )
+
+
 def test_the_results_have_the_seeds_the_choice_and_the_bytes(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,11 +227,52 @@ def test_the_card_of_a_study_has_its_file_and_one_command(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, page = as_json(made / "study", capsys, monkeypatch), card(made / "study", capsys, monkeypatch)
-    assert (found["repeat"], found["study file"]) == ("dnasa study two_graphs.toml", STUDY)
+    assert (found["repeat"], found["study file"]) == ("dnasa study two_graphs.toml --out repeated", STUDY)
     assert page.count("dnasa study") == 1
     assert f"\n````toml\n{STUDY.strip()}\n````\n" in page
+    assert "\nSave the study file below as `two_graphs.toml`, and run:\n\n```\ndnasa study" in page
+    assert "ave the study file" not in card(made / "compared", capsys, monkeypatch)
     cell = as_json(made / "study" / "least_squares-ring", capsys, monkeypatch)
     assert (cell["repeat"], cell["study file"]) == (found["repeat"], STUDY)
+
+
+def test_the_card_of_a_study_has_its_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = '["ring", "complete", "star", "path", "exponential"]'
+    text = STUDY.replace('["ring", "complete"]', graphs).replace('["dsgd",', '["dsgd", "dsgt",')
+    (tmp_path / "ranked.toml").write_text(text)
+    assert run("study", "ranked.toml", "--quiet", "--out", "study", cwd=tmp_path).returncode == 0
+    found, page = (
+        as_json(tmp_path / "study", capsys, monkeypatch)["ranks"],
+        card(tmp_path / "study", capsys, monkeypatch),
+    )
+    ranks = pd.read_csv(tmp_path / "study" / "ranks.csv")
+    pd.testing.assert_frame_equal(pd.DataFrame(found["methods"]), ranks[["method", "rank", "best_in"]])
+    assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
+    assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
+    assert (found["note"] is None) == (ranks.p[0] < 0.05)
+    first = ranks.iloc[0]
+    assert "\n| method | average rank | best in |\n" in page
+    assert f"\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n" in page
+
+
+def test_the_card_of_a_small_study_says_why_it_has_no_ranks(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\n## Ranks\n\n- note: Ranks and profiles are left out: they need" in card(
+        made / "study", capsys, monkeypatch
+    )
+    assert "## Ranks" not in card(made / "study" / "least_squares-ring", capsys, monkeypatch)
+
+
+def test_a_card_says_how_to_compare(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "compared", "study"):
+        assert "\n```\n\nThen compare the card of the folder `repeated` with this one" in card(
+            made / name, capsys, monkeypatch
+        )
 
 
 def test_the_command_of_a_study_names_what_was_run(
@@ -199,7 +285,7 @@ def test_the_command_of_a_study_names_what_was_run(
             json.dumps(json.loads(path.read_text()) | {"quick": True, "study": "two-quick", "device": "cuda"})
         )
     found = as_json(folder, capsys, monkeypatch)
-    assert found["repeat"] == "dnasa study two.toml --only least_squares --device cuda --quick"
+    assert found["repeat"] == "dnasa study two.toml --only least_squares --device cuda --quick --out repeated"
 
 
 def test_studies_of_earlier_versions_have_a_card(

@@ -50,6 +50,25 @@ def test_a_process_of_its_own_trains_and_writes_nothing_to_standard_error() -> N
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "compare --seeds 0,1,2",
+            "--seeds takes one whole number (how many seeds to run side by side: seed, seed + 1, ...).",
+        ),
+        ("train --steps many", "--steps takes one whole number (number of steps)."),
+        ("topology ring --nodes 1.5", "--nodes takes one whole number (number of nodes)."),
+        ("train --eta small", "--eta takes one number (stepsize, for rules that need one)."),
+        ("keys site a localhost:1 --days week", "--days takes one whole number (days until the certificate expires)."),
+    ],
+)
+def test_what_is_not_a_number_is_told_what_the_option_takes(
+    words: str, message: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(words.split(), monkeypatch, capfd).startswith(f"Error: {message} Try '")
+
+
 def test_the_version_is_shown() -> None:
     assert run("--version").stdout == f"dnasa {dnasa.__version__}\n"
 

@@ -131,6 +131,10 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
+    rules = run(*words, "--extend", "--rules", "mt,dnasa").stderr
+    assert "holds a run already, with other --rules (now added: mt; now removed: dsgd:constant): " in " ".join(
+        rules.split()
+    )
 
 
 def test_a_finished_comparison_is_drawn_without_its_problem_and_the_same(
@@ -267,6 +271,23 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
     assert "validation_accuracy" in history
     assert run(*words, "--metric", "grad_norm", "--out", tmp_path / "b").returncode == 0
     assert "grad_norm" in pd.read_csv(tmp_path / "b" / "history.csv")
+
+
+@pytest.mark.parametrize(
+    ("given", "measured"),
+    [
+        ({"evaluate": 5}, False),
+        ({"evaluate": 5, "metric": "test_loss"}, False),
+        ({"evaluate": 5, "metric": "train_loss"}, True),
+        ({"evaluate": 100}, True),  # costs little
+        ({"evaluate": 0}, False),  # refused later
+    ],
+)
+def test_training_rows_are_evaluated_often_only_where_they_are_compared_by(
+    given: dict[str, Any], measured: bool
+) -> None:
+    source = make_source(SourceOptions(data="digits", nodes=4, steps=200, **given), range(4), validate=True)
+    assert (source.evaluate, getattr(source.problem, "train_metrics", None)) == (given["evaluate"], measured)
 
 
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])

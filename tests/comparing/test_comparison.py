@@ -160,6 +160,10 @@ def test_a_problem_without_a_loss_is_compared_only_by_a_metric_that_is_named() -
 def test_nothing_is_run_for_a_choice_that_is_not_made() -> None:
     found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=5, seed=[0, 1])
     assert set(found.history.seed) == {0, 1}
+    assert found.notes()[0].startswith(
+        "The grid has one stepsize, so none was chosen; results are those on the test rows"
+    )
+    assert found.table().iloc[:, 2].tolist() == ["one stepsize", "nothing tuned"]
     alone = compare(SMALL, RING, ["adanasa", "dnasa"], steps=5)
     assert alone.notes()[0] == "Nothing was tuned; results are those on the test rows, one seed, so without a spread."
     assert alone.table()["stepsize"].str.contains("n").all()

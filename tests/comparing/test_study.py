@@ -274,6 +274,22 @@ def test_a_changed_cell_is_refused_with_what_changed(whole: tuple[SimpleNamespac
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("key", "before", "now", "words"),
+    [
+        ("rules", ["dsgd", "dnasa"], ["dsgd", "mt", "dnasa"], "other rules (now added: mt)"),
+        ("rules", ["dsgd", "dsgt"], ["dadam", "dsgd"], "other rules (now added: dadam; now removed: dsgt)"),
+        ("rules", ["dsgd", "dsgt"], ["dsgt", "dsgd"], "other rules (in another order)"),
+        ("rules", [], [*"abcdefghij"], "other rules (now added: a, b, c, d, e, f, g, h and 2 more)"),
+        ("etas", {"dsgd": [1.0]}, {"dsgd": [1.0, 3.0]}, "other etas of dsgd (now added: 3.0)"),
+        ("etas", {"dsgd": [1.0]}, {}, "other etas of dsgd (now removed: 1.0)"),
+        ("metric", None, "m" * 100, f"metric = None, not {'m' * 100}"),
+    ],
+)
+def test_what_changed_is_said_in_words_that_are_never_cut(key: str, before: Any, now: Any, words: str) -> None:
+    assert study._difference(key, before, now) == words
+
+
 def test_json_lines_name_the_cell_of_the_runs_that_follow(
     whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,10 @@ from dnasa.files import to_json
 SECTIONS = ("code", "hardware", "data", "protocol")  # of facts
 EMPTY: tuple[Any, ...] = (None, [], {})
 CHECKSUMS = "Equal checksums mean equal source, data or settings."
+COMPARE = (
+    "Then compare the card of the folder `repeated` with this one: on the same kind of machine, with the same versions, the "
+    "results agree in all digits; elsewhere, the last ones may differ."
+)
 
 
 def bench_card(
@@ -60,13 +64,39 @@ def _markdown(card: Mapping[str, Any]) -> Iterator[str]:
 
     cells = card.get("cells", {})
     for section, entries in card.items():
-        if entries and section not in ("cells", "results"):
-            yield from ("", f"## {section.capitalize()}", "")
-            yield from _code(section, entries) if isinstance(entries, str) else _facts(entries)
+        if entries and section not in ("ranks", "cells", "results"):
+            yield from ("", f"## {section.capitalize()}", "", *_section(section, entries))
+    yield from _ranks(card["ranks"]) if cells else ()
     yield from _cells(cells) if cells else ("", "## Results", "", *_table(card["results"]))
     results = [row for part in (card, *cells.values()) for row in part.get("results", ())]
     if any(row.get("difference_low") is not None for row in results):
         yield from ("", captions.BOLD)
+
+
+def _section(name: str, entries: Any) -> Iterator[str]:
+    if not isinstance(entries, str):
+        return _facts(entries)
+    return _repeat(entries) if name == "repeat" else _code(entries, "toml")
+
+
+def _repeat(command: str) -> Iterator[str]:
+    words = shlex.split(command)
+    if words[1] == "study" and words[2].endswith(".toml"):
+        yield from (f"Save the study file below as `{words[2]}`, and run:", "")
+    yield from _code(command)
+    if words[0] == "dnasa":
+        yield from ("", COMPARE)
+
+
+def _ranks(ranks: Mapping[str, Any]) -> Iterator[str]:
+    facts = {name: value for name, value in ranks.items() if name != "methods"}
+    yield from ("", "## Ranks", "", *_facts(facts))
+    if "methods" in ranks:
+        rows = [
+            {"method": row["method"], "average rank": f"{row['rank']:.2f}", "best in": row["best_in"]}
+            for row in ranks["methods"]
+        ]
+        yield from ("", *_lines(rows))
 
 
 def _cells(cells: Mapping[str, Any]) -> Iterator[str]:
@@ -86,10 +116,10 @@ def _all_facts(sections: Mapping[str, Any]) -> list[str]:
     return [fact for name, entries in sections.items() if name in SECTIONS for fact in _facts(entries)]
 
 
-def _code(section: str, text: str) -> Iterator[str]:
+def _code(text: str, language: str = "") -> Iterator[str]:
     """Text as it is, between fences that it does not contain."""
     fence = "`" * max([3, *(1 + len(ticks) for ticks in re.findall("`+", text))])
-    yield from (f"{fence}{'toml' * (section == 'study file')}", _encodable(text.strip()), fence)
+    yield from (f"{fence}{language}", _encodable(text.strip()), fence)
 
 
 def _facts(entries: Mapping[str, Any]) -> Iterator[str]:
@@ -99,7 +129,11 @@ def _facts(entries: Mapping[str, Any]) -> Iterator[str]:
 def _table(results: list[dict[str, Any]]) -> Iterator[str]:
     from dnasa.comparing import card
 
-    rows = card.table(results)
+    return _lines(card.table(results))
+
+
+def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A table, without columns that are empty."""
     columns = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     yield f"| {' | '.join(name.replace('_', ' ') for name in columns)} |"
     yield f"|{' --- |' * len(columns)}"

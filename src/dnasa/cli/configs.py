@@ -14,7 +14,7 @@ import typer
 
 from dnasa import networks
 from dnasa.cli import plugins
-from dnasa.cli.options import FIELDS, Options, flag, negative
+from dnasa.cli.options import FIELDS, Options, flag, negative, split
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
 from dnasa.files import read_json
@@ -82,9 +82,17 @@ def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[
     for name in now | before:
         if before.get(name) != now.get(name):
             raise InputError(
-                f"{folder} holds a run already, with {flag(name)} {before.get(name)!s:.60} instead of "
-                f"{now.get(name)!s:.60}: choose another --out, or replace it with --force."
+                f"{folder} holds a run already, with {_difference(name, before.get(name), now.get(name))}: choose another "
+                "--out, or replace it with --force."
             )
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    from dnasa.comparing.run_table import changed
+
+    if name in ("rules", "etas"):
+        return changed(flag(name), split(str(before)), split(str(now)))
+    return f"{flag(name)} {before!s:.100} instead of {now!s:.100}"
 
 
 def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:

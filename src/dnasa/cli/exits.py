@@ -1,6 +1,7 @@
 """How the program ends: exit codes, and one line that says why."""
 
 import os
+import re
 import sys
 import time
 import traceback
@@ -13,6 +14,7 @@ import typer
 from dnasa import networks
 from dnasa.core import InputError, Interrupted, RunError
 
+WANTED = {"integer": "one whole number", "number": "one number", "float": "one number"}
 UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 
 
@@ -76,6 +78,16 @@ def tolerant_output() -> Iterator[None]:
             errors.flush()
 
 
+def _usage(error: Any) -> str:
+    """What is wrong with the words of the command line; where a number is wanted, with the first sentence of its help."""
+    message, option = error.format_message(), getattr(error, "param", None)
+    found = re.search(r"valid (integer|number|float)\b", message)
+    if found is None or option is None or not getattr(option, "help", None):
+        return message
+    about = re.split(r";|(?<!\.)\.(?: |$)", option.help)[0]
+    return f"{option.opts[0]} takes {WANTED[found[1]]} ({about[:1].lower()}{about[1:]})."
+
+
 def run_app(app: typer.Typer) -> None:
     try:
         sys.exit(app(standalone_mode=False))
@@ -90,10 +102,10 @@ def run_app(app: typer.Typer) -> None:
     except (KeyboardInterrupt, typer.Abort):
         fail(130, "Interrupted.")
     except UsageError as error:
-        if not error.format_message():  # the help was printed instead
+        message = _usage(error)
+        if not message:  # the help was printed instead
             sys.exit(2)
         where = error.ctx.command_path if error.ctx else "dnasa"
-        message = error.format_message()
         fail(2, f"{message}{'' if message.endswith(('.', '?')) else '.'} Try '{where} --help'.")
     except Exception:
         if running.engine == "simulated":

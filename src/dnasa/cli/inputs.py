@@ -91,7 +91,7 @@ def prepare(
         source, shared = made(network)
     names = list(network.names) or source.sites
     if folder is not None:
-        folder.config |= {"engine": running.engine, "model": source.model} | ({"sites": names} if names else {})
+        folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
     for sentence in source.warnings:

@@ -4,7 +4,8 @@ import csv
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isfinite, isnan, nan
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ import pandas as pd
 
 from dnasa import tables
 from dnasa.comparing import comparison
+from dnasa.comparing.ranking import LEVEL
 from dnasa.comparing.run_table import data_name, exchanges_text
-from dnasa.comparing.study_file import COPY, shipped
+from dnasa.comparing.study_file import COPY, Cell, Study, shipped
+from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError
 from dnasa.files import read_bytes
 from dnasa.plots import label
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.result import Result
 from dnasa.statistics import VARIANT, final, labelled, over_seeds, with_interval, with_the_best
+from dnasa.tasks.sources import first_of
 
 METRICS = ("test_accuracy", "test_label_accuracy", "test_r2", "test_rmse", "test_loss", "train_loss", "grad_norm")
 ENDED = ("done", "diverged")
@@ -49,11 +53,11 @@ FACTS = {  # of those that a resumed run is checked by, with their names in a ca
 }
 Config = Mapping[str, Any]
 Card = dict[str, Any]
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, csv.Error)
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, csv.Error)
 
 
 def read(path: Path, command_line: Callable[[Config], str]) -> Card:
-    """The sections of a card by name; of a study, what all its cells share, and `cells` with the rest of each.
+    """The sections of a card by name; of a study, what all its cells share, `ranks`, and `cells` with the rest of each.
 
     `command_line` makes the command that repeats a run of `dnasa train` or `dnasa compare` from its config.
     """
@@ -65,8 +69,17 @@ def read(path: Path, command_line: Callable[[Config], str]) -> Card:
     configs = {part: RunFolder(part, resume=True).config for part in folders}
     cells = {part: config for part, config in configs.items() if config.get("command") == "study"}
     if not cells:
-        raise InputError(f"There is no run in {path}: give the folder of a run, a comparison or a study.")
-    return _study(path, list(cells.values())) | joined({part.name: _read_run(part) for part in cells})
+        studies = [file.parent for file in sorted(path.glob(f"*/{COPY}"))]
+        raise InputError(_no_run(path, [*folders, *studies]))
+    shared = joined({part.name: _read_run(part) for part in cells})
+    return _study(path, list(cells.values())) | {"ranks": _ranks(cells)} | shared
+
+
+def _no_run(path: Path, inside: Sequence[Path]) -> str:
+    """Why there is no card of this folder; `inside` are the runs and studies that it contains."""
+    if not inside:
+        return f"There is no run in {path}: give the folder of a run, a comparison or a study."
+    return f"{path} contains runs, and a card is of one of them: give {first_of([str(part) for part in inside], 4)}."
 
 
 # ---------------------------------------------------------------- a study
@@ -74,7 +87,7 @@ def read(path: Path, command_line: Callable[[Config], str]) -> Card:
 
 def _study(path: Path, configs: Sequence[Config]) -> Card:
     """The command that repeats these cells, and the file that it needs."""
-    try:
+    with _undamaged(f"study in {path}"):
         text = read_bytes(path / COPY).decode() if (path / COPY).exists() else UNKNOWN  # of an earlier version
         given = tomllib.loads(text) if text != UNKNOWN else {"problems": []}
         first, run = configs[0], {config["options"]["data"] for config in configs}
@@ -85,9 +98,29 @@ def _study(path: Path, configs: Sequence[Config]) -> Card:
             words += ["--only", ",".join(problem for problem in given["problems"] if problem in run)]
         if device not in (None, given.get("device", "cpu")):
             words += ["--device", str(device)]
-    except (*DAMAGE, OSError) as error:
-        raise InputError(f"The study in {path} is damaged: {type(error).__name__}, {error}.") from error
-    return {"repeat": shlex.join(words + ["--quick"] * quick), "study file": text}
+    return {"repeat": shlex.join([*words, *["--quick"] * quick, "--out", "repeated"]), "study file": text}
+
+
+def _ranks(cells: Mapping[Path, Config]) -> Card:
+    """The methods by their average rank over all cells, and the tests; of a small study, why there are none."""
+    with _undamaged(f"study in {next(iter(cells)).parent}"):
+        found = [(_cell(config["options"]), comparison.read(path)) for path, config in cells.items()]
+        ranking = StudyReport(Study("", [cell for cell, _ in found], "", "", ""), found, []).ranking
+    if ranking.reason_to_leave_out:
+        return {"note": ranking.reason_to_leave_out}
+    rows = ranking.ranks()
+    return {
+        "note": None if rows.p[0] < LEVEL else "the Friedman test finds no clear difference",
+        "cells": len(found),
+        "p of the Friedman test": float(rows.p[0]),
+        "critical difference of the Nemenyi test at 5 %": float(rows.critical_difference[0]),
+        "left out, not run in every cell": list(ranking.left_out),
+        "methods": rows[["method", "rank", "best_in"]].to_dict("records"),
+    }
+
+
+def _cell(options: Config) -> Cell:
+    return Cell(options["data"], options["topology"], options["partition"], dict(options))
 
 
 def joined(cards: dict[str, Card]) -> Card:
@@ -122,7 +155,7 @@ def _read_run(path: Path) -> Card:
     run = RunFolder(path, resume=True)
     if run.state not in ENDED:
         raise InputError(f"The run in {path} is {run.state}: a card needs one that has ended (`dnasa resume {path}`).")
-    try:
+    with _undamaged(f"run in {path}"):
         facts, options = run.config["run"], run.config.get("options", {})
         software = dict(run.config.get("versions", {}))
         machine = {"architecture": software.pop("machine", None)}
@@ -135,8 +168,15 @@ def _read_run(path: Path) -> Card:
             "protocol": _protocol(run.config, facts, options, history, compared),
             "results": _results(history, compared),
         }
+
+
+@contextmanager
+def _undamaged(what: str) -> Iterator[None]:
+    """Say in one line what cannot be read: anybody may have written the files."""
+    try:
+        yield
     except DAMAGE as error:
-        raise InputError(f"The run in {path} is damaged: {type(error).__name__}, {error}.") from error
+        raise InputError(f"The {what} is damaged: {type(error).__name__}, {error}.") from error
 
 
 def _code(config: Config) -> Card:
@@ -153,13 +193,15 @@ def _time(history: pd.DataFrame) -> Card:
 
 
 def _data(config: Config, facts: Config, options: Config) -> Card:
-    rows = config.get("rows") or {}
+    """What was trained on. The rows of a node are stored for seed 0, their checksum is of all seeds."""
+    rows, own = config.get("rows") or {}, _own_partitions(options)
     return {
         "data": data_name(options),
+        "files": config.get("files"),
         "training rows": rows.get("total"),
-        "rows of a node": rows and f"{rows['smallest']:,} to {rows['largest']:,}",
+        "rows of a node": rows and f"{rows['smallest']:,} to {rows['largest']:,}{' in the partition of seed 0' * own}",
         "problem": facts["the data"],
-        "checksum of the nodes' rows": facts["the nodes' data"],
+        "checksum of the nodes' rows": facts["the nodes' data"] + " over the partitions of all seeds" * own,
     }
 
 
@@ -169,7 +211,7 @@ def _protocol(
     """How the result was made, in words that need no knowledge of dnasa."""
     engine = config.get("engine", "simulated" if config.get("command") == "study" else UNKNOWN)
     model = str(config.get("model", options.get("model") or UNKNOWN))
-    tuned = compared is not None and compared.choice.eta.notna().any()
+    tuned = compared is not None and compared.tried().max() > 1
     return {
         "methods": [label(rule) for rule in dict.fromkeys(final(history).rule)],
         "stepsizes chosen by": str(compared.selection) if compared is not None and tuned else None,
@@ -190,11 +232,17 @@ def _graph(facts: Config) -> str:
 
 
 def _partition(options: Config) -> str | None:
-    how, seed = options.get("partition"), options.get("partition_seed")
+    how, seed = options.get("partition"), options.get("partition_seed", 0)
     if how is None or options.get("problem") or options.get("shard_dir"):
         return None
-    drawn = "each seed draws its own" if seed is None else f"one for all seeds, drawn with seed {seed}"
+    drawn = "each seed draws its own" if _own_partitions(options) else f"one for all seeds, drawn with seed {seed}"
     return PARTITIONS.get(how, str(how)) + ("" if how == "contiguous" else f" ({drawn})")
+
+
+def _own_partitions(options: Config) -> bool:
+    """Whether each seed draws its own partition; older configs have one, of seed 0."""
+    divided = not options.get("problem") and not options.get("shard_dir")
+    return divided and options.get("partition") not in (None, "contiguous") and options.get("partition_seed", 0) is None
 
 
 # ---------------------------------------------------------------- results
@@ -214,9 +262,10 @@ def _with_choice(table: pd.DataFrame, compared: comparison.Comparison) -> pd.Dat
     """The stepsizes that were tried, and the value that one was chosen by."""
     every = labelled(compared.history)
     tried = every.eta.groupby([every.rule, every.schedule], sort=False).agg(lambda etas: sorted({*etas.dropna()}))
-    choice = compared.choice.assign(chosen_value=compared.choice.value.where(compared.choice.eta.notna()))
+    choice = compared.choice.rename(columns={"value": "chosen_value"})
     rows = table.merge(tried.rename("tried").reset_index(), on=["rule", "schedule"], how="left")
     rows = rows.merge(choice[[*VARIANT, "chosen_value"]], on=list(VARIANT), how="left")
+    rows["chosen_value"] = rows.chosen_value.where(rows.tried.map(len) > 1)
     return rows.assign(chosen_by=compared.selection.metric, with_the_best=with_the_best(table))
 
 

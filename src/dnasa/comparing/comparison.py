@@ -178,9 +178,15 @@ class Comparison:
             rows.append(cells | {"diverged at": tuning.diverged_text(over_seeds(same, self.metric))})
         return pd.DataFrame(rows)
 
+    def tried(self) -> pd.Series:
+        """How many stepsizes were run of each rule and schedule; 0 where it needs none."""
+        return self.history.groupby(["rule", "schedule"]).eta.nunique()
+
     def _choice_text(self, row: Any) -> str:
         if pd.isna(row.eta):
             return "nothing tuned"
+        if self.tried()[row.rule, row.schedule] == 1:
+            return "one stepsize"
         edge = f" ({row.edge} tried)" if row.edge else ""
         return tables.number(self.selection.metric, row.value, 4) + edge
 
@@ -242,8 +248,10 @@ class Comparison:
             f"Stepsizes were chosen by {self.selection}; results are those on {where}, {spread}.",
             "Differences are paired by seed, with their 95 % confidence interval (t distribution).",
         ]
-        if self.choice.eta.isna().all():
-            lines[0] = f"Nothing was tuned; results are those on {where}, {spread}."
+        most = self.tried().max()
+        if most < 2:
+            reason = "The grid has one stepsize, so none was chosen" if most else "Nothing was tuned"
+            lines[0] = f"{reason}; results are those on {where}, {spread}."
         edges = [self._edge_note(row) for row in self.choice[self.choice.edge != ""].itertuples()]
         return (lines if count > 1 else lines[:1]) + edges + self._still_notes()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
 from dnasa.comparing.comparison import Comparison, X, check_metric, compare, finished, schedule_of
+from dnasa.comparing.run_table import changed
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
 from dnasa.files import fits
@@ -37,7 +38,7 @@ class Prepared(NamedTuple):
     rules: list[str]
     notes: list[str]
     evaluate: Any
-    model: str
+    facts: dict[str, Any]
 
 
 def check(study: Study, out: Path) -> None:
@@ -71,7 +72,7 @@ def prepare(study: Study, cell: Cell) -> Prepared:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
     evaluate = [0, cell.settings["steps"]] if at_end else source.evaluate
-    return Prepared(source.problem, graph, rules, notes, evaluate, source.model)
+    return Prepared(source.problem, graph, rules, notes, evaluate, source.facts)
 
 
 def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
@@ -124,10 +125,20 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
         before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
         if before != value:
             raise InputError(
-                f"{path} was run with {key} = {before!s:.60}, not {value!s:.60}: delete this folder to run it again, or choose "
+                f"{path} was run with {_difference(key, before, value)}: delete this folder to run it again, or choose "
                 "another --out."
             )
     return folder
+
+
+def _difference(key: str, before: Any, now: Any) -> str:
+    """How a setting of a cell has changed, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        part = next(name for name in now | before if before.get(name) != now.get(name))
+        return _difference(f"{key} of {part}", before.get(part, []), now.get(part, []))
+    if isinstance(before, list) and isinstance(now, list):
+        return changed(key, before, now)
+    return f"{key} = {before!s:.100}, not {now!s:.100}"
 
 
 def stored(cell: Cell) -> dict[str, Any]:
@@ -139,7 +150,7 @@ def stored(cell: Cell) -> dict[str, Any]:
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
     """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
-    made = {"study": study.name, "quick": study.quick, "model": prepared.model, "device": study.device}
+    made = {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts
     folder.config |= ({} if folder.resume else made) | {LEFT_OUT: prepared.notes}
     try:
         comparison = compare(

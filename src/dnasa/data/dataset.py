@@ -35,6 +35,7 @@ class Dataset(NamedTuple):
         sites: Of shards, the names and training rows of all nodes, in other processes too.
         warnings: Sentences about sites whose columns do not look like the others'.
         class_counts: Of shards, the training rows of each class at all nodes, in other processes too.
+        files: Of a known dataset, the names of the files that it was read from.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Dataset(NamedTuple):
     sites: tuple[Site, ...] = ()
     warnings: tuple[str, ...] = ()
     class_counts: tuple[int, ...] = ()
+    files: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         what = f"{self.classes} classes" if self.task == "classification" else self.task

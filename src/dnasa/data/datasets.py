@@ -57,7 +57,7 @@ def load_known(name: str, context: int = CONTEXT) -> Dataset:
         source = f"{folder} (JPEG)" if found[0].name == CIFAR10_JPEG else str(folder)
     else:
         parts, source = _from_openml(name, known), f"OpenML {known.openml}"
-    return _dataset(name, known.prepare(parts), source)
+    return _dataset(name, known.prepare(parts), source)._replace(files=tuple(path.name for path in found))
 
 
 def _dataset(name: str, parts: Parts, source: str) -> Dataset:
@@ -157,7 +157,7 @@ def shakespeare(context: int) -> Dataset:
             "There is no $DNASA_DATA/text/shakespeare.txt: put a text of the plays there, such as "
             "data/tinyshakespeare/input.txt of github.com/karpathy/char-rnn, or give any text file, such as --data my.txt."
         )
-    return from_text(found[0], context)._replace(name="shakespeare")
+    return from_text(found[0], context)._replace(name="shakespeare", files=(found[0].name,))
 
 
 def _parts(arrays: Iterable[np.ndarray]) -> Parts:

@@ -105,6 +105,12 @@ class Source(NamedTuple):
         """The names of the nodes, where their data has some."""
         return [site.name for site in self.rows.sites] if self.rows else []
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the config of a run says about its model and data."""
+        files = self.rows.files if self.rows else ()
+        return {"model": self.model} | ({"files": list(files)} if files else {})
+
 
 def make_source(
     options: SourceOptions, local_nodes: range, validate: bool, allgather_text: Allgather = alone
@@ -139,7 +145,9 @@ def make_source(
     patience = find_patience(options, rows, batch, by_default=not validate)
     shards, validation = divided(options, rows, own, validate or patience is not None)
     model = options.model or models.default(rows)
-    evaluate = curve_steps(options, rows, batch) if validate else None
+    train_metrics = not validate or measures_training(options, rows, batch)
+    by_default = None if train_metrics else curve_steps(options, rows, batch)
+    evaluate = by_default if options.evaluate is None else options.evaluate
     task = tasks.on_shards(
         rows,
         shards,
@@ -147,7 +155,7 @@ def make_source(
         options.loss_scale,
         options.dtype or "float32",
         options.device,
-        train_metrics=evaluate is None,
+        train_metrics=train_metrics,
         model=model,
         validation=validation,
         class_weight=options.class_weight,
@@ -157,7 +165,7 @@ def make_source(
     if options.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
     warnings = (*rows.warnings, *uneven(rows.sites, options.weights_by))
-    return Source(task, evaluate or options.evaluate, " ".join(lines), model, rows, warnings, patience)
+    return Source(task, evaluate, " ".join(lines), model, rows, warnings, patience)
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
@@ -295,15 +303,19 @@ def first_of(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def curve_steps(options: SourceOptions, rows: "Dataset", batch: int) -> list[int] | None:
-    """Where to evaluate the test rows alone: at 50 steps, or as many as cost about as much as the training.
-
-    None where the training data are evaluated too: where they are compared by, few enough, or only partly here.
-    """
+def measures_training(options: SourceOptions, rows: "Dataset", batch: int) -> bool:
+    """Whether a comparison evaluates the training rows too: where it compares by them, has only some, or it costs little."""
     by_training = options.metric is not None and not options.metric.startswith("test_")
-    samples = options.steps * batch * options.nodes
-    few = samples >= 2 * CURVE_POINTS * len(rows.labels)
-    if options.evaluate is not None or options.shard_dir is not None or by_training or few:
-        return None
-    count = max(5, min(CURVE_POINTS, 3 * samples // len(rows.test_labels)))  # a gradient costs three times as much
-    return evenly(options.steps, count)
+    count = CURVE_POINTS if options.evaluate is None else options.steps / max(1, options.evaluate)
+    few = _samples(options, batch) >= 2 * count * len(rows.labels)
+    return by_training or options.shard_dir is not None or few
+
+
+def curve_steps(options: SourceOptions, rows: "Dataset", batch: int) -> list[int]:
+    """Where to evaluate the test rows alone: at 50 steps, or as many as cost about as much as the training."""
+    count = 3 * _samples(options, batch) // len(rows.test_labels)  # a gradient costs three times as much
+    return evenly(options.steps, max(5, min(CURVE_POINTS, count)))
+
+
+def _samples(options: SourceOptions, batch: int) -> int:
+    return options.steps * batch * options.nodes
