@@ -566,6 +566,13 @@ def test_a_protocol_defines_its_letters() -> None:
     assert r" for D-SGT (cosine), with $\eta$ chosen by the validation accuracy " in protocol
 
 
+def test_a_grid_of_one_stepsize_chooses_nothing() -> None:
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=5, seed=[0, 1])
+    _, protocol = split_latex(found.latex())
+    assert "nodes, stepsizes are $\\eta " in protocol
+    assert "chosen" not in protocol
+
+
 def test_schedules_are_named_where_they_are_not_the_usual_one() -> None:
     usual = [("dsgd", "diminishing"), ("dsgt", "diminishing"), ("adanasa", next(iter(RULES["adanasa"].schedules)))]
     assert captions.method_names(usual) == ["D-SGD", "D-SGT", "AdaNASA"]

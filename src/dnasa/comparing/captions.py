@@ -109,7 +109,7 @@ def _amounts(sent: pd.Series) -> list[str]:
 
 
 def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
-    """How stepsizes were chosen, as LaTeX; `choice` has a row for each rule and schedule, or several."""
+    """How stepsizes were chosen, if by something, as LaTeX; `choice` has a row for each rule and schedule, or several."""
     tuned = choice[choice.eta.notna()].drop_duplicates(["rule", "schedule"])
     if tuned.empty:
         return "Nothing was tuned."
@@ -122,10 +122,11 @@ def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
             formulas.setdefault(math, []).append(latex.text(name))
     usual = max(formulas, key=lambda each: len(formulas[each]), default="")
     others = [f"{each} for {' and '.join(formulas[each])}" for each in formulas if each != usual]
-    chosen = rf"with $\eta$ chosen by {latex.text(' or '.join(selections))}."
+    by = latex.text(" or ".join(selections))
+    what, chosen = ("tuned stepsizes", rf", with $\eta$ chosen by {by}.") if by else ("stepsizes", ".")
     if not usual:
-        return f"Stepsizes are tuned, {chosen}"
-    words = f"{_letters(formulas)}tuned stepsizes are {'; '.join([usual, *others])}, {chosen}"
+        return f"Stepsizes are tuned{chosen}" if by else ""
+    words = f"{_letters(formulas)}{what} are {'; '.join([usual, *others])}{chosen}"
     return words[:1].upper() + words[1:]
 
 

@@ -212,7 +212,7 @@ class Comparison:
         columns = latex.fit([*columns, *self._results()], len(columns) + 1)
         signs += captions.explained(columns, self.metric)
         seeds = len(self.selection.reported)
-        stepsizes = captions.tuning(self.choice, [str(self.selection)])
+        stepsizes = captions.tuning(self.choice, [str(self.selection)] if self.tried().max() > 1 else [])
         facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)
         return latex.table(
             [columns], captions.caption(self.metric, title, seeds, signs), name, captions.protocol(*facts)
