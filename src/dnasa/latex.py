@@ -284,7 +284,7 @@ def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> li
 
 
 def _underlined(number: str) -> str:
-    """Without the room before and after it."""
+    """The number underlined, without the room before and after it."""
     return re.sub(r"(?<=})[^{}\\]+|^[^{}\\]+", r"\\underline{\g<0>}", number, count=1)
 
 
