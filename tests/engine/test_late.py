@@ -204,6 +204,29 @@ def test_a_real_run_is_the_simulated_one_with_the_same_order_of_events(rule: str
     assert np.mean([node.state.x for node in real], 0) == pytest.approx(TARGETS.mean(0)[None, None, None], abs=1)
 
 
+def test_a_node_that_waits_sends_again_what_others_may_wait_for() -> None:
+    node = simulated(steps=60, late=0).nodes[0]
+
+    class Lossy:
+        """Neighbour 4 has sent its offer, but may not have ours; we wait for neighbour 1."""
+
+        def __init__(self) -> None:
+            self.posted: list[tuple[int, int]] = []
+            self.answers: list[list[tuple[int, Offer | None]]] = [[], [], [], [(1, None), (4, None)]]
+
+        def post(self, neighbour: int, offer: Offer) -> None:
+            if (neighbour, offer.number) == (4, 0) and (4, 0) not in self.posted:
+                self.answers.insert(0, [(4, offer)])
+            self.posted.append((neighbour, offer.number))
+
+        def take(self, seconds: float) -> list[tuple[int, Offer | None]]:
+            return self.answers.pop(0) if self.answers else []
+
+    mailbox = Lossy()
+    run_node(node, lambda point, step: gradient_of(point, 0, step), mailbox)
+    assert mailbox.posted == [(1, 0), (4, 0)] * 3
+
+
 @pytest.mark.parametrize(("neighbours", "steps"), [({1: 0.5, 4: 0.25}, 1), ({}, 60)])
 def test_a_node_whose_neighbours_have_all_ended_ends_too_and_a_single_node_does_not(
     neighbours: dict[int, float], steps: int

@@ -102,9 +102,13 @@ class Pairs:
         oldest = self.own_steps - self.late
         return [neighbour for neighbour, pair in self.pairs.items() if pair.pending and pair.offered_at <= oldest]
 
-    def unconfirmed(self, neighbour: int) -> list[Offer]:
-        """The offers that the neighbour may not have: what to send again where messages get lost."""
-        return self.pairs[neighbour].unconfirmed if neighbour in self.pairs else []
+    @property
+    def unconfirmed(self) -> list[tuple[int, Offer]]:
+        """The offers that neighbours may not have: what a node that waits sends again where messages get lost.
+
+        Also to neighbours that it does not wait for: otherwise nodes could wait for each other in a circle.
+        """
+        return [(neighbour, offer) for neighbour, pair in self.pairs.items() for offer in pair.unconfirmed]
 
     def end(self) -> Messages:
         """End the step. Returns the messages with the changes of all exchanges that are complete."""

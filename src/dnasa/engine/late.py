@@ -113,7 +113,7 @@ def run_node(node: Node, gradient: Callable[[Array, int], Array], mailbox: Mailb
             if arrived:
                 read()
             else:
-                post([(j, offer) for j in node.pairs.overdue for offer in node.pairs.unconfirmed(j)])
+                post(node.pairs.unconfirmed)
         node.end()
 
 
@@ -250,8 +250,8 @@ class Late(Immediate):
                 self._at(seconds, partial(self.arrived, j, i, offer))
 
     def _post_again(self, i: int, j: int, offer: Offer) -> None:
-        known = self.nodes[i].pairs.unconfirmed(j)
-        self._post(i, [(j, own) for own in known if own.number == offer.number])
+        known = self.nodes[i].pairs.unconfirmed
+        self._post(i, [(to, own) for to, own in known if (to, own.number) == (j, offer.number)])
 
     def _at(self, time: float, event: Callable[[], None]) -> None:
         self.count += 1  # events of the same time happen in the order in which they were planned
