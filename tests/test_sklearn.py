@@ -14,7 +14,9 @@ from sklearn.utils.estimator_checks import check_estimator
 from dnasa.sklearn import DecentralizedClassifier, DecentralizedRegressor
 
 
-@pytest.mark.parametrize("kind", [DecentralizedClassifier, DecentralizedRegressor])
+@pytest.mark.parametrize(
+    "kind", [DecentralizedClassifier, pytest.param(DecentralizedRegressor, marks=pytest.mark.long)]
+)
 @pytest.mark.filterwarnings("ignore:Can't check")
 def test_scikit_learns_own_checks_pass(kind: Any) -> None:
     checks = check_estimator(kind(steps=20, nodes=3), on_skip=None)

@@ -18,6 +18,7 @@ from dnasa.cli import main
 from dnasa.runs import environment
 from dnasa.statistics import over_seeds, with_interval
 
+pytestmark = pytest.mark.xdist_group("cards")  # one worker makes the runs that most of them read
 COMPARE = "compare --data digits --rules dsgd,dnasa --etas 0.1,1 --nodes 4 --steps 20 --seeds 3 --extend --quiet --out"
 TRAIN = "train --problem least_squares --nodes 4 --steps 20 --seeds 2 --quiet --out"
 STUDY = """# A study of ``` two graphs
@@ -121,7 +122,7 @@ def test_a_card_names_the_files_of_known_data_and_the_seeds_of_the_partition(
     table.to_csv(tmp_path / "covertype" / "covertype-sample.csv", index=False)
     monkeypatch.setenv("DNASA_DATA", str(tmp_path))
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "cache"))
-    (tmp_path / "cover.toml").write_text(STUDY.replace("least_squares", "covertype"))
+    (tmp_path / "cover.toml").write_text(STUDY.replace("least_squares", "covertype").replace(', "complete"', ""))
     for words in (
         "train --data covertype --nodes 4 --steps 5 --quiet --out own",
         "train --data covertype --nodes 4 --steps 5 --partition-seed 1 --quiet --out one",

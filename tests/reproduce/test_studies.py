@@ -130,7 +130,7 @@ def test_the_form_of_published_code_moves_every_tensor_by_eta() -> None:
         (fig1, {"NODES": (3, 6)}),
         (fig2, {"ETAS": (1e-3, 5e-3, 1e-1)}),
         (faults, {"ETAS": (0.1,), "FAULTS": {"drop": (0.0, 0.5)}, "RULES": ("d2", "dnasa")}),
-        (theory, {"STEPS": (25, 50, 100), "NODES": (1, 4), "SEEDS": 2}),
+        (theory, {"STEPS": (25, 50), "NODES": (1, 4), "SEEDS": 2, "CONDITIONS": (1, 100)}),
     ],
 )
 def test_figures_are_drawn_with_numbers_and_words(
