@@ -29,7 +29,7 @@ run: .venv/ready-to-run ## train 8 nodes on a ring; results in runs/first
 	$(BIN)/dnasa train --nodes 8 --topology ring --out runs/first --force
 
 test: setup ## run the tests, six minutes on two cores
-	$(BIN)/pytest -n 4 # some of them wait for others
+	$(BIN)/pytest -n 3
 
 test-quick: setup ## run the tests of rules, graphs and messages, below a minute
 	$(BIN)/pytest -n 3 tests/rules/test_rules.py tests/topology/test_topology.py tests/channels/test_channels.py tests/test_imports.py tests/test_randomness.py
