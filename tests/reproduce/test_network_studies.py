@@ -28,6 +28,7 @@ from dnasa.reproduce import (
     robustness,
 )
 from dnasa.reproduce.network_tasks import ACCURACY, LOSS, WITHOUT_DATA, Measure, Task
+from dnasa.reproduce.report import Report
 from dnasa.reproduce.saved import Saved
 from dnasa.topology import complete
 
@@ -432,6 +433,27 @@ def test_the_study_of_graphs_runs_without_data_and_counts_bytes(
     left = graphs.EXPERIMENT.run(quick=True, folder=tmp_path)
     assert list(left.figures) == ["graphs"]
     assert not any("Against iid" in line for line in left.findings)
+
+
+def test_the_title_says_what_different_data_cost_or_gain() -> None:
+    tests = {
+        ("adanasa", graphs.EQUAL): 0.01,
+        ("adanasa", "ring"): -0.2,
+        ("dmsgd", graphs.EQUAL): 0,
+        ("dadam", graphs.EQUAL): 0,
+    }
+    rows = [
+        {"rule": rule, "graph": graph, "partition": how, "nodes": 8, "spread": 0.0, "equal": equal}
+        | {"test": 0.8 + gain * (how != "iid")}
+        for (rule, graph), gain in tests.items()
+        for how in ("iid", "dirichlet(0.1)", "by_label")
+        for equal in ([False, True] if rule != "adanasa" else [False])
+    ]
+    table, out = pd.DataFrame(rows), Report("graphs", "")
+    ours = table.rule == "adanasa"
+    graphs.draw_tuned(out, "cifar10", graphs.TASKS["cifar10"], table[ours], table[~ours])
+    title = out.figures["graphs-cifar10-tuned"].get_suptitle()
+    assert "costs AdaNASA -1.00 points on exact, 2 rounds,\nand 20.00 points on a ring" in title
 
 
 def test_every_graph_is_run_with_its_rounds_and_the_same_batch() -> None:

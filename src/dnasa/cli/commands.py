@@ -136,6 +136,7 @@ def compare(context: typer.Context, given: Options) -> None:
     """
     from dnasa.comparing.comparison import compare as run_comparison
     from dnasa.comparing.run_table import exchanges_text, experiment, protocol
+    from dnasa.runs.folder import curves_against
 
     inputs.set_output(given)
     if given.config is not None:
@@ -161,7 +162,7 @@ def compare(context: typer.Context, given: Options) -> None:
         print_line(line)
     if given.out is not None and comparison.rank == 0:
         figures: Any = {
-            pictures.curves(given.x): (partial(comparison.draw_curves, given.panels), comparison.curves()),
+            curves_against(given.x): (partial(comparison.draw_curves, given.panels), comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         words = protocol(vars(given), graph), given.out.resolve().name

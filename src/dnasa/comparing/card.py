@@ -211,7 +211,7 @@ def _protocol(
     """How the result was made, in words that need no knowledge of dnasa."""
     engine = config.get("engine", "simulated" if config.get("command") == "study" else UNKNOWN)
     model = str(config.get("model", options.get("model") or UNKNOWN))
-    tuned = compared is not None and compared.tried().max() > 1
+    tuned = compared is not None and compared.tuned
     return {
         "methods": [label(rule) for rule in dict.fromkeys(final(history).rule)],
         "stepsizes chosen by": str(compared.selection) if compared is not None and tuned else None,

@@ -22,7 +22,7 @@ from dnasa.files import fits
 from dnasa.latex import Column
 from dnasa.plots import label
 from dnasa.rules.registry import COMPARED, Variant, find, variants
-from dnasa.runs.folder import RunFolder
+from dnasa.runs.folder import AXES, RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
 from dnasa.runs.result import Result
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "compare"]
 
 MOST_EXTENSIONS = 8
-X = {"steps": "step"} | {name: name for name in ("epochs", "samples", "bytes", "messages", "seconds")}
+X = {"steps": "step"} | {name: name for name in AXES}
 METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
@@ -130,11 +130,10 @@ class Comparison:
         runs = final(self.history)
         table = over_seeds(runs[runs.seed.isin(self.selection.reported)], self.metric)
         keys = self.choice[list(VARIANT)].assign(chosen=True)
-        merged = table.merge(keys, on=list(VARIANT), how="left")
-        order = {method: i for i, method in enumerate(zip(self.choice.rule, self.choice.schedule, strict=True))}
-        place = [order[method] for method in zip(merged.rule, merged.schedule, strict=True)]
-        merged = merged.assign(chosen=merged.chosen.eq(True), place=place)
-        return merged.sort_values(["place", "eta"], ignore_index=True).drop(columns="place")
+        order = self.choice[["rule", "schedule"]].assign(order=range(len(self.choice)))
+        merged = table.merge(keys, on=list(VARIANT), how="left").merge(order, on=["rule", "schedule"])
+        merged = merged.assign(chosen=merged.chosen.eq(True)).sort_values(["order", "eta"], ignore_index=True)
+        return merged.drop(columns="order")
 
     def sent(self) -> pd.Series:
         """The MB that a node sent in the longest run of each chosen variant: the mean over the nodes."""
@@ -182,6 +181,11 @@ class Comparison:
         """How many stepsizes were run of each rule and schedule; 0 where it needs none."""
         return self.history.groupby(["rule", "schedule"]).eta.nunique()
 
+    @property
+    def tuned(self) -> bool:
+        """Whether a stepsize was chosen among several."""
+        return bool(self.tried().max() > 1)
+
     def _choice_text(self, row: Any) -> str:
         if pd.isna(row.eta):
             return "nothing tuned"
@@ -212,7 +216,7 @@ class Comparison:
         columns = latex.fit([*columns, *self._results()], len(columns) + 1)
         signs += captions.explained(columns, self.metric)
         seeds = len(self.selection.reported)
-        stepsizes = captions.tuning(self.choice, [str(self.selection)] if self.tried().max() > 1 else [])
+        stepsizes = captions.tuning(self.choice, [str(self.selection)] if self.tuned else [])
         facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)
         return latex.table(
             [columns], captions.caption(self.metric, title, seeds, signs), name, captions.protocol(*facts)
@@ -248,9 +252,9 @@ class Comparison:
             f"Stepsizes were chosen by {self.selection}; results are those on {where}, {spread}.",
             "Differences are paired by seed, with their 95 % confidence interval (t distribution).",
         ]
-        most = self.tried().max()
-        if most < 2:
-            reason = "The grid has one stepsize, so none was chosen" if most else "Nothing was tuned"
+        if not self.tuned:
+            one = self.choice.eta.notna().any()
+            reason = "The grid has one stepsize, so none was chosen" if one else "Nothing was tuned"
             lines[0] = f"{reason}; results are those on {where}, {spread}."
         edges = [self._edge_note(row) for row in self.choice[self.choice.edge != ""].itertuples()]
         return (lines if count > 1 else lines[:1]) + edges + self._still_notes()

@@ -213,7 +213,7 @@ def _columns(count: int) -> int:
 
 
 def _covered(table: pd.DataFrame) -> str:
-    """What a band or bar shows."""
+    """What a band shows."""
     return "range over the seeds" if table.runs.max() <= MOST_COVERED else "at least 80 % of the seeds"
 
 

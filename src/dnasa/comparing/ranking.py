@@ -145,7 +145,7 @@ class Ranking:
         """The ranks as a table."""
         ranks = self.ranks()
         first, shown = ranks.iloc[0], latex.aligned([f"{rank:.2f}" for rank in ranks["rank"]])
-        clear = first.p < LEVEL
+        clear = bool(first.p < LEVEL)
         bold = [
             rf"\best{{{text}}}" if clear and best else text
             for text, best in zip(shown, ranks.with_the_best, strict=True)
@@ -164,11 +164,7 @@ class Ranking:
         protocol = [
             rf"The Friedman test finds {'' if clear else 'no '}clear differences ($\chi^2_{{{len(ranks) - 1}}} = "
             rf"{first.friedman:.1f}$, ${p_text(first.p)}$).",
-            *(
-                [rf"The critical difference of the Nemenyi test at 5\% is {first.critical_difference:.2f}."]
-                if clear
-                else []
-            ),
+            *[rf"The critical difference of the Nemenyi test at 5\% is {first.critical_difference:.2f}."] * clear,
             "Where methods tie in a cell, each counts as the best.",
             "Cells that share their data are not independent.",
         ]

@@ -250,7 +250,7 @@ def _panel_width(found: list[tuple[Cell, Comparison]], fitting: int) -> int:
 
 def _choices(found: list[tuple[Cell, Comparison]]) -> tuple[pd.DataFrame, list[str]]:
     """The chosen stepsizes of these cells, and what they were chosen by."""
-    chosen = {str(comparison.selection): None for _, comparison in found if comparison.choice.eta.notna().any()}
+    chosen = {str(comparison.selection): None for _, comparison in found if comparison.tuned}
     return pd.concat([comparison.choice for _, comparison in found]), list(chosen)
 
 

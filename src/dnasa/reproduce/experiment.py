@@ -75,12 +75,15 @@ class RunSpec:
         return pd.DataFrame(every, columns=["rule", "eta", "seed"]).assign(**self.labels, steps=self.steps)
 
 
-def tuning_first(runs: RunSpec, task: Task) -> Iterator[RunSpec]:
-    """The runs whose seeds choose the stepsize, then the others with the chosen one."""
-    choosing = replace(runs, seeds=runs.seeds[: task.tuning_seeds])
-    yield choosing
-    if rest := runs.seeds[task.tuning_seeds :]:
-        yield replace(runs, seeds=rest, chosen_by=choosing)
+def tuning_first(every: Sequence[RunSpec], task: Task) -> list[RunSpec]:
+    """Each of these in two: the seeds that choose the stepsize, then the others with the chosen one."""
+    parts = []
+    for runs in every:
+        choosing = replace(runs, seeds=runs.seeds[: task.tuning_seeds])
+        parts.append(choosing)
+        if rest := runs.seeds[task.tuning_seeds :]:
+            parts.append(replace(runs, seeds=rest, chosen_by=choosing))
+    return parts
 
 
 def evaluation_steps(steps: int, count: int) -> list[int]:

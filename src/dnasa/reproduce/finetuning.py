@@ -24,7 +24,7 @@ MOST = 2.0  # points that it may lose in them
 TRAINED = ("all parameters", "last layer and biases")
 PLACES: dict[str, Any] = {"same data": {}, "another partition": {"partition": "dirichlet(0.1)"}}
 DEFAULT: Any = {"partition": "dirichlet(0.1)", "graph": topology.make("exact", NODES), "rounds": 2}
-MORE_PLACES = {"cifar10": {"another partition, default graph": DEFAULT}}  # a ring is not enough for it
+MORE_PLACES = {"cifar10": {"another partition, default graph": DEFAULT}}  # a ring loses much there
 
 
 def parts(quick: bool) -> list[Part]:
@@ -56,7 +56,7 @@ def runs(name: str, steps: int, before: int, seeds: int) -> list[RunSpec]:
 
 
 def report(found: Found) -> Report:
-    caption = f"{found.last_step} steps from a trained network, ring of {NODES}, {found.seeds}"
+    caption = f"{found.last_step} steps from a trained network, {NODES} nodes on a ring unless stated, {found.seeds}"
     out = Report("finetuning", caption, found.quick)
     for name, history in found.rows.items():
         table = summary(history)

@@ -7,7 +7,6 @@ three arrays per message, tuned methods one: they also get as many rounds as Ada
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -66,21 +65,21 @@ def parts(quick: bool) -> list[Part]:
 
 
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], sizes: tuple[int, ...], seeds: range) -> Iterator[Part]:
-    def runs(rule: str, label: str, nodes: int, partition: str) -> Iterator[RunSpec]:
+    def runs(rule: str, label: str, nodes: int, partition: str) -> RunSpec:
         graph, rounds = PLACES[label]
         place: Any = {"graph": make(graph, nodes), "rounds": rounds, "partition": partition} | FEWER.get(label, {})
-        every = RunSpec(task.steps, [rule], task.etas, seeds, {"graph": label}, validation=True, **place)
-        return tuning_first(every, task)
+        return RunSpec(task.steps, [rule], task.etas, seeds, {"graph": label}, validation=True, **place)
 
     for partition in partitions(task):
-        every: dict[int | str, list[Iterator[RunSpec]]] = {
+        every: dict[int | str, list[RunSpec]] = {
             nodes: [runs("adanasa", graph, nodes, partition) for graph in graphs] for nodes in sizes
         }
         every[FEW] = [runs("adanasa", label, NODES, partition) for label in FEWER]
         every[TUNED] = [runs(rule, graph, NODES, partition) for rule in RATES for graph in (EQUAL, SAME_BYTES)]
         for kind, some in every.items():
             end = f"{kind}/{partition.partition('(')[0]}"
-            yield Part(f"{name}/{end}", list(chain(*some)), task, gpu=name in ON_GPU, fallback=name in WITHOUT_DATA)
+            first = tuning_first(some, task)
+            yield Part(f"{name}/{end}", first, task, gpu=name in ON_GPU, fallback=name in WITHOUT_DATA)
 
 
 def partitions(task: Task) -> list[str]:
@@ -253,10 +252,10 @@ def draw_tuned(out: Report, name: str, task: Task, ours: pd.DataFrame, tuned: pd
         for rows in (pd.concat([ours, tuned[~tuned.equal]]), tuned[tuned.equal])
     )
     costs = measure.gain(bars.test.iid, bars.test[task.different]) / scale
-    pairs, ring = (measure.amount(costs[f"AdaNASA, untuned, {graph}"]) for graph in (EQUAL, "ring"))
+    pairs, ring = (measure.signed(costs[label]).removeprefix("+") for label in ours.label.unique())
     caption = (
-        f"{TITLES.get(name, name)}, {NODES} nodes: {task.different} costs AdaNASA {pairs} on {EQUAL},\n"
-        f"and {ring} on a ring with the same bytes"
+        f"{TITLES.get(name, name)}, {NODES} nodes: {task.different} costs AdaNASA {pairs} {measure.unit} on {EQUAL},\n"
+        f"and {ring} {measure.unit} on a ring with the same bytes"
     )
     with out.draw(f"graphs-{name}-tuned", 1, caption, width=8.0, height=4.0) as (axis,):
         places = np.arange(len(hows))

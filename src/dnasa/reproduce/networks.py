@@ -47,9 +47,8 @@ def parts(quick: bool) -> list[Part]:
 
 def parts_of(name: str, task: Task, graphs: tuple[str, ...], seeds: int) -> Iterator[Part]:
     def part(end: str, rules: tuple[str, ...], **place: Any) -> Part:
-        every = (RunSpec(task.steps, [rule], task.etas, range(seeds), validation=True, **place) for rule in rules)
-        runs = [some for runs in every for some in tuning_first(runs, task)]
-        return Part(f"{name}/{end}", runs, task, fallback=name in WITHOUT_DATA)
+        every = [RunSpec(task.steps, [rule], task.etas, range(seeds), validation=True, **place) for rule in rules]
+        return Part(f"{name}/{end}", tuning_first(every, task), task, fallback=name in WITHOUT_DATA)
 
     joint: Any = {"graph": topology.complete(1), "partition": "iid", "batch": NODES * task.batch}
     joint["rule_makers"] = central.rule_makers(task.steps)
