@@ -131,10 +131,134 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
-    rules = run(*words, "--extend", "--rules", "mt,dnasa").stderr
-    assert "holds a run already, with other --rules (now added: mt; now removed: dsgd:constant): " in " ".join(
-        rules.split()
-    )
+    etas = run(*words, "--extend", "--etas", "0.0001,0.01").stderr
+    assert "holds a run already, with other --etas (now added: 0.01; now removed: 0.001): " in " ".join(etas.split())
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison without extensions; nothing in it is changed."""
+    folder = tmp_path_factory.mktemp("plain") / "a"
+    assert run(*LEAST, "--out", folder).returncode == 0
+    return folder
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """What is run from now on: the variants of each part."""
+    solved, original = [], dnasa.solve
+
+    def solve(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
+        solved.append([tuple(rule) for rule in rules])
+        return original(problem, graph, rules, **options)
+
+    monkeypatch.setattr(comparison, "solve", solve)
+    return solved
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The runs of a folder, without its config, figures and tables."""
+    files = [folder / name for name in ("history.csv", "runs.csv", "x.safetensors", "settings.json", "log.txt")]
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_a_finished_comparison_is_extended_as_if_it_had_been_from_the_start(
+    plain: Path, extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    before, solved = contents(folder), recorded(monkeypatch)
+    done = run(*LEAST, "--extend", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert [len(part) for part in solved] == [1] * len([*extended.glob("extension-*")])
+    assert contents(folder) == before
+    for name in ("stepsizes.csv", "table.csv", "curves.csv"):
+        assert (folder / name).read_bytes() == (extended / name).read_bytes()
+    assert json.loads((folder / "config.json").read_text())["options"]["extend"] is True
+    solved.clear()
+    assert run(*LEAST, "--extend", "--out", folder).returncode == 0
+    assert run(*LEAST, "--out", folder).returncode == 0
+    assert solved == []
+
+
+def test_a_rule_is_added_to_a_finished_comparison_as_if_it_had_been_there_from_the_start(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    wider = [*LEAST, "--rules", "dsgt:constant,dsgd:constant,dnasa", "--extend"]
+    assert run(*wider, "--out", tmp_path / "b").returncode == 0
+    before, solved = contents(folder), recorded(monkeypatch)
+    done = run(*wider, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert f"The runs are read from {folder}; new: dsgt:constant." in " ".join(done.stdout.split())
+    assert solved[0] == [("dsgt", "constant", 0.0001), ("dsgt", "constant", 0.001)]
+    assert contents(folder) == before
+    for name in ("stepsizes.csv", "table.csv", "curves.csv"):
+        mine, other = (pd.read_csv(path / name) for path in (folder, tmp_path / "b"))
+        pd.testing.assert_frame_equal(mine, other, rtol=1e-9)
+    solved.clear()
+    assert run(*wider, "--out", folder, "--latex").returncode == 0
+    assert run(*wider, "--out", folder, "--rules", "dnasa,dsgt:constant").returncode == 0
+    assert pd.read_csv(folder / "table.csv").rule.tolist() == ["dnasa", "dsgt"]
+    assert solved == []
+    assert json.loads((folder / "config.json").read_text())["options"]["rules"] == "dsgd:constant,dnasa,dsgt:constant"
+
+
+def test_a_stopped_addition_continues_with_the_same_command(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    words = [*LEAST, "--rules", "dsgd:constant,dnasa,dsgt", "--out", folder]
+    original = dnasa.solve
+
+    def interrupted(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
+        original(problem, graph, rules, **options)
+        (options["folder"].path / "status.json").write_text('{"state": "interrupted"}')
+        raise Interrupted("Interrupted at step 3; continue with: dnasa resume it")
+
+    monkeypatch.setattr(comparison, "solve", interrupted)
+    done = run(*words)
+    assert done.returncode == 130
+    assert done.stderr.rstrip().endswith("Interrupted at step 3; continue with: the same command")
+    monkeypatch.undo()
+    solved = recorded(monkeypatch)
+    assert run(*words).returncode == 0
+    assert [part[0][0] for part in solved] == ["dsgt"]
+    assert [path.name for path in folder.glob("extension-*")] == ["extension-1"]
+
+
+def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def write(shift: float) -> None:
+        np.savez(tmp_path / "own.npz", inputs=rng.standard_normal((400, 3)) + shift, labels=np.arange(400) % 2)
+
+    write(0)
+    words = [
+        "compare",
+        "--data",
+        tmp_path / "own.npz",
+        *"--nodes 4 --steps 5 --etas 0.1,1 --out".split(),
+        tmp_path / "a",
+    ]
+    assert run(*words, "--rules", "dsgd").returncode == 0
+    write(1)
+    done = run(*words, "--rules", "dsgd,dnasa")
+    assert done.returncode == 2
+    assert "This is not the run that was saved: the data was" in " ".join(done.stderr.split())
+    assert not [*(tmp_path / "a").glob("extension-*/history.csv")]
+    streaming = [*LEAST, "--rules", "dnasa", "--out", tmp_path / "b"]
+    assert run(*streaming).returncode == 0
+    assert "lack the seeds that stepsizes are chosen on" in run(*streaming, "--rules", "dnasa,dsgd").stderr
+
+
+def test_times_of_a_method_are_found_again_where_another_was_added_before_it(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*LEAST, "--x", "seconds", "--out", shutil.copytree(plain, tmp_path / "a")]
+    assert run(*words).returncode == 0
+    solved = recorded(monkeypatch)
+    assert run(*words, "--rules", "dsgt,dsgd:constant,dnasa").returncode == 0
+    assert [{rule for rule, *_ in part} for part in solved] == [{"dsgt"}, {"dsgt"}]
+    assert [len(part) for part in solved] == [2, 1]
 
 
 def test_a_finished_comparison_is_drawn_without_its_problem_and_the_same(
@@ -154,13 +278,18 @@ def test_a_finished_comparison_is_drawn_without_its_problem_and_the_same(
 
 def test_a_comparison_whose_extensions_are_not_done_is_not_finished(extended: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(extended, tmp_path / "a"))
-    assert comparison.finished(folder, "steps", "mean") is not None
-    assert comparison.finished(folder, "seconds", "mean") is None
+    wanted = comparison.grid_of(["dsgd:constant", "dnasa"], [0.0001, 0.001], extend=True)
+
+    def finished(x: str = "steps") -> comparison.Comparison | None:
+        return comparison.finished(folder, x, "mean", wanted, extend=True)
+
+    assert finished() is not None
+    assert finished("seconds") is None
     last = sorted(folder.glob("extension-*"))[-1]
     (last / "status.json").write_text('{"state": "interrupted"}')
-    assert comparison.finished(folder, "steps", "mean") is None
+    assert finished() is None
     shutil.rmtree(last)
-    assert comparison.finished(folder, "steps", "mean") is None
+    assert finished() is None
 
 
 def test_the_metric_of_a_finished_comparison_is_checked_against_its_runs(extended: Path, tmp_path: Path) -> None:

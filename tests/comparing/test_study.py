@@ -266,6 +266,36 @@ def test_only_what_is_new_is_run(tiny: Path, tmp_path: Path, monkeypatch: pytest
     pd.testing.assert_frame_equal(third[third.graph != "path"], second)
 
 
+def test_a_rule_added_to_the_file_is_run_alone(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def report(folder: Path) -> pd.DataFrame:
+        chosen = study_file.read(tiny, ["least_squares"])
+        study.check(chosen, folder)
+        return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None)).numbers()
+
+    tiny.write_text(TINY.replace('"dsgt:constant", "d2", ', "").replace('"dsgt:constant" = [0.01, 0.03, 0.1]', ""))
+    report(tmp_path / "a")
+    tiny.write_text(TINY)
+    whole = report(tmp_path / "b")
+    solved, original = [], dnasa.solve
+
+    def recorded(problem: Any, graph: Any, rules: Any, **options: Any) -> Result:
+        solved.append({rule.rule for rule in rules})
+        return original(problem, graph, rules, **options)
+
+    monkeypatch.setattr(comparison, "solve", recorded)
+    added = report(tmp_path / "a")
+    assert {"dsgt"} in solved  # on the ring, which does not suit D2
+    assert {"dsgt", "d2"} in solved
+    assert all("dnasa" not in part and "dsgd" not in part for part in solved)
+    pd.testing.assert_frame_equal(added, whole, rtol=1e-9)
+    solved.clear()
+    pd.testing.assert_frame_equal(report(tmp_path / "a"), added)
+    assert solved == []
+    tiny.write_text(TINY.replace("[0.01, 0.03, 0.1]", "[0.01, 0.03, 0.2]"))
+    with pytest.raises(InputError, match=r"other etas of dsgt:constant \(now added: 0.2; now removed: 0.1\)"):
+        report(tmp_path / "a")
+
+
 def test_a_changed_cell_is_refused_with_what_changed(whole: tuple[SimpleNamespace, Path], tiny: Path) -> None:
     tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
     done = run("study", tiny, "--out", whole[1])

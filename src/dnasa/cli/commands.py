@@ -160,6 +160,8 @@ def compare(context: typer.Context, given: Options) -> None:
     print_wide(frame_table(comparison.table(), title))
     for line in comparison.notes():
         print_line(line)
+    if folder is not None and folder.resume and comparison.rank == 0:
+        configs.add_rules(folder, given)
     if given.out is not None and comparison.rank == 0:
         figures: Any = {
             curves_against(given.x): (partial(comparison.draw_curves, given.panels), comparison.curves()),

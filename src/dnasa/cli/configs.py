@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 DRAWING = ("format", "style", "latex", "x", "smooth", "panels")  # options of what is made of a finished run
+CONTINUED = ("rules", "extend")  # options by which a finished comparison is continued
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
@@ -41,8 +42,10 @@ TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
 
 def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None":
     """The run's folder with all options in its config; checked before the work begins."""
+    from dnasa.comparing.comparison import new_rules
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
+    from dnasa.tasks.sources import first_of
 
     out, first = given.out, networks.launched_rank() == 0
     if out is None:
@@ -57,13 +60,25 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
         if folder.state == "done" and folder.config.get("command") == "compare":
             row = Result.load(out).history.iloc[0].to_dict()
             check_same_options(out, with_metric(row, folder.config), with_metric(row, config))
+            new = new_rules(folder.config, split(given.rules))
             if first:
-                print_line(f"The runs are read from {out}: they were made with the same options.")
+                print_line(f"The runs are read from {out}{f'; new: {first_of(new)}' if new else ''}.")
             return folder
     folder = RunFolder(out, config, force=given.force)
     if first:
         folder.check()
     return folder
+
+
+def add_rules(folder: "RunFolder", given: Options) -> None:
+    """Add to the config of a finished comparison by what it was continued."""
+    from dnasa.comparing.comparison import new_rules
+
+    options = folder.config["options"]
+    new, extend = new_rules(folder.config, split(given.rules)), given.extend or bool(options.get("extend"))
+    if new or extend != bool(options.get("extend")):
+        options |= {"rules": ",".join([*split(str(options["rules"])), *new]), "extend": extend}
+        folder.write_config()
 
 
 def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,8 +92,8 @@ def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, 
 
 
 def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Refuse to redraw a finished run with options other than its own."""
-    before, now = _undrawn(stored), _undrawn(config)
+    """Refuse to redraw or continue a finished run with options other than its own."""
+    before, now = _fixed(stored), _fixed(config)
     for name in now | before:
         if before.get(name) != now.get(name):
             raise InputError(
@@ -90,16 +105,16 @@ def check_same_options(folder: Path, stored: Mapping[str, Any], config: Mapping[
 def _difference(name: str, before: Any, now: Any) -> str:
     from dnasa.comparing.run_table import changed
 
-    if name in ("rules", "etas"):
+    if name == "etas":
         return changed(flag(name), split(str(before)), split(str(now)))
     return f"{flag(name)} {before!s:.100} instead of {now!s:.100}"
 
 
-def _undrawn(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options without those of the drawing."""
+def _fixed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a finished run keeps."""
     options = config.get("options")
     known = as_stored(options) if isinstance(options, dict) else {}
-    return {name: value for name, value in known.items() if name not in DRAWING}
+    return {name: value for name, value in known.items() if name not in (*DRAWING, *CONTINUED)}
 
 
 def stored(name: str, value: Any) -> Any:

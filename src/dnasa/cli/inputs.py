@@ -106,7 +106,11 @@ def finished(begun: Begun) -> "Comparison | None":
     given, _, _, folder = begun
     if folder is None or not folder.resume or (given.engine or networks.detect()) != "simulated":
         return None
-    return comparison.finished(folder.path, given.x, given.smooth)
+    rules = split(given.rules)
+    if comparison.new_rules(folder.config, rules):
+        return None
+    wanted = comparison.grid_of(rules, numbers(given.etas), given.schedule, given.extend)
+    return comparison.finished(folder.path, given.x, given.smooth, wanted, given.extend)
 
 
 def check_alone(

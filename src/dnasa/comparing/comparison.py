@@ -1,12 +1,14 @@
 """Comparing rules: run a grid of stepsizes, choose one for each rule, and report what the chosen ones reach.
 
-Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, the grid is the run itself; stepsizes added by
-`extend` and runs that are timed by themselves have folders of their own inside it, `extension-1`, ..., `alone-1`, ....
+Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, the grid is the run itself. Stepsizes and rules
+that are added and runs that are timed by themselves have folders of their own inside it, `extension-1`, ..., `alone-1`, ....
 """
 
 import json
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "compare"]
 
-MOST_EXTENSIONS = 8
+MOST_EXTENSIONS = 8  # stepsizes of a rule beyond its grid
+BEGUN = {"run": {"the rule": [(str, str, lambda eta: eta is None or type(eta) in (int, float))]}}
+ENDED = ("done", "diverged")  # states of a part that is not run again
 X = {"steps": "step"} | {name: name for name in AXES}
 METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
@@ -64,8 +68,7 @@ class Comparison:
         choice: The chosen stepsize of each rule and schedule.
         x: What curves are drawn against.
         smooth: How they are smoothed.
-        extensions: How often the grid was extended.
-        extend: Whether it was to be extended.
+        extend: Whether the grid was to be extended.
         timed: The history of the chosen variants run by themselves, where curves are against seconds.
         settings: The settings of the grid's run.
         rank: The rank of this process.
@@ -79,7 +82,6 @@ class Comparison:
     selection: Selection
     choice: pd.DataFrame
     x: str = "steps"
-    extensions: int = 0
     extend: bool = False
     timed: pd.DataFrame | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -272,7 +274,7 @@ class Comparison:
     def _edge_note(self, row: Any) -> str:
         where = f"{label(row.rule, row.schedule)}: its best stepsize, {row.eta:.3g}, is the {row.edge} of its grid"
         if self.extend:
-            return f"{where} after {self.extensions} extensions, the limit: give a grid around it with --etas."
+            return f"{where} after {MOST_EXTENSIONS} extensions, the limit: give a grid around it with --etas."
         return f"{where}, and the best may lie beyond: --extend continues the grid."
 
     def _repr_html_(self) -> str:
@@ -329,7 +331,7 @@ def compare(
         smooth: What is drawn of every run: its running "mean", the "best" or the "average" so far, or with "none" the values
             themselves.
         extend: Continue the grid where its edge is best, at most 8 times.
-        folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing.
+        folder: Write the runs to this folder. A `RunFolder` to resume continues with what is missing, also of further rules.
         **options: The other arguments of `solve`.
 
     Examples:
@@ -341,26 +343,29 @@ def compare(
     seeds = distinct("seed", as_list(seed))
     column = choose("x", x, X)
     choose("smoothing", smooth, SMOOTHINGS)
-    grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
-    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    wanted = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, wanted, metric, seeds)
     runs = GridRunner(problem, topology, folder, {"steps": steps, **options})
     facts = runs.describe()
     if runs.simulated and runs.folder is not None and not runs.folder.resume:
         one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
         check_metric(problem, topology, wanted[0], metric, x, **one_step)
-    first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, column, x))
+    every = [*seeds, *others]
+    first = runs.solve("", wanted, every, callback=_checked(metric, column, x))
+    if not {*every} <= {*first.history.seed}:
+        raise InputError("These runs lack the seeds that stepsizes are chosen on: choose another folder.")
     compared = metric or _default_metric(first.history)
     selection = tuning.select(list(first.history), compared, seeds, others)
-    histories, count = [with_eta(first.history)], 0
+    histories = [first.history, *runs.added(every)]
+    more = runs.agree(_missing(histories, wanted))
     while True:
-        history = pd.concat(histories, ignore_index=True)
-        choice = tuning.chosen(final(history), selection, start(history))
-        more = runs.agree(tuning.extension(final(history), choice)) if extend and count < MOST_EXTENSIONS else []
+        if more:
+            histories.append(runs.extend(more, every))
+        history = _joined(histories, wanted)
+        choice = _choose(history, selection, wanted)
+        more = runs.agree(_beyond(history, choice, wanted)) if extend else []
         if not more:
             break
-        count += 1
-        histories.append(runs.solve(f"extension-{count}", more, [*seeds, *others]).history)
     timed = runs.alone(choice, seeds) if x == "seconds" else None
     return Comparison(
         history,
@@ -368,7 +373,6 @@ def compare(
         selection,
         choice,
         x,
-        count,
         extend,
         timed,
         first.settings,
@@ -378,18 +382,74 @@ def compare(
     )
 
 
-def finished(path: Path, x: str, smooth: str) -> Comparison | None:
+def grid_of(
+    rules: Sequence[str],
+    etas: Sequence[float] | Mapping[str, Sequence[float]],
+    schedule: str | None = None,
+    extend: bool = False,
+) -> list[Variant]:
+    """Every rule with each of its stepsizes, as `compare` takes them."""
+    grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
+    return [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+
+
+def _lines(wanted: Sequence[Variant]) -> list[tuple[str, str]]:
+    """The rules and schedules of these variants."""
+    labels = [variant.label() for variant in wanted]
+    return list(dict.fromkeys((label["rule"], label["schedule"]) for label in labels))
+
+
+def _joined(histories: Sequence[pd.DataFrame], wanted: Sequence[Variant]) -> pd.DataFrame:
+    """All rows of the rules and schedules that are wanted."""
+    history, lines = pd.concat([with_eta(each) for each in histories], ignore_index=True), _lines(wanted)
+    return history[[line in lines for line in zip(history.rule, history.schedule, strict=True)]].reset_index(drop=True)
+
+
+def _missing(histories: Sequence[pd.DataFrame], wanted: Sequence[Variant]) -> list[Variant]:
+    rows = pd.concat([with_eta(each)[list(VARIANT)] for each in histories]).drop_duplicates()
+    known = {(row.rule, row.schedule, _eta(row.eta)) for row in rows.itertuples()}
+    return [variant for variant in wanted if tuple(variant.label().values()) not in known]
+
+
+def _choose(history: pd.DataFrame, selection: Selection, wanted: Sequence[Variant]) -> pd.DataFrame:
+    """The choice, in the order in which the rules are wanted."""
+    choice, lines = tuning.chosen(final(history), selection, start(history)), _lines(wanted)
+    order = [lines.index(line) for line in zip(choice.rule, choice.schedule, strict=True)]
+    return choice.iloc[sorted(range(len(order)), key=order.__getitem__)].reset_index(drop=True)
+
+
+def _beyond(history: pd.DataFrame, choice: pd.DataFrame, wanted: Sequence[Variant]) -> list[Variant]:
+    """The next stepsizes where the best is at an edge, up to the limit."""
+    given, tried = Counter(variant[:2] for variant in wanted), history.groupby(tuning.LINE).eta.nunique()
+    more = tuning.extension(final(history), choice)
+    return [each for each in more if tried[each[:2]] < given[each[:2]] + MOST_EXTENSIONS]
+
+
+def new_rules(config: Mapping[str, Any], rules: Sequence[str]) -> list[str]:
+    """Those that the runs of this config do not have."""
+    options = config.get("options")
+    stored = options.get("rules") if isinstance(options, dict) else None
+    known = stored.split(",") if isinstance(stored, str) else stored or []
+    return [rule for rule in rules if rule not in [str(each).strip() for each in known]]
+
+
+def finished(path: Path, x: str, smooth: str, wanted: Sequence[Variant], extend: bool) -> Comparison | None:
     """The comparison in a folder, without its problem; None where something is left to run, or of an earlier version."""
     parts = [RunFolder(part, resume=True) for part in (path, *_extensions(path))]
-    if x == "seconds" or not fits(parts[0].config, STORED) or any(part.state != "done" for part in parts):
+    if x == "seconds" or not fits(parts[0].config, STORED) or any(part.state not in ENDED for part in parts):
         return None
     found = read(path)
-    more = found.extend and found.extensions < MOST_EXTENSIONS and tuning.extension(final(found.history), found.choice)
-    return None if more or X[x] not in found.history else replace(found, x=x, smooth=smooth)
+    history = _joined([found.history], wanted)
+    choice = _choose(history, found.selection, wanted)
+    more = extend and _beyond(history, choice, wanted)
+    if more or X[x] not in history:
+        return None
+    return replace(found, history=history, choice=choice, x=x, smooth=smooth, extend=extend)
 
 
 def _extensions(path: Path) -> list[Path]:
-    return [part for part in sorted(path.glob("extension-*")) if not part.is_symlink()]
+    parts = [part for part in path.glob("extension-*") if not part.is_symlink()]
+    return sorted(parts, key=lambda part: (len(part.name), part.name))
 
 
 def read(path: Path) -> Comparison:
@@ -404,7 +464,7 @@ def read(path: Path) -> Comparison:
     selection = tuning.select(list(history), metric, seeds, [seed for seed in every if seed not in seeds])
     choice = tuning.chosen(final(history), selection, start(history))
     extend, facts = bool(options.get("extend")), config[FACTS] if fits(config, STORED) else {}
-    found = Comparison(history, metric, selection, choice, extensions=len(more), extend=extend, settings=first.settings)
+    found = Comparison(history, metric, selection, choice, extend=extend, settings=first.settings)
     return replace(found, **{name: facts[name] for name in facts if name in STORED[FACTS]})
 
 
@@ -512,10 +572,21 @@ class GridRunner:
             return wanted
         return [Variant(*entry) for entry in json.loads(self.network.allgather_text(json.dumps(wanted))[0])]
 
+    def added(self, seeds: Sequence[int]) -> list[pd.DataFrame]:
+        """The histories of what was added to the grid, finished now where it was stopped."""
+        histories: list[pd.DataFrame] = []
+        while begun := self._begun(f"extension-{len(histories) + 1}"):
+            histories.append(self.solve(f"extension-{len(histories) + 1}", begun, seeds).history)
+        return histories
+
+    def extend(self, wanted: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
+        """Add these to the grid."""
+        return self.solve(self._free("extension", wanted), wanted, seeds).history
+
     def solve(self, name: str, wanted: Sequence[Variant], seeds: Sequence[int], **more: Any) -> Result:
-        """Run the part of this name, or read it if it is done; the grid has no name, and the folder itself holds it."""
+        """Run the part of this name, or read it if it has ended; the grid has no name, and the folder itself holds it."""
         part = self._part(name)
-        if part is not None and part.resume and part.state == "done":
+        if part is not None and part.resume and part.state in ENDED:
             return replace(Result.load(part.path), rank=self.network.rank if self.network else 0)
         own: Any = {"seed": list(seeds), "folder": part} | self.options | more
         try:
@@ -523,23 +594,42 @@ class GridRunner:
         except Interrupted as error:
             assert self.folder is not None
             what = str(error).partition(";")[0]
-            raise Interrupted(f"{what}; continue with: dnasa resume {self.folder.path}") from error
+            how = "the same command" if self.folder.resume else f"dnasa resume {self.folder.path}"
+            raise Interrupted(f"{what}; continue with: {how}") from error
 
     def _part(self, name: str) -> RunFolder | None:
         if self.folder is None or not name:
             return self.folder
-        path = self.folder.own.inside(f"{name}/{LIST}").parent
-        begun = "begun" if self.folder.resume and (path / "config.json").exists() else ""
-        if self.network is not None and not self.network.simulated:
-            begun = self.network.allgather_text(begun)[0]  # the first process may have begun it by now
+        begun = bool(self._begun(name))
         if self.network is None or self.network.rank == 0:
             self.folder.own.claim([f"{name}/{LIST}"])
-        return RunFolder(path, {"part of": self.folder.path.name}, resume=bool(begun))
+        of_grid = self.folder.config.get("run", {})
+        facts = {key: value for key, value in of_grid.items() if key not in ("the rule", "seed")}
+        return RunFolder(self._path(name), {"part of": self.folder.path.name, "run": facts}, resume=begun)
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder.own.inside(f"{name}/{LIST}").parent
+
+    def _begun(self, name: str) -> list[Variant]:
+        """What the part of this name was begun with, as the first process sees it; empty where it was not."""
+        if self.folder is None:
+            return []
+        path = self._path(name)
+        config = RunFolder(path, resume=True).config if (path / "config.json").exists() else {"run": {"the rule": []}}
+        if not fits(config, BEGUN):
+            raise InputError(f"{path / 'config.json'} is damaged: it does not say which rules were run.")
+        return self.agree([Variant(*entry) for entry in config["run"]["the rule"]])
+
+    def _free(self, kind: str, wanted: Sequence[Variant]) -> str:
+        """The name of the part of this kind that has these variants, or else the first that is not in use."""
+        names = (f"{kind}-{number}" for number in count(1))
+        return next(name for name in names if self._begun(name) in ([], list(wanted)))
 
     def alone(self, choice: pd.DataFrame, seeds: Sequence[int]) -> pd.DataFrame:
         """Run each chosen variant by itself: runs side by side share their seconds."""
         results = []
-        for number, row in enumerate(choice.itertuples(), start=1):
-            variant = Variant(str(row.rule), str(row.schedule), _eta(row.eta))
-            results.append(self.solve(f"alone-{number}", self.agree([variant]), seeds).history)
+        for row in choice.itertuples():
+            wanted = self.agree([Variant(str(row.rule), str(row.schedule), _eta(row.eta))])
+            results.append(self.solve(self._free("alone", wanted), wanted, seeds).history)
         return pd.concat([with_eta(history) for history in results], ignore_index=True)

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
-from dnasa.comparing.comparison import Comparison, X, check_metric, compare, finished, schedule_of
+from dnasa.comparing.comparison import (
+    Comparison,
+    X,
+    check_metric,
+    compare,
+    finished,
+    grid_of,
+    new_rules,
+    schedule_of,
+)
 from dnasa.comparing.run_table import changed
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
@@ -47,7 +56,7 @@ def check(study: Study, out: Path) -> None:
     choose("smoothing", study.smooth, SMOOTHINGS)
     seen = set()
     for cell in study.cells:
-        if (out / cell.folder / SUMMARY).exists():
+        if is_complete(cell, out / cell.folder):
             continue
         try:
             prepared = prepare(study, cell)
@@ -58,6 +67,11 @@ def check(study: Study, out: Path) -> None:
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
+
+
+def is_complete(cell: Cell, path: Path) -> bool:
+    """Whether all its rules have been run, or left out."""
+    return (path / SUMMARY).exists() and not new_rules(RunFolder(path, resume=True).config, cell.settings["rules"])
 
 
 def prepare(study: Study, cell: Cell) -> Prepared:
@@ -98,12 +112,13 @@ def run(
     found: list[tuple[Cell, Comparison]] = []
     notes: dict[str, None] = {}
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
-        began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
+        began, complete = time.perf_counter(), is_complete(cell, folder.path)
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
-        comparison = finished(folder.path, study.x, study.smooth) if complete else None
+        extend, grid = cell.settings["extend"], grid_of(cell.settings["rules"], cell.settings["etas"])
+        comparison = finished(folder.path, study.x, study.smooth, grid, extend) if complete else None
         if comparison is None:
-            comparison = run_cell(study, cell, prepare(study, cell), folder, progress)
+            complete, comparison = False, run_cell(study, cell, prepare(study, cell), folder, progress)
         runs = len(final(comparison.history))
         took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
@@ -119,7 +134,12 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
     if not (path / "config.json").exists():
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
-    saved = folder.config.get("options")
+    saved: Any = folder.config.get("options")
+    if (path / SUMMARY).exists() and fits(
+        saved, {"etas": dict}
+    ):  # a complete cell may get further rules, or be extended
+        grids = {rule: saved["etas"].get(rule, grid) for rule, grid in settings["etas"].items()}
+        saved = saved | {"rules": settings["rules"], "extend": settings["extend"], "etas": grids}
     earlier = {"partition_seed": 0} if cell.partition else {}  # without it, all seeds had the partition of seed 0
     for key, value in settings.items():
         before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
@@ -145,6 +165,13 @@ def stored(cell: Cell) -> dict[str, Any]:
     """The settings that results depend on, as they come back from a file."""
     names = {"data": cell.problem, "topology": cell.graph, "partition": cell.partition}
     return json.loads(json.dumps(names | {key: value for key, value in cell.settings.items() if key not in UNCOMPARED}))
+
+
+def _joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a cell that was continued: its rules, with their stepsizes, are those of then and now."""
+    rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
+    extend = before["extend"] or now["extend"]
+    return before | {"rules": rules, "etas": before["etas"] | now["etas"], "extend": extend}
 
 
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
@@ -173,5 +200,8 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
     except Interrupted as error:
         what = str(error).partition(";")[0]
         raise Interrupted(f"{what} of {cell.title}; the same command continues there.") from error
+    if folder.resume:
+        folder.config["options"] = _joined(folder.config["options"], stored(cell))
+        folder.write_config()
     folder.own.write(SUMMARY, comparison.summary().to_csv(index=False).encode())
     return comparison

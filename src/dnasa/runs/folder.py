@@ -158,10 +158,13 @@ class RunFolder:
             self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run} | _own_rules(
                 run
             )
-            self._write("config.json", to_json(self.config))
+            self.write_config()
             if graph is not None:
                 self._write("graph.json", json.dumps(graph).encode())
         self.status("running", 0, steps)
+
+    def write_config(self) -> None:
+        self._write("config.json", to_json(self.config))
 
     def _log_other_versions(self, before: Any) -> None:
         now = versions()

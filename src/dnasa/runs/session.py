@@ -47,6 +47,7 @@ class Session:
         self.t = 0
         if folder is not None and folder.resume:
             folder.check()
+        if folder is not None:  # a new part of a comparison has the settings of the whole
             self._check_settings(folder.config.get("run", {}))
         if self.writer is not None:
             graph = None if network.topology is None else graph_json(network.topology)
