@@ -102,7 +102,7 @@ def test_a_spread_is_zeros_alone_only_where_seeds_are_equal(
 def test_intervals_are_those_of_the_others_in_the_unit_of_the_results() -> None:
     table = rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234])
     assert latex.intervals("test_accuracy", table) == [
-        "--",
+        "",
         r"[\phantom{0}$-$2.00, \phantom{$-$}1.00]",
         r"[$-$12.34, $-$1.00]",
     ]

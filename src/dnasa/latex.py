@@ -142,7 +142,7 @@ def _signs(line: str) -> str:
     """The signs that are printed: one that is as wide for each symbol."""
     line = re.sub(r"\\(?:begin|end){tabular}(?:\[.\]{@{}.@{}})?", "", line)
     line = re.sub(r"\$-\$|\\pm", "+", line)
-    line = re.sub(r"\\(?:eta|cdot|uparrow|downarrow|Vert|nabla|chi)", "x", line)
+    line = re.sub(r"\\(?:eta|cdot|uparrow|downarrow|Vert|nabla|chi|dagger)", "x", line)
     return re.sub(r"\\[a-zA-Z]+|\\(?=[%&#_{}$])|[\\${}^]", "", line)
 
 
@@ -307,7 +307,7 @@ def _missing(row: Any) -> str:
 
 
 def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
-    """The confidence interval of each difference to the best; empty where there is none to show next to the results."""
+    """The confidence interval of each difference to the best, empty for the best; none where they cannot be shown."""
     scale = _scale(metric, rows)
     known = [isfinite(row.difference_low) and not row.best for row in rows.itertuples()]
     if scale.power is None or not any(known):
@@ -316,7 +316,7 @@ def intervals(metric: str, rows: pd.DataFrame) -> list[str]:
         iter(aligned([scale.number(float(end)) for end in rows[name][known]]))
         for name in ("difference_low", "difference_high")
     )
-    return [f"[{next(lows)}, {next(highs)}]" if each else NOTHING for each in known]
+    return [f"[{next(lows)}, {next(highs)}]" if each else "" for each in known]
 
 
 def stepsizes(etas: Sequence[float], at_edge: Sequence[bool]) -> list[str]:

@@ -39,13 +39,14 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes on the exact graph, 20 steps, mean $\pm$ standard deviation over 2 "
-        r"seeds. Bold: no clear difference to the best (underlined). $^\dagger$: at an edge of its grid. --: nothing to tune. "
-        r"kB/node: sent in a run. Difference to the best: its 95\% confidence interval.}" in table
+        r"\caption{Test loss on least squares: 4 nodes, one-peer finite-time consensus graphs, 20 steps, mean $\pm$ std over "
+        r"2 seeds. Bold: no clear difference to the best (underlined; paired $t$-test). $^\dagger$:~grid edge. --:~not tuned. "
+        r"kB: sent per node. Tuned methods: constant schedule.}" in table
     )
     assert (
-        r"Each node draws 1 sample per step, with 2 exchanges per step. Each node sends 32 to 96~kB in a run. Tuned "
-        r"stepsizes are $\eta$ (constant), with $\eta$ chosen by the training loss of other seeds (2, 3). Bold marks the best "
+        r"Each node draws 1 sample per step, with 2 exchanges per step and the exact average after 2 of them. Each node sends "
+        r"32 to 96~kB in a run. Tuned stepsizes are $\eta$ (constant), with $\eta$ chosen by the training loss of other seeds "
+        r"(2, 3). The grid of $\eta$ is $\{0.0001, 0.001\}$. Bold marks the best "
     ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 
@@ -65,12 +66,11 @@ def test_the_title_names_everything_that_defines_the_experiment() -> None:
 def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
     options: dict[str, object] = {"data": "digits", "partition": "by_label", "nodes": 8, "steps": 1000, "seeds": 3}
     assert protocol(options, dnasa.topology.exact(8)) == (
-        "digits: 8 nodes on the exact graph, each with few labels, 1,000 steps"
+        "digits: 8 nodes, one-peer finite-time consensus graphs, split by label, 1,000 steps"
     )
     other = options | {"partition": "dirichlet(0.5)", "partition_seed": 0}
     assert protocol(other, dnasa.topology.random(8, p=0.8)) == (
-        "digits: 8 nodes on the random graph (p = 0.8, seed 0), dirichlet(0.5) partition, 1,000 steps, "
-        "one partition for all seeds"
+        "digits: 8 nodes, random graph (p = 0.8, seed 0), Dirichlet(0.5) split, 1,000 steps, one partition for all seeds"
     )
 
 

@@ -505,9 +505,10 @@ FEW = ("dsgd", "dsgt", "dadam", "adanasa", "dnasa")
         (FEW, "screen", "lccccc"),
         (FEW, "paper:6.75", "lccccc"),
         (FEW, "paper", "lccc"),
-        (("dmsgd", "mt", "dnasa"), "paper", "lcc"),
+        ((*FEW, "dmsgd:cosine", "gt_nsgdm:cosine", "dsgt:cosine"), "paper", "lccc"),
+        (("dmsgd", "mt", "dnasa"), "paper", "lccc"),
         (("dsgt:constant", "dsgt:cosine", "qg_dsgdm"), "paper", "lccc"),
-        (("dmsgd:diminishing", "dmsgd:cosine", "dnasa"), "paper", "lcc"),
+        (("gt_nsgdm:diminishing", "gt_nsgdm:cosine", "push_dsgt:diminishing", "push_dsgt:cosine"), "paper", "lccc"),
     ],
 )
 def test_a_printed_table_has_the_columns_that_fit(
@@ -517,10 +518,8 @@ def test_a_printed_table_has_the_columns_that_fit(
         text = measured(*rules).latex("digits: 8 nodes")
     assert rf"{{@{{}}{columns}@{{}}}}" in text
     assert r"$\eta$ & " in text
-    assert ("MB/node: sent in a run." in text, "Difference to the best: " in text) == (
-        len(columns) > 3,
-        len(columns) > 4,
-    )
+    assert "MB: sent per node." in text
+    assert ("Difference to best" in text) == (len(columns) > 4)
     if which("pdflatex") and style.startswith("paper"):
         assert "Overfull" not in compiled(tmp_path, text, columns=True)
 
@@ -537,10 +536,10 @@ def test_the_caption_is_short_and_the_protocol_is_a_comment() -> None:
     found = replace(measured(*FEW), own_partitions=True, model="a perceptron 64-32-10")
     caption, protocol = split_latex(found.latex("a9a: 8 nodes", exchanges="2 exchanges per step"))
     assert caption.startswith(
-        r"Test accuracy on a9a: 8 nodes, mean $\pm$ standard deviation over 3 seeds. Bold: no clear difference to the best "
-        "(underlined). "
+        r"Test accuracy on a9a: 8 nodes, mean $\pm$ std over 3 seeds. Bold: no clear difference to the best (underlined; "
+        "paired $t$-test). "
     )
-    assert len(caption.split()) <= 45
+    assert caption.endswith(" MB: sent per node. Tuned methods: diminishing schedule.")
     assert protocol.startswith(
         "The model is a perceptron 64-32-10. Each node draws 32 samples per step, with 2 exchanges per step. Each node sends "
         r"12.5 to 62.5~MB in a run. In step $t \ge 0$ with $n$ nodes, tuned stepsizes are $\eta"
@@ -553,11 +552,67 @@ def test_what_was_sent_is_a_column_where_methods_differ() -> None:
     assert r"\phantom{0}12.5 \\" not in measured("dsgd").latex()
     assert "Each node sends 12.5~MB in a run." in split_latex(measured("dsgd").latex())[1]
     found = measured("dsgd", "dnasa")
-    assert "& MB/node &" in found.latex()
+    assert "& MB &" in found.latex()
     small = replace(found, history=found.history.assign(bytes=found.history.bytes // 10_000))
-    assert "& kB/node &" in small.latex()
+    assert "& kB &" in small.latex()
     same = replace(found, history=found.history.assign(bytes=10**8))
-    assert "/node" not in same.latex()
+    assert "& MB &" not in same.latex()
+    assert "per node" not in same.latex()
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ([3.857, 7.714, 11.571], ["3.9", "7.7", "11.6"]),
+        ([0.16, 0.48], ["0.16", "0.48"]),
+        ([0.032, 0.096], ["32", "96"]),
+        ([0.5, 1234.4], ["0.5", "1,234.4"]),
+        ([0.0, 2.0], ["0", "2"]),
+    ],
+)
+def test_what_was_sent_has_the_same_decimals_for_all_methods(sent: list[float], shown: list[str]) -> None:
+    (column,) = captions.sent_column(pd.Series(sent))
+    assert [re.sub(r"\\phantom{[^}]*}", "", cell) for cell in column.cells] == shown
+
+
+LONG = "digits: 8 nodes, one-peer finite-time consensus graphs, split by label, 1,000 steps"
+
+
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        (("dsgd:cosine", "dsgt:cosine", "adanasa:linear"), "Tuned methods: cosine schedule."),
+        (("dsgd", "dsgt", "dadam:cosine"), "Tuned methods: diminishing schedule unless named."),
+        (("dsgt:cosine", "dsgt:constant"), ""),  # in their names
+    ],
+)
+def test_the_caption_names_the_schedule_that_no_name_says(rules: tuple[str, ...], named: str) -> None:
+    found = measured(*rules)
+    untuned = found.history.rule == "adanasa"
+    found = replace(found, history=found.history.assign(eta=found.history.eta.mask(untuned)))
+    found = replace(found, choice=tuning.chosen(final(found.history), found.selection))
+    caption, _ = split_latex(found.latex("digits: 8 nodes"))
+    assert ("schedule" in caption, named in caption) == (bool(named), True)
+    with dnasa.style.context("paper"):
+        caption, _ = split_latex(found.latex(LONG))
+    assert len(caption.replace("~", " ").split()) <= 45
+    assert r"$^\dagger$:~grid edge." in caption
+
+
+def test_the_protocol_has_the_grid_of_each_method() -> None:
+    found = compare(
+        SMALL,
+        RING,
+        ["dsgd", "dsgt", "dadam", "dnasa"],
+        {"dsgd": [1e-5, 1], "dsgt": [1e-5, 1], "dadam": [0.1, 1]},
+        steps=5,
+    )
+    _, protocol = split_latex(found.latex())
+    assert r"The grid of $\eta$ is $\{1 \cdot 10^{-5}, 1\}$; $\{0.1, 1\}$ for D-Adam." in protocol
+    _, protocol = split_latex(replace(found, extend=True).latex())
+    assert "for D-Adam; grids are extended where the best value is at an edge." in protocol
+    _, protocol = split_latex(compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=5).latex())
+    assert "grid" not in protocol
 
 
 def test_a_protocol_defines_its_letters() -> None:

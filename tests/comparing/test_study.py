@@ -89,8 +89,12 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     tables = (folder / "table.tex").read_text()
     assert tables.count(r"\toprule") == 2
     assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
-    assert r"\multicolumn{4}{c}{Test accuracy (\%) $\uparrow$" in tables
-    assert r"\multicolumn{2}{c}{iid} & \multicolumn{2}{c}{by label}" in tables
+    assert r"\multicolumn{4}{c}{Test acc. (\%) $\uparrow$" in tables
+    assert r"\multicolumn{2}{c}{iid split} & \multicolumn{2}{c}{split by label}" in tables
+    assert r"The grid of $\eta$ is $\{0.1, 1\}$; $\{0.01, 0.03, 0.1\}$ for D-SGT (constant)." in tables.replace(
+        "\n%", ""
+    )
+    assert all(len(caption.replace("~", " ").split()) <= 45 for caption in re.findall(r"\\caption{(.*)}", tables))
     assert "D-SGT (constant) & " in tables
     assert re.findall(r"\\label{tab:(.*)}", tables) == ["tiny-least-squares", "tiny-digits"]
     least, digits = (part.replace("\n%", "") for part in re.findall(r"% For the text(?s:(.*?))\n\\label", tables))
@@ -133,6 +137,28 @@ def test_a_table_too_wide_or_too_long_for_a_page_is_divided(
     assert (report.latex().count("Method & "), report.latex().count(r"\begin{table}")) == (2, 1)
     monkeypatch.setattr(study_report, "MOST_ROWS", 7)
     assert re.findall(r"\\label{tab:(.*)}", report.latex()) == ["tiny-least-squares-1", "tiny-least-squares-2"]
+
+
+def test_what_all_cells_share_is_in_the_caption_and_not_in_the_header(tmp_path: Path) -> None:
+    def latex(graphs: str, partitions: str) -> tuple[str, str]:
+        file = tmp_path / "shared.toml"
+        lists = f"graphs = [{graphs}]\npartitions = [{partitions}]"
+        file.write_text(f'problems = ["digits"]\nrules = ["dnasa"]\nsteps = 2\nnodes = 4\nseeds = 2\n{lists}\n')
+        chosen = study_file.read(file)
+        report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+        text = report.latex()
+        return re.findall(r"\\caption{(.*)}", text)[0], text.partition(r"\toprule")[2].partition(r"\midrule")[0]
+
+    caption, header = latex('"exact"', '"by_label"')
+    assert "digits: 4 nodes, one-peer finite-time consensus graphs, split by label, 2 steps" in caption
+    assert header.strip() == r"Method & Test acc. (\%) $\uparrow$ \\"
+    caption, header = latex('"ring"', '"iid", "dirichlet(0.1)"')
+    assert "4 nodes, ring graph, 2 steps" in caption
+    assert r"Method & iid split & Dirichlet(0.1) split \\" in header
+    caption, header = latex('"ring", "exact"', '"iid"')
+    assert "4 nodes, 2 steps" in caption
+    assert "Finite-time: one-peer consensus graphs." in caption
+    assert r"Method & ring & finite-time \\" in header
 
 
 def test_a_small_study_has_no_ranks_and_says_so(tiny: Path, tmp_path: Path) -> None:

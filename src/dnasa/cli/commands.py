@@ -135,7 +135,7 @@ def compare(context: typer.Context, given: Options) -> None:
     on other seeds; the results are those on the test rows.
     """
     from dnasa.comparing.comparison import compare as run_comparison
-    from dnasa.comparing.run_table import exchanges_text, experiment, protocol
+    from dnasa.comparing.run_table import exchanges_of, experiment, protocol
     from dnasa.runs.folder import curves_against
 
     inputs.set_output(given)
@@ -168,7 +168,7 @@ def compare(context: typer.Context, given: Options) -> None:
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         words = protocol(vars(given), graph), given.out.resolve().name
-        exchanges = exchanges_text(rounds, given.every)
+        exchanges = exchanges_of(graph, rounds, given.every)
         latex = {"table.tex": partial(comparison.latex, *words, exchanges)} if given.latex else {}
         pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from math import floor, log10
 from statistics import mode
 
 import pandas as pd
@@ -9,15 +10,14 @@ import pandas as pd
 from dnasa import latex, tables
 from dnasa.core import Layout
 from dnasa.plots import LABELS, SYMBOLS, label
-from dnasa.rules.registry import Variant
-from dnasa.statistics import in_percent
+from dnasa.rules.registry import CUSTOM, Variant
 
 BOLD = (
     "Bold marks the best and what does not differ clearly from it: the 95% confidence interval of the difference, paired by "
     "seed and not corrected for multiple comparisons, contains 0, as a wide one may."
 )
-DIFFERENCE = "Difference"
-SENT = {"kB": "kB/node", "MB": "MB/node"}
+DIFFERENCE = r"Difference to best (95\% CI)"
+LONGEST = 45  # words of a caption with the schedule; a longer one leaves it to the text
 SMALL = 0.1  # MB, below which kB are shown
 MODELS = {"linear": "a linear model", "lenet": "LeNet", "resnet": "a residual net", "gpt": "GPT", "lstm": "an LSTM"}
 
@@ -43,29 +43,41 @@ def model_name(model: str, layout: Layout) -> str:
 
 def column_title(metric: str, unit: str = "") -> str:
     """A metric as the title of a column, as LaTeX; by its symbol where it has one."""
-    return latex.heading(SYMBOLS.get(metric) or metric_title(metric), metric, unit)
+    return latex.heading(SYMBOLS.get(metric) or metric_title(metric).replace("accuracy", "acc."), metric, unit)
 
 
-def caption(metric: str, title: str, seeds: int, signs: Iterable[str] = ()) -> str:
-    """What was measured and in which runs, and what bold and other signs mean, as LaTeX."""
+def caption(metric: str, title: str, seeds: int, signs: Iterable[str] = (), schedule: str = "") -> str:
+    """What was measured and in which runs, and what bold and other signs mean, as LaTeX; the schedule where it is short."""
     what = metric_title(metric) + (f" on {title}" if title else "")
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    bold = "no clear difference to the best (underlined)" if seeds > 1 else "the best"
-    words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}. Bold: {bold}.".replace("_", " "))
-    return " ".join([words, *signs])
+    spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
+    words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}.".replace("_", " "))
+    bold = "no clear difference to the best (underlined; paired $t$-test)" if seeds > 1 else "the best"
+    parts = [words, f"Bold: {bold}.", *signs]
+    count = len(" ".join([*parts, schedule]).replace("~", " ").split())
+    return " ".join([*parts, schedule] if schedule and count <= LONGEST else parts)
 
 
-def explained(columns: Iterable[latex.Column], metric: str) -> list[str]:
+def explained(columns: Iterable[latex.Column]) -> list[str]:
     """What the titles of some columns mean."""
-    points = ", in points" if in_percent(metric) else ""
-    meanings = {DIFFERENCE: rf"Difference to the best: its 95\% confidence interval{points}."}
-    meanings |= {title: f"{title}: sent in a run." for title in SENT.values()}
-    return [meanings[column.title] for column in columns if column.title in meanings]
+    return [f"{column.title}: sent per node." for column in columns if column.title in ("kB", "MB")]
 
 
 def dagger(choice: pd.DataFrame) -> list[str]:
     """What the dagger means, where a table has one."""
-    return [f"{latex.AT_EDGE}: at an edge of its grid."] if (choice.edge.fillna("") != "").any() else []
+    return [f"{latex.AT_EDGE}:~grid edge."] if (choice.edge.fillna("") != "").any() else []
+
+
+def schedule(choice: pd.DataFrame) -> str:
+    """The schedule of the methods with a stepsize whose names do not say it."""
+    methods = choice.drop_duplicates(["rule", "schedule"])
+    lines = [(row.rule, row.schedule) for row in methods.itertuples()]
+    tuned = [
+        each for each, eta in zip(zip(lines, method_names(lines), strict=True), methods.eta, strict=True) if eta == eta
+    ]
+    silent = [each for (rule, each), name in tuned if name == label(rule) and each != CUSTOM]
+    if not silent:
+        return ""
+    return latex.text(f"Tuned methods: {silent[0]} schedule{' unless named' * (len(silent) < len(tuned))}.")
 
 
 def protocol(
@@ -95,7 +107,7 @@ def _sent_sentence(sent: pd.Series) -> str:
 def sent_column(sent: pd.Series) -> list[latex.Column]:
     """What a node sends, by method, where methods differ."""
     amounts = _amounts(sent)
-    return [latex.Column(SENT[_unit(sent)], latex.aligned(amounts))] if len(set(amounts)) > 1 else []
+    return [latex.Column(_unit(sent), latex.aligned(amounts))] if len(set(amounts)) > 1 else []
 
 
 def _unit(sent: pd.Series) -> str:
@@ -103,9 +115,13 @@ def _unit(sent: pd.Series) -> str:
 
 
 def _amounts(sent: pd.Series) -> list[str]:
-    """MB as numbers of three digits in their unit."""
-    factor = 1e3 if _unit(sent) == "kB" else 1.0
-    return [f"{float(f'{factor * each:.3g}'):,.10g}" for each in sent]
+    """MB in their unit, all with as many decimals: the largest has three digits or more, the smallest two."""
+    amounts = sent * (1e3 if _unit(sent) == "kB" else 1.0)
+    ends = [(2, amounts.max()), (1, amounts.min())]
+    decimals = max([0, *(digits - floor(log10(each)) for digits, each in ends if each > 0)])
+    while decimals and all(f"{each:.{decimals}f}".endswith("0") for each in amounts):
+        decimals -= 1
+    return [f"{each:,.{decimals}f}" for each in amounts]
 
 
 def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
@@ -121,13 +137,36 @@ def tuning(choice: pd.DataFrame, selections: Iterable[str]) -> str:
             math = latex.formula(spec.formula) + " (constant)" * (spec.formula == "eta")
             formulas.setdefault(math, []).append(latex.text(name))
     usual = max(formulas, key=lambda each: len(formulas[each]), default="")
-    others = [f"{each} for {' and '.join(formulas[each])}" for each in formulas if each != usual]
+    others = [f"{each} for {_listed(formulas[each])}" for each in formulas if each != usual]
     by = latex.text(" or ".join(selections))
     what, chosen = ("tuned stepsizes", rf", with $\eta$ chosen by {by}.") if by else ("stepsizes", ".")
     if not usual:
         return f"Stepsizes are tuned{chosen}" if by else ""
     words = f"{_letters(formulas)}{what} are {'; '.join([usual, *others])}{chosen}"
     return words[:1].upper() + words[1:]
+
+
+def grids(history: pd.DataFrame, extended: bool) -> str:
+    """The stepsizes that were tried, as LaTeX; empty where none was chosen."""
+    rows = history[history.eta.notna()]
+    tried = {line: tuple(sorted({*same.eta})) for line, same in rows.groupby(["rule", "schedule"], sort=False)}
+    if max(map(len, tried.values()), default=0) < 2:
+        return ""
+    methods: dict[tuple[float, ...], list[str]] = {}
+    for grid, name in zip(tried.values(), method_names(list(tried)), strict=True):
+        methods.setdefault(grid, []).append(latex.text(name))
+    usual = max(methods, key=lambda grid: len(methods[grid]))
+    others = [f"{_set(grid)} for {_listed(methods[grid])}" for grid in methods if grid != usual]
+    edges = ["grids are extended where the best value is at an edge"] if extended else []
+    return rf"The grid of $\eta$ is {'; '.join([_set(usual), *others, *edges])}."
+
+
+def _set(grid: Iterable[float]) -> str:
+    return rf"$\{{{latex.formula(', '.join(f'{eta:.3g}' for eta in grid))[1:-1]}\}}$"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _letters(formulas: Iterable[str]) -> str:

@@ -214,15 +214,15 @@ class Comparison:
             edges = [bool(edge) for edge in self.choice.edge]
             columns.append(Column(r"$\eta$", latex.stepsizes([float(eta) for eta in self.choice.eta], edges)))
         if tuned.any() and not tuned.all():
-            signs.append(f"{latex.NOTHING}: nothing to tune.")
+            signs.append(f"{latex.NOTHING}:~not tuned.")
         columns = latex.fit([*columns, *self._results()], len(columns) + 1)
-        signs += captions.explained(columns, self.metric)
-        seeds = len(self.selection.reported)
-        stepsizes = captions.tuning(self.choice, [str(self.selection)] if self.tuned else [])
+        signs += captions.explained(columns)
+        seeds, schedule = len(self.selection.reported), captions.schedule(self.choice) if self.tuned else ""
+        caption = captions.caption(self.metric, title, seeds, signs, schedule)
+        chosen = captions.tuning(self.choice, [str(self.selection)] if self.tuned else [])
+        stepsizes = f"{chosen} {captions.grids(with_eta(self.history), self.extend)}".strip()
         facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)
-        return latex.table(
-            [columns], captions.caption(self.metric, title, seeds, signs), name, captions.protocol(*facts)
-        )
+        return latex.table([columns], caption, name, captions.protocol(*facts))
 
     def _results(self) -> list[Column]:
         """The compared metric first, what was sent where methods differ, then differences and other metrics."""

@@ -26,6 +26,7 @@ CONDITIONS = {  # options that are off by default
     "away": "nodes unreachable for {:g} of the time",
     "stale": "staleness up to {}",
 }
+GRAPHS = {"exact": "one-peer finite-time consensus graphs", "one_peer": "one-peer exponential graph"}  # in captions
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
 
@@ -62,15 +63,21 @@ def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
 
 def protocol(options: dict[str, Any], graph: "Topology") -> str:
     """What defines a run besides its rules and seeds, in the words of a caption."""
-    name = f"{graph.name} graph ({graph.parameters})" if graph.parameters else f"{graph.name} graph"
-    partition = _partition(options)
-    divided = "each with few labels" if partition == "by_label" else f"{partition} partition"
-    parts = [
-        f"{options['nodes']} nodes on the {name}",
-        *([divided] if partition else []),
-        f"{options['steps']:,} steps",
-    ]
-    return f"{data_name(options)}: {', '.join([*parts, *_conditions(options)])}"
+    name = f"{graph_text(graph.name)} ({graph.parameters})" if graph.parameters else graph_text(graph.name)
+    parts = [f"{options['nodes']} nodes", name, split_text(_partition(options)), f"{options['steps']:,} steps"]
+    return f"{data_name(options)}: {', '.join([*filter(None, parts), *_conditions(options)])}"
+
+
+def graph_text(name: str) -> str:
+    """A graph in the words of a caption."""
+    return GRAPHS.get(name, f"{name} graph")
+
+
+def split_text(partition: str) -> str:
+    """A partition in the words of a caption."""
+    if partition == "by_label":
+        return "split by label"
+    return f"{partition.replace('dirichlet', 'Dirichlet')} split" if partition else ""
 
 
 def _partition(options: dict[str, Any]) -> str:
@@ -86,6 +93,12 @@ def _conditions(options: dict[str, Any]) -> list[str]:
         *(["one partition for all seeds"] if shared else []),
         *(text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)),
     ]
+
+
+def exchanges_of(graph: "Topology", rounds: int, every: int) -> str:
+    """How nodes exchange, in the words of a protocol."""
+    exact = f" and the exact average after {graph.period} of them" if graph.name == "exact" and graph.period > 1 else ""
+    return exchanges_text(rounds, every) + exact
 
 
 def exchanges_text(rounds: int, every: int) -> str:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from dnasa import latex, tables
 from dnasa.comparing import captions, drawing, rank_drawing
-from dnasa.comparing.comparison import Comparison, X
+from dnasa.comparing.comparison import Comparison, X, with_eta
 from dnasa.comparing.ranking import Ranking, costs
+from dnasa.comparing.run_table import graph_text, split_text
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.plots import label, panels
 from dnasa.statistics import VARIANT, with_the_best
@@ -26,6 +27,7 @@ KEY = {
     "=": "no clear difference to the best: the 95 % interval of the paired difference contains 0",
     "^": "the stepsize is at an edge of its grid, so the best may lie beyond",
 }
+EXACT = "finite-time"  # the graph exact in the header of a LaTeX table
 MOST_COLUMNS, MOST_ROWS = 4, 30  # of a LaTeX table, so that it fits a page
 
 
@@ -95,6 +97,16 @@ class StudyReport:
         nodes, steps = cell.settings["nodes"], cell.settings["steps"]
         return f"{source_name(cell.problem)}: {nodes} nodes, {steps:,} steps{quick}"
 
+    def _setting(self, found: list[tuple[Cell, Comparison]]) -> str:
+        """What all of these cells share, in the words of a caption."""
+        cell, varied = found[0][0], _varied(found)
+        parts = [f"{cell.settings['nodes']} nodes", f"{cell.settings['steps']:,} steps", "quick run" * self.study.quick]
+        if len(varied["partition"]) == 1 and cell.partition != "iid":
+            parts.insert(1, split_text(cell.partition or ""))
+        if len(varied["graph"]) == 1:
+            parts.insert(1, graph_text(cell.graph))
+        return f"{source_name(cell.problem)}: {', '.join(filter(None, parts))}"
+
     def latex(self) -> str:
         """A booktabs table for each problem, or several where one would not fit a page.
 
@@ -107,11 +119,14 @@ class StudyReport:
         methods, seeds = _methods(found), cell.settings["seeds"]
         panels = _latex_panels(found, methods)
         choice, chosen = _choices(found)
-        by_label = "by_label" in [each.partition for each, _ in found]
-        signs = ["By label: each node has few labels."] * by_label + captions.dagger(choice)
-        signs += captions.explained(panels[0], comparison.metric)
-        caption = captions.caption(comparison.metric, self._what(cell), seeds, signs)
-        sent, stepsizes = pd.concat([each.sent() for _, each in found]), captions.tuning(choice, chosen)
+        exact = len(_varied(found)["graph"]) > 1 and any(each.graph == "exact" for each, _ in found)
+        signs = [f"{EXACT.capitalize()}: one-peer consensus graphs."] * exact + captions.dagger(choice)
+        signs += captions.explained(panels[0])
+        schedule = captions.schedule(choice) if chosen else ""
+        caption = captions.caption(comparison.metric, self._setting(found), seeds, signs, schedule)
+        history = pd.concat([with_eta(each.history) for _, each in found])
+        stepsizes = f"{captions.tuning(choice, chosen)} {captions.grids(history, comparison.extend)}".strip()
+        sent = pd.concat([each.sent() for _, each in found])
         facts = (comparison.model, comparison.batch, "", sent, stepsizes, seeds, comparison.own_partitions)
         name, protocol = f"{self.study.name}-{source_name(cell.problem)}", captions.protocol(*facts)
         if len(panels) * len(methods) <= MOST_ROWS:
@@ -201,6 +216,10 @@ def _methods(found: list[tuple[Cell, Comparison]]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((str(row.rule), str(row.schedule)) for row in lines.itertuples()))
 
 
+def _varied(found: list[tuple[Cell, Comparison]]) -> dict[str, set[str | None]]:
+    return {"graph": {cell.graph for cell, _ in found}, "partition": {cell.partition for cell, _ in found}}
+
+
 def _rows(comparison: Comparison, methods: list[tuple[str, str]]) -> pd.DataFrame:
     """The results of each method, empty where it was left out."""
     rows = comparison.summary().assign(edge=comparison.choice.edge)
@@ -208,17 +227,21 @@ def _rows(comparison: Comparison, methods: list[tuple[str, str]]) -> pd.DataFram
 
 
 def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[latex.Column]:
-    """A column for each cell: its graph below its partition, below the metric."""
-    metric, columns = found[0][1].metric, []
+    """A column for each cell: its graph below its partition, where there are several, below the metric."""
+    metric, columns, varied = found[0][1].metric, [], _varied(found)
     rows = [_rows(comparison, methods) for _, comparison in found]
     units = [latex.unit(metric, some) for some in rows]
     shared = units[0] if len(set(units)) == 1 else ""
     top = captions.column_title(metric, shared)
     for (cell, _), some, unit in zip(found, rows, units, strict=True):
-        names = [latex.text(name.replace("_", " ")) for name in (cell.graph, cell.partition) if name]
-        title = f"{names[0]} ({unit})" if unit != shared else names[0]
+        graph = EXACT if cell.graph == "exact" else cell.graph.replace("_", " ")
+        names = [graph] * (len(varied["graph"]) > 1) + [split_text(cell.partition or "")] * (
+            len(varied["partition"]) > 1
+        )
+        title, *groups = [*map(latex.text, names), top]
+        title = f"{title} ({unit})" if unit != shared else title
         edges = [bool(edge) for edge in some.edge.fillna("")]
-        columns.append(latex.Column(title, latex.results(metric, some, edges), groups=(top, *names[1:])))
+        columns.append(latex.Column(title, latex.results(metric, some, edges), groups=tuple(reversed(groups))))
     return columns
 
 
