@@ -76,7 +76,7 @@ def words(text: str) -> list[str]:
 # What a page leaves behind when its Python and its commands are executed in order.
 PROGRAMS = {
     "predicting": {"predictions.csv": 50, "flowers.onnx": 1000},
-    "quick-start-comparing": {"runs/first/history.png": 1000, "runs/compared/table.tex": 100, "curves.png": 1000},
+    "quick-start-comparing": {"runs/compared/curves.pdf": 1000, "runs/compared/table.tex": 100, "curves.png": 1000},
     "quick-start-gradients": {},
     "quick-start-pytorch": {"predictions.csv": 50},
 }
@@ -93,7 +93,8 @@ def test_the_python_and_the_commands_of_a_page_form_a_program(page: str, tmp_pat
     for language, code in found:
         if code.startswith("# my_net.py"):
             (tmp_path / "my_net.py").write_text(code)
-        lines = [line.split("#")[0].split() for line in code.splitlines() if line.startswith("dnasa ")]
+        whole = code.replace("\\\n", " ").splitlines()
+        lines = [line.split("#")[0].split() for line in whole if line.startswith("dnasa ")]
         commands = [f"app({words[1:]}, standalone_mode=False)" for words in lines]
         program += {"python": [code], "": commands}.get(language, [])
     (tmp_path / "page.py").write_text("\n".join(program))
