@@ -349,6 +349,18 @@ def test_what_is_not_a_finished_run_gets_one_line(
     assert message in refused(["bench-card", folder], monkeypatch, capfd)
 
 
+def test_a_card_names_every_source_that_made_the_runs(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(made / "compared", tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    now = config["code"]["source"]
+    (folder / "config.json").write_text(json.dumps(config | {"code": {"source": "earlier"}}))
+    done = run(*COMPARE.replace(",dnasa", ",dsgt,dnasa").split(), folder)
+    assert done.returncode == 0, done.stderr
+    assert as_json(folder, capsys, monkeypatch)["code"]["checksum of dnasa's source"] == f"earlier, {now}"
+
+
 def test_old_runs_without_code_and_hardware_have_a_card(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,18 @@ def test_a_stopped_addition_continues_with_the_same_command(
     assert [path.name for path in folder.glob("extension-*")] == ["extension-1"]
 
 
+def test_runs_count_once_where_a_part_was_removed(plain: Path, tmp_path: Path) -> None:
+    words = [*LEAST, "--extend", "--out", shutil.copytree(plain, tmp_path / "a"), "--rules"]
+    assert run(*words, "dsgd:constant,dnasa").returncode == 0
+    assert run(*words, "dsgd:constant,dnasa,dsgt:constant").returncode == 0
+    table = pd.read_csv(tmp_path / "a" / "table.csv")
+    shutil.rmtree(tmp_path / "a" / "extension-1")
+    (tmp_path / "a" / "extension-2" / "status.json").write_text('{"state": "interrupted"}')
+    for _ in range(2):
+        assert run(*words, "dsgd:constant,dnasa,dsgt:constant").returncode == 0
+        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a" / "table.csv"), table, rtol=1e-9)
+
+
 def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 

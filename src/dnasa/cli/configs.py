@@ -77,7 +77,7 @@ def add_rules(folder: "RunFolder", given: Options) -> None:
     options = folder.config["options"]
     new, extend = new_rules(folder.config, split(given.rules)), given.extend or bool(options.get("extend"))
     if new or extend != bool(options.get("extend")):
-        options |= {"rules": ",".join([*split(str(options["rules"])), *new]), "extend": extend}
+        options |= {"rules": ",".join([*split(str(options.get("rules") or "")), *new]), "extend": extend}
         folder.write_config()
 
 

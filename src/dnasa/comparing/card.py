@@ -162,7 +162,7 @@ def _read_run(path: Path) -> Card:
         compared = comparison.read(path) if run.config.get("command") in ("compare", "study") else None
         history = Result.load(path).history if compared is None else compared.history
         return {
-            "code": software | _code(run.config),
+            "code": software | _code(path, run.config),
             "hardware": machine | run.config.get("hardware", {}) | _time(history),
             "data": _data(run.config, facts, options),
             "protocol": _protocol(run.config, facts, options, history, compared),
@@ -179,9 +179,15 @@ def _undamaged(what: str) -> Iterator[None]:
         raise InputError(f"The {what} is damaged: {type(error).__name__}, {error}.") from error
 
 
-def _code(config: Config) -> Card:
-    stored = config.get("code", {})
-    return {"commit": stored.get("commit"), "checksum of dnasa's source": stored.get("source")}
+def _code(path: Path, config: Config) -> Card:
+    """What made the runs; what was added later may have been made by another version."""
+    parts = [RunFolder(part, resume=True).config for part in comparison.extensions(path)]
+    stored = [each.get("code", {}) for each in (config, *parts)]
+    known = {name: dict.fromkeys(code[name] for code in stored if code.get(name)) for name in ("commit", "source")}
+    return {
+        "commit": ", ".join(known["commit"]) or None,
+        "checksum of dnasa's source": ", ".join(known["source"]) or None,
+    }
 
 
 def _time(history: pd.DataFrame) -> Card:

@@ -399,9 +399,15 @@ def _lines(wanted: Sequence[Variant]) -> list[tuple[str, str]]:
     return list(dict.fromkeys((label["rule"], label["schedule"]) for label in labels))
 
 
+def _all(histories: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """All rows; runs that are in several, since somebody removed a part between others, are in it once."""
+    history = pd.concat([with_eta(each) for each in histories], ignore_index=True)
+    return history.drop_duplicates([*VARIANT, "seed", "step"], ignore_index=True)
+
+
 def _joined(histories: Sequence[pd.DataFrame], wanted: Sequence[Variant]) -> pd.DataFrame:
     """All rows of the rules and schedules that are wanted."""
-    history, lines = pd.concat([with_eta(each) for each in histories], ignore_index=True), _lines(wanted)
+    history, lines = _all(histories), _lines(wanted)
     return history[[line in lines for line in zip(history.rule, history.schedule, strict=True)]].reset_index(drop=True)
 
 
@@ -426,16 +432,16 @@ def _beyond(history: pd.DataFrame, choice: pd.DataFrame, wanted: Sequence[Varian
 
 
 def new_rules(config: Mapping[str, Any], rules: Sequence[str]) -> list[str]:
-    """Those that the runs of this config do not have."""
+    """The rules that the runs of this config do not have."""
     options = config.get("options")
     stored = options.get("rules") if isinstance(options, dict) else None
-    known = stored.split(",") if isinstance(stored, str) else stored or []
+    known = stored.split(",") if isinstance(stored, str) else stored if isinstance(stored, list) else []
     return [rule for rule in rules if rule not in [str(each).strip() for each in known]]
 
 
 def finished(path: Path, x: str, smooth: str, wanted: Sequence[Variant], extend: bool) -> Comparison | None:
     """The comparison in a folder, without its problem; None where something is left to run, or of an earlier version."""
-    parts = [RunFolder(part, resume=True) for part in (path, *_extensions(path))]
+    parts = [RunFolder(part, resume=True) for part in (path, *extensions(path))]
     if x == "seconds" or not fits(parts[0].config, STORED) or any(part.state not in ENDED for part in parts):
         return None
     found = read(path)
@@ -447,7 +453,8 @@ def finished(path: Path, x: str, smooth: str, wanted: Sequence[Variant], extend:
     return replace(found, history=history, choice=choice, x=x, smooth=smooth, extend=extend)
 
 
-def _extensions(path: Path) -> list[Path]:
+def extensions(path: Path) -> list[Path]:
+    """The folders of what was added to a comparison, in this order."""
     parts = [part for part in path.glob("extension-*") if not part.is_symlink()]
     return sorted(parts, key=lambda part: (len(part.name), part.name))
 
@@ -457,8 +464,8 @@ def read(path: Path) -> Comparison:
     config = RunFolder(path, resume=True).config
     options, every = config["options"], config["run"]["seed"]
     first = Result.load(path)
-    more = [Result.load(part).history for part in _extensions(path)]
-    history = pd.concat([with_eta(each) for each in (first.history, *more)], ignore_index=True)
+    more = [Result.load(part).history for part in extensions(path)]
+    history = _all([first.history, *more])
     metric = options.get("metric") or _default_metric(history)
     seeds = range(options["seed"], options["seed"] + options["seeds"])
     selection = tuning.select(list(history), metric, seeds, [seed for seed in every if seed not in seeds])
@@ -575,8 +582,8 @@ class GridRunner:
     def added(self, seeds: Sequence[int]) -> list[pd.DataFrame]:
         """The histories of what was added to the grid, finished now where it was stopped."""
         histories: list[pd.DataFrame] = []
-        while begun := self._begun(f"extension-{len(histories) + 1}"):
-            histories.append(self.solve(f"extension-{len(histories) + 1}", begun, seeds).history)
+        while begun := self._begun(name := f"extension-{len(histories) + 1}"):
+            histories.append(self.solve(name, begun, seeds).history)
         return histories
 
     def extend(self, wanted: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
@@ -603,7 +610,7 @@ class GridRunner:
         begun = bool(self._begun(name))
         if self.network is None or self.network.rank == 0:
             self.folder.own.claim([f"{name}/{LIST}"])
-        of_grid = self.folder.config.get("run", {})
+        of_grid = self.folder.config["run"] if fits(self.folder.config, {"run": dict}) else {}
         facts = {key: value for key, value in of_grid.items() if key not in ("the rule", "seed")}
         return RunFolder(self._path(name), {"part of": self.folder.path.name, "run": facts}, resume=begun)
 

@@ -129,15 +129,16 @@ def run(
 
 
 def cell_folder(cell: Cell, out: Path) -> RunFolder:
-    """Its folder in `out`, to be continued if it has been begun with the same settings."""
+    """Its folder in `out`, to be continued if it has been begun with the same settings.
+
+    A complete cell may also get further rules, and be extended.
+    """
     path, settings = OwnFiles(out).inside(f"{cell.folder}/config.json").parent, stored(cell)
     if not (path / "config.json").exists():
         return RunFolder(path, {"command": "study", "options": settings})
     folder = RunFolder(path, resume=True)
     saved: Any = folder.config.get("options")
-    if (path / SUMMARY).exists() and fits(
-        saved, {"etas": dict}
-    ):  # a complete cell may get further rules, or be extended
+    if (path / SUMMARY).exists() and fits(saved, {"rules": [str], "etas": dict}):
         grids = {rule: saved["etas"].get(rule, grid) for rule, grid in settings["etas"].items()}
         saved = saved | {"rules": settings["rules"], "extend": settings["extend"], "etas": grids}
     earlier = {"partition_seed": 0} if cell.partition else {}  # without it, all seeds had the partition of seed 0
@@ -170,7 +171,7 @@ def stored(cell: Cell) -> dict[str, Any]:
 def _joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """The settings of a cell that was continued: its rules, with their stepsizes, are those of then and now."""
     rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
-    extend = before["extend"] or now["extend"]
+    extend = bool(before.get("extend")) or now["extend"]
     return before | {"rules": rules, "etas": before["etas"] | now["etas"], "extend": extend}
 
 
