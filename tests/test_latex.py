@@ -190,6 +190,10 @@ def test_a_table_wider_than_a_column_spans_both() -> None:
     assert re.findall(r"\\(?:begin|end){(table.?)}", written()) == ["table*"] * 2
     narrow = latex.table([[latex.names("Method", ["D-SGD"]), Column("ring", ["1"])]], "", "a")
     assert re.findall(r"\\(?:begin|end){(table.?)}", narrow) == ["table"] * 2
+    for style, kind in (("paper:252pt", "table"), ("paper", "table*"), ("paper:6.75", "table*")):
+        with dnasa.style.context(style):
+            text = latex.table([[Column("x" * 48, ["1"])]], "", "a")  # 240 pt
+        assert re.findall(r"\\begin{(table.?)}", text) == [kind]
 
 
 def test_long_names_and_titles_have_two_lines() -> None:

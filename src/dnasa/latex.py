@@ -40,6 +40,7 @@ WIDEST = 1e4  # ratio of results in one column, beyond which each has its own po
 PLAIN = 1e-2, 1e5  # results within need no power of ten
 MOST_DECIMALS = 6
 SEPARATION = 6.0  # points between two columns
+WIDEST_COLUMN = 4.0  # inches; wider styles are those of a page
 LONGEST = 105.0  # points of a name in one line
 WIDTHS = {  # points of signs in \small; all others are narrower than "other"
     "other": 5.0,
@@ -76,7 +77,9 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str, protocol:
     """
     forms = "".join(column.form for column in max(panels, key=len))
     body = [line for columns in panels for line in (r"\midrule", *_panel(columns))]
-    environment = "table*" if max(map(width, panels)) > POINTS * COLUMN else "table"
+    wide = current().width or COLUMN
+    column = POINTS * (wide if wide <= WIDEST_COLUMN else COLUMN)
+    environment = "table*" if max(map(width, panels)) > column else "table"
     lines = [
         r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both; --style paper fits one.",
         rf"\begin{{{environment}}}",

@@ -39,7 +39,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes, one-peer finite-time consensus graphs, 20 steps, mean $\pm$ std over "
+        r"\caption{Test loss on least squares: 4 nodes, one-peer finite-time consensus graphs, 20 steps, mean~$\pm$~std over "
         r"2 seeds. Bold: no clear difference to the best (underlined; paired $t$-test). $^\dagger$:~grid edge. --:~not tuned. "
         r"kB: sent per node. Tuned methods: constant schedule.}" in table
     )

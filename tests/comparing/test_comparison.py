@@ -536,7 +536,7 @@ def test_the_caption_is_short_and_the_protocol_is_a_comment() -> None:
     found = replace(measured(*FEW), own_partitions=True, model="a perceptron 64-32-10")
     caption, protocol = split_latex(found.latex("a9a: 8 nodes", exchanges="2 exchanges per step"))
     assert caption.startswith(
-        r"Test accuracy on a9a: 8 nodes, mean $\pm$ std over 3 seeds. Bold: no clear difference to the best (underlined; "
+        r"Test accuracy on a9a: 8 nodes, mean~$\pm$~std over 3 seeds. Bold: no clear difference to the best (underlined; "
         "paired $t$-test). "
     )
     assert caption.endswith(" MB: sent per node. Tuned methods: diminishing schedule.")

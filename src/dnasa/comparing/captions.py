@@ -50,7 +50,7 @@ def caption(metric: str, title: str, seeds: int, signs: Iterable[str] = (), sche
     """What was measured and in which runs, and what bold and other signs mean, as LaTeX; the schedule where it is short."""
     what = metric_title(metric) + (f" on {title}" if title else "")
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}.".replace("_", " "))
+    words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}.".replace("_", " ")).replace(r" $\pm$ ", r"~$\pm$~")
     bold = "no clear difference to the best (underlined; paired $t$-test)" if seeds > 1 else "the best"
     parts = [words, f"Bold: {bold}.", *signs]
     count = len(" ".join([*parts, schedule]).replace("~", " ").split())
