@@ -22,7 +22,7 @@ __all__ = [
     "with_the_best",
 ]
 
-WINDOW = 0.03  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
+WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
 ENOUGH = 20  # evaluations, from which on a running mean is over at least three
 POINTS = 100  # of a smoothed curve
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
@@ -124,7 +124,7 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def running_mean(values: np.ndarray, larger: bool = False) -> np.ndarray:
-    """The mean of the evaluations around each one, 3 % of all and at least three; geometric where they are positive.
+    """The mean of the evaluations around each one, 5 % of all and at least three; geometric where they are positive.
 
     Fewer than 20 evaluations stay as they are. The window shrinks towards both ends, so a curve begins and ends with its own
     values, which tables show.

@@ -52,6 +52,7 @@ OTHER_FONT = 0.85  # of the width of a title: a document's font may be wider tha
 MOST_COVERED = 10  # seeds that a band covers completely
 MOST_TOGETHER = 3  # curves of a panel, beyond which their bands hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
+MARGIN = 0.05  # of the values, above and below them
 CLOSE = 0.02  # of the axis: bars of curves that end so near to each other stand side by side
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
@@ -118,27 +119,28 @@ def _draw_bars(axis: "Axes", curves: Sequence[pd.DataFrame], looks: Sequence[dic
         if row.runs == 1 or row[["x", *NUMBERS]].isna().any():
             continue
         place = 1 + sum(abs(row.x - other.x) <= near for other in last[:i])
-        right = ScaledTranslation(1.6 * place * current().marker / 72, 0, axis.figure.dpi_scale_trans)
+        right = ScaledTranslation(1.5 * place * current().marker / 72, 0, axis.figure.dpi_scale_trans)
         look: Any = {"color": style["color"], "transform": axis.transData + right, "clip_on": False, "label": BAR}
         axis.plot([row.x, row.x], [row.low, row.high], linewidth=1, **look)
         axis.plot([row.x], [row["mean"]], marker=style["marker"], ms=current().marker, **look)
 
 
 def _kept(curves: Sequence[pd.DataFrame], spread: bool) -> np.ndarray:
-    """The smallest and the largest value to show: curves after their first part and, with `spread`, the seeds at their end.
+    """The values to show: curves after their first part and, with `spread`, the seeds at their end.
 
-    A curve that has come between them stays there.
+    A curve that has come between their limits stays there.
     """
     ends = [rows[["low", "high"]].dropna().tail(int(spread)).to_numpy().ravel() for rows in curves]
     later = [rows["mean"][rows.x >= FIRST * rows.x.max()] for rows in curves]
-    kept, limits = np.concatenate([*later, *ends]), np.array([])
-    while len(kept := kept[np.isfinite(kept)]) and not np.array_equal(
-        limits, found := np.array([kept.min(), kept.max()])
-    ):
-        limits = found
-        inside = [rows["mean"][1:][rows["mean"][1:].between(*limits).cummax()] for rows in curves]
-        kept = np.concatenate([limits, *inside])
-    return limits
+    kept = known(np.concatenate([*later, *ends]))
+    while len(kept):
+        means = [rows["mean"].iloc[1:] for rows in curves]
+        inside = [mean[mean.between(*with_margin(kept)).cummax()] for mean in means]
+        more = known(np.concatenate([kept, *inside]))
+        if with_margin(more) == with_margin(kept):
+            break
+        kept = more
+    return kept
 
 
 def draw_stepsizes(
@@ -234,6 +236,7 @@ def figure_of_curves(
             axis.tick_params(labelleft=False)
     for axis in axes.flat[len(columns) :]:
         axis.set_visible(False)
+    _separate(figure)
     legend_below(figure, note=spread_note(table))
     return figure
 
@@ -261,8 +264,16 @@ def _small_multiples(table: pd.DataFrame, x: str, metric: str, smooth: str) -> "
         if axis.get_yscale() == "linear":
             axis.yaxis.set_major_locator(MaxNLocator(4))
     share_labels(figure, axes)
+    _separate(figure)
     _explain(figure, list(axes[0, end:]), table)
     return figure
+
+
+def _separate(figure: "Figure") -> None:
+    """Make room between axes for the numbers at their ends."""
+    layout = figure.get_layout_engine()
+    assert layout is not None
+    layout.set(wspace=0.05)
 
 
 def _columns(count: int) -> int:
@@ -345,10 +356,19 @@ def is_wide(values: Any) -> bool:
 
 def focus(axis: "Axes", values: np.ndarray) -> None:
     """Limits of a linear axis around these values."""
-    known = values[np.isfinite(values)]
-    if len(known) and known.max() > known.min():
-        margin = 0.05 * (known.max() - known.min())
-        axis.set_ylim(known.min() - margin, known.max() + margin)
+    some = known(values)
+    if len(some) and some.max() > some.min():
+        axis.set_ylim(*with_margin(some))
+
+
+def known(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
+
+
+def with_margin(values: np.ndarray) -> tuple[float, float]:
+    """The smallest and the largest of these values, and a little more."""
+    low, high = float(values.min()), float(values.max())
+    return low - MARGIN * (high - low), high + MARGIN * (high - low)
 
 
 def _near(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> None:
