@@ -170,8 +170,8 @@ def draw_curve(
     points = int(mean.count())
     distance = max(1, points // current().marked)
     every = [*range(int(shift * distance), max(1, points - 1), distance)]  # the axis would cut that of the end
-    style = {"ms": current().marker, "markevery": every} | style
-    (line,) = axis.plot(x, mean, label=label, **style)
+    looks: Any = {"ms": current().marker, "markevery": every} | style
+    (line,) = axis.plot(x, mean, label=label, **looks)
     if band and rows.runs.max() > 1:
         axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=BAND, linewidth=0)
     if rows.diverged.any():

@@ -236,7 +236,6 @@ def figure_of_curves(
             axis.tick_params(labelleft=False)
     for axis in axes.flat[len(columns) :]:
         axis.set_visible(False)
-    _separate(figure)
     legend_below(figure, note=spread_note(table))
     return figure
 
@@ -264,16 +263,8 @@ def _small_multiples(table: pd.DataFrame, x: str, metric: str, smooth: str) -> "
         if axis.get_yscale() == "linear":
             axis.yaxis.set_major_locator(MaxNLocator(4))
     share_labels(figure, axes)
-    _separate(figure)
     _explain(figure, list(axes[0, end:]), table)
     return figure
-
-
-def _separate(figure: "Figure") -> None:
-    """Make room between axes for the numbers at their ends."""
-    layout = figure.get_layout_engine()
-    assert layout is not None
-    layout.set(wspace=0.05)
 
 
 def _columns(count: int) -> int:
