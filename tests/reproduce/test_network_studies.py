@@ -399,6 +399,14 @@ def test_robustness_names_the_worst_entry_and_what_dnasa_does_there() -> None:
     assert "diverged: path" in robustness.finding(changes(ACCURACY, star=-0.02, path=np.nan), ACCURACY)
 
 
+def test_robustness_of_large_models_is_of_adanasa_alone() -> None:
+    rows = changes(ACCURACY, star=-0.02).drop(columns=["dnasa", "dnasa gain"])
+    said = robustness.finding(rows, ACCURACY)
+    assert "worst entry: star, -2.00 points: NOT within 1 points" in said
+    assert robustness.shown({"cifar10-iid": rows}, {"cifar10-iid": ACCURACY})["D-NASA"].tolist() == ["", ""]
+    assert {part.name: part.runs[0].rules for part in robustness.parts(False)}["cifar10-iid"] == ("adanasa",)
+
+
 def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most() -> None:
     assert robustness.worst(changes(ACCURACY, star=-0.02, path=-0.03)).change.tolist() == ["path"]
 
