@@ -169,7 +169,8 @@ def draw_curve(
         label += f" ({rows.diverged.max()} of {rows.runs.max()} diverged)"
     points = int(mean.count())
     distance = max(1, points // current().marked)
-    every = [*range(int(shift * distance), max(1, points - 1), distance)]  # the axis would cut that of the end
+    last = points - max(1, distance // 4)  # the axis would cut a marker at the end
+    every = [*range(int(shift * distance), max(1, last), distance)]
     looks: Any = {"ms": current().marker, "markevery": every} | style
     (line,) = axis.plot(x, mean, label=label, **looks)
     if band and rows.runs.max() > 1:
@@ -220,7 +221,7 @@ def end_at(axis: "Axes", end: float) -> None:
     axis.set_xlim(0, end)
     narrow = axis.get_window_extent().width < NARROW * axis.figure.dpi
     ticks = next(
-        (np.linspace(0, end, n + 1) for n in ((4, 3, 2) if narrow else (5, 4, 3, 6)) if _is_round(end / n)), None
+        (np.linspace(0, end, n + 1) for n in ((3, 2, 4) if narrow else (5, 4, 3, 6)) if _is_round(end / n)), None
     )
     if ticks is None:
         axis.xaxis.set_major_locator(MaxNLocator(4 if narrow else 5, steps=[*ROUND, 10]))
