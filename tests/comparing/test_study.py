@@ -174,7 +174,7 @@ def test_the_command_line_chooses_the_axis_and_the_smoothing_of_the_curves(tiny:
         assert done.returncode == 0, done.stderr
         drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
         history = pd.read_csv(tmp_path / "a" / "least_squares-ring" / "history.csv")
-        assert drawn.x.max() == history[column].max()
+        assert drawn[column].max() == history[column].max()
         first = drawn[(drawn.graph == "ring") & (drawn.rule == "dsgd")]
         assert first["mean"].is_monotonic_decreasing
 

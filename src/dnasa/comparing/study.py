@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dnasa import topology
-from dnasa.comparing.comparison import Comparison, X, check_metric, compare, finished, schedule_of
+from dnasa.comparing.comparison import Comparison, check_axes, check_metric, compare, finished, schedule_of
 from dnasa.comparing.run_table import changed
 from dnasa.comparing.study_file import Cell, Study
 from dnasa.core import InputError, Interrupted, choose
@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
 
 def check(study: Study, out: Path) -> None:
     """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
-    choose("x", study.x, X)
+    check_axes([study.x])
     choose("smoothing", study.smooth, SMOOTHINGS)
     seen = set()
     for cell in study.cells:
@@ -54,7 +54,7 @@ def check(study: Study, out: Path) -> None:
             if cell.problem not in seen:
                 rule = prepared.rules[0]
                 variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
-                check_metric(prepared.problem, prepared.graph, variant, cell.settings["metric"], study.x)
+                check_metric(prepared.problem, prepared.graph, variant, cell.settings["metric"], [study.x])
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
@@ -101,7 +101,7 @@ def run(
         began, complete = time.perf_counter(), (folder.path / SUMMARY).exists()
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
-        comparison = finished(folder.path, study.x, study.smooth) if complete else None
+        comparison = finished(folder.path, (study.x,), study.smooth) if complete else None
         if comparison is None:
             comparison = run_cell(study, cell, prepare(study, cell), folder, progress)
         runs = len(final(comparison.history))

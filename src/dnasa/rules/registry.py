@@ -129,7 +129,7 @@ GT_NSGDM = and_also(COSINE_FIRST, lambda n: schedules.constant(0.9)) | {
 }
 RULES: dict[str, Method] = {
     "dsgd": Method(dsgd, ETA, title="D-SGD", colour="#1f77b4", takes_prox=True),
-    "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGD with momentum", colour="#17becf"),
+    "dmsgd": Method(dmsgd, COSINE_FIRST, title="D-SGDm", colour="#17becf"),
     "dadam": Method(dadam, COSINE_FIRST, title="D-Adam", colour="#ff7f0e"),
     "d2": Method(d2, ETA, title="D2", colour="#8c564b"),
     "dsgt": Method(dsgt, ETA | PARAMETER_FREE, title="D-SGT", colour="#2ca02c", takes_prox=True),
