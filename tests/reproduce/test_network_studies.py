@@ -46,9 +46,10 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(network_tasks, "load", load)
     digits, text = WITHOUT_DATA.values()
-    small: Any = {"rows": 300, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
-    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, **small))
-    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, **small))
+    two, one = ({rule: etas[:count] for rule, etas in digits.etas.items()} for count in (2, 1))
+    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, rows=300, etas=two))
+    small = text._replace(model="gpt:1,12,8", steps=3, rows=300, etas=one)
+    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, small)
 
 
 # ---------------------------------------------------------------- validation rows
