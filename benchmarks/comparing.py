@@ -57,7 +57,7 @@ def main(runs: int = 1000, evaluations: int = 200) -> None:
         def chosen_runs() -> pd.DataFrame:
             return chosen(final(history), selection)
 
-        found = Comparison(history, "test_accuracy", selection, chosen_runs(), "bytes")
+        found = Comparison(history, "test_accuracy", selection, chosen_runs(), ("steps", "bytes"))
         last = history.drop_duplicates("run", keep="last")
         settings: dict[str, Any] = {"timing": {}}
         result = Result(

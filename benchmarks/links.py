@@ -122,7 +122,7 @@ def nodes_of(made: Machines) -> Iterator[Ask]:
 def tuned_curves(options: argparse.Namespace) -> pd.DataFrame:
     """The loss after each number of steps, with the best learning rate, of all methods; several at a time."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    shared: Any = {"steps": options.steps, "evaluate": options.evaluate, "device": device}
+    shared: Any = {"steps": options.steps, "evaluate": options.evaluate, "device": device, "seed": options.seed}
     workers = ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"))
     found: dict[tuple[Any, ...], pd.DataFrame] = {}
     with workers:
@@ -305,6 +305,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--lrs", type=numbers, default=[1e-3, 3e-3, 1e-2], help="AdamW's learning rates")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--evaluate", type=int, default=10, help="steps from one evaluation to the next")
+    parser.add_argument("--seed", type=int, default=0, help="of the curves")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each method is measured on each link")
     parser.add_argument("--loss", type=float, help="the loss of targets.csv")
     parser.add_argument("--out", type=Path, default=Path("runs/links"))

@@ -93,7 +93,7 @@ def pairs(nodes: int) -> Changing:
 
 
 def curve(
-    task: str, division: str, nodes: int, method: str, lr: float, steps: int, evaluate: int, device: str
+    task: str, division: str, nodes: int, method: str, lr: float, steps: int, evaluate: int, device: str, seed: int = 0
 ) -> pd.DataFrame:
     """The test loss of the mean model, and the accuracy."""
     torch.set_num_threads(1)
@@ -101,7 +101,8 @@ def curve(
     shards = partition(case.task.how(division), data.labels, nodes)
     options: Any = {"batch": case.task.batch, "train_metrics": False, "device": device}
     problem = Supervised(partial(case.model, data), cross_entropy, data, shards, **options)
-    run = dnasa.solve(problem, steps=steps, evaluate=evaluate, progress=False, **solve_options(how, nodes, lr, steps))
+    shared: Any = {"steps": steps, "evaluate": evaluate, "seed": seed, "progress": False}
+    run = dnasa.solve(problem, **shared, **solve_options(how, nodes, lr, steps))
     found = run.history.rename(columns={"test_loss": "loss", "test_accuracy": "accuracy"})
     labels = {"task": task, "division": division, "method": method, "nodes": nodes, "lr": lr}
     return found[["step", "loss", "accuracy"]].assign(**labels)

@@ -63,9 +63,9 @@ def draw(table: pd.DataFrame, path: Path) -> Any:
     ids=str,
 )
 def test_any_values_can_be_drawn_and_saved(values: list[float], tmp_path: Path) -> None:
-    """As a single run, and as the mean of several; losses are drawn as gradient norms are."""
+    """As a single run, and as the mean of several; losses and gradient norms are drawn as the consensus error is."""
     table = pd.concat([history(values, "dsgd"), history(values, seeds=3, first=1)])
-    draw(table.drop(columns=["train_loss", "test_loss"], errors="ignore"), tmp_path / "history.png")
+    draw(table.drop(columns=["train_loss", "test_loss", "grad_norm"], errors="ignore"), tmp_path / "history.png")
 
 
 def test_a_single_point_is_visible() -> None:
@@ -247,6 +247,36 @@ def test_markers_of_several_curves_are_at_different_steps() -> None:
     axis = plots.panels(1)[1][0, 0]
     for shift in (0.0, 0.5):
         plots.draw_curve(axis, rows, "a", shift=shift)
-    (first, distance), (second, same) = (line.get_markevery() for line in axis.get_lines())
-    assert (first, second) == (0, distance // 2)
-    assert distance == same > 1
+    first, second = (line.get_markevery() for line in axis.get_lines())
+    assert {*np.diff(first)} == {*np.diff(second)} == {7}
+    assert (first[0], second[0]) == (0, 3)
+
+
+def test_no_marker_is_at_the_end_where_the_axis_would_cut_it() -> None:
+    rows = pd.DataFrame({"x": range(57), "mean": 1.0, "low": 1.0, "high": 1.0, "runs": 1, "diverged": 0})
+    axis = plots.panels(1)[1][0, 0]
+    plots.draw_curve(axis, rows, "a")
+    plots.draw_curve(axis, rows[:1], "b")
+    assert [line.get_markevery()[-1] for line in axis.get_lines()] == [49, 0]
+
+
+@pytest.mark.parametrize(
+    ("end", "width", "ticks"),
+    [
+        (500, 4.6, [0, 100, 200, 300, 400, 500]),
+        (600, 4.6, [0, 200, 400, 600]),
+        (1000, 4.6, [0, 200, 400, 600, 800, 1000]),
+        (500, 2.0, [0, 250, 500]),
+        (1000, 2.0, [0, 500, 1000]),
+        (700, 4.6, [0, 200, 400, 600]),
+        (0.96, 4.6, [0, 0.2, 0.4, 0.6, 0.8]),
+    ],
+)
+def test_an_axis_ends_with_its_curves_and_has_a_tick_there_where_that_is_round(
+    end: float, width: float, ticks: list[float]
+) -> None:
+    axis = plots.panels(1, width=width)[1][0, 0]
+    plots.finish(axis, "step", "loss")
+    plots.end_at(axis, end)
+    assert axis.get_xlim() == (0, end)
+    assert [tick for tick in axis.get_xticks() if tick <= end] == pytest.approx(ticks)

@@ -48,6 +48,9 @@ BAND = 0.18  # opacity
 PLAIN = 1e-3, 1e5  # limits of a logarithmic axis that need no powers of ten
 FEW, SHORT = 5, 50  # ratios of limits: below, all digits have names, or 2 and 5
 DIGITS = "123456789"
+ROUND = (1, 2, 2.5, 5)  # first digits of the distance between ticks
+NARROW = 2  # inches, below which a horizontal axis has fewer ticks
+CROSS, BAR = "_diverged", "_seeds"  # labels of marks; a legend leaves them out
 MAX_PANELS = 8  # of a history, in at most two rows
 MAX_LEGEND = 12  # lines, beyond which there are no bands and markers either
 PALETTE = (  # matplotlib's tab10 and tab20b
@@ -166,9 +169,10 @@ def draw_curve(
         label += f" ({rows.diverged.max()} of {rows.runs.max()} diverged)"
     points = int(mean.count())
     distance = max(1, points // current().marked)
-    every = (int(shift * distance), distance) if points else None
-    style = {"ms": current().marker, "markevery": every} | style
-    (line,) = axis.plot(x, mean, label=label, **style)
+    last = points - max(1, distance // 4)  # the axis would cut a marker at the end
+    every = [*range(int(shift * distance), max(1, last), distance)]
+    looks: Any = {"ms": current().marker, "markevery": every} | style
+    (line,) = axis.plot(x, mean, label=label, **looks)
     if band and rows.runs.max() > 1:
         axis.fill_between(x, rows.low, rows.high, color=line.get_color(), alpha=BAND, linewidth=0)
     if rows.diverged.any():
@@ -178,7 +182,7 @@ def draw_curve(
 def _cross(axis: "Axes", x: Any, mean: Any, colour: Any) -> None:
     """Draw a cross at the last point before a run diverged; at the lower edge if there is none."""
     known = mean.notna() & x.notna()
-    style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": colour, "label": "_diverged"}
+    style: Any = {"marker": "x", "ms": 8, "mew": 2, "linestyle": "", "color": colour, "label": CROSS}
     if known.any():
         axis.plot(x[known].iloc[-1:], mean[known].iloc[-1:], **style)
     elif x.notna().any():
@@ -193,7 +197,7 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
     if axis.get_xscale() == "linear":
         if axis.get_xlim()[1] >= 10_000:  # 20k, 100M
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[*ROUND, 10]))
     name_heights(axis, y)
     with np.errstate(invalid="ignore"):
         positive = any((np.asarray(line.get_ydata(), dtype=float) > 0).any() for line in data_lines(axis))
@@ -203,6 +207,30 @@ def finish(axis: "Axes", x: str, y: str, log: bool = False) -> None:
         for line in data_lines(axis):  # a zero would be a vertical line to the lower edge
             heights = np.asarray(line.get_ydata(), dtype=float)
             line.set_ydata(np.where(heights > 0, heights, np.nan))
+
+
+def end_at(axis: "Axes", end: float) -> None:
+    """End the horizontal axis here; a linear one begins at 0 and has a tick at its end where ticks can be round numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    if not end > 0:
+        return
+    if axis.get_xscale() == "log":
+        axis.set_xlim(right=end)
+        return
+    axis.set_xlim(0, end)
+    narrow = axis.get_window_extent().width < NARROW * axis.figure.dpi
+    ticks = next(
+        (np.linspace(0, end, n + 1) for n in ((3, 2, 4) if narrow else (5, 4, 3, 6)) if _is_round(end / n)), None
+    )
+    if ticks is None:
+        axis.xaxis.set_major_locator(MaxNLocator(4 if narrow else 5, steps=[*ROUND, 10]))
+    else:
+        axis.set_xticks(ticks)
+
+
+def _is_round(number: float) -> bool:
+    return float(f"{number:e}".partition("e")[0]) in ROUND
 
 
 def name_decades(axis: Any) -> None:
@@ -232,12 +260,12 @@ def name_heights(axis: "Axes", name: str) -> None:
 
 
 def data_lines(axis: "Axes") -> list[Any]:
-    """The lines without crosses at the edge, whose height is not a value."""
-    return [line for line in axis.get_lines() if line.get_label() != "_diverged"]
+    """The lines without crosses at the edge, whose height is not a value, and without bars at the ends of curves."""
+    return [line for line in axis.get_lines() if line.get_label() not in (CROSS, BAR)]
 
 
-def legend_below(figure: "Figure", axes: "Iterable[Axes] | None" = None) -> None:
-    """One legend for these panels, by default all, outside of them, where it hides no line."""
+def legend_below(figure: "Figure", axes: "Iterable[Axes] | None" = None, note: str = "") -> None:
+    """One legend for these panels, by default all, outside of them, where it hides no line; the note stands above it."""
     handles: dict[str, Any] = {}
     for axis in axes or figure.axes:
         handles |= {name: handle for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
@@ -247,8 +275,9 @@ def legend_below(figure: "Figure", axes: "Iterable[Axes] | None" = None) -> None
     entry = size * (5 + 0.45 * max(map(len, handles)))
     rows = ceil(len(handles) / max(1, int(figure.get_figwidth() / entry)))
     columns = ceil(len(handles) / rows)
-    figure.set_figheight(figure.get_figheight() + 1.6 * size * rows)
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, fontsize=72 * size)
+    figure.set_figheight(figure.get_figheight() + 1.6 * size * (rows + bool(note)))
+    words: Any = {"fontsize": 72 * size, "title": note or None, "title_fontsize": 72 * size}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, **words)
 
 
 # ---------------------------------------------------------------- histories

@@ -22,7 +22,8 @@ __all__ = [
     "with_the_best",
 ]
 
-WINDOW = 0.03  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
+WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
+ENOUGH = 20  # evaluations, from which on a running mean is over at least three
 POINTS = 100  # of a smoothed curve
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 
@@ -123,14 +124,15 @@ def _thinned(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def running_mean(values: np.ndarray, larger: bool = False) -> np.ndarray:
-    """The mean of the evaluations around each one, 3 % of all; geometric where they are positive.
+    """The mean of the evaluations around each one, 5 % of all and at least three; geometric where they are positive.
 
-    Fewer than 67 evaluations stay as they are. The window shrinks towards both ends, so a curve begins and ends with its own
+    Fewer than 20 evaluations stay as they are. The window shrinks towards both ends, so a curve begins and ends with its own
     values, which tables show.
     """
     count, positive = len(values), bool((values > 0).all())
     place = np.arange(count)
-    half = np.minimum(np.minimum(place, count - 1 - place), int(WINDOW * count / 2))
+    widest = max(int(WINDOW * count / 2), int(count >= ENOUGH))
+    half = np.minimum(np.minimum(place, count - 1 - place), widest)
     with np.errstate(all="ignore"):
         sums = np.concatenate([[0.0], np.cumsum(np.log(values) if positive else values)])
         means = (sums[place + half + 1] - sums[place - half]) / (2 * half + 1)

@@ -62,6 +62,7 @@ PAPER: dict[str, Any] = SCREEN | {
     **{f"{axis}tick.major.pad": 2 for axis in "xy"},
     "figure.constrained_layout.h_pad": 0.02,
     "figure.constrained_layout.w_pad": 0.02,
+    "figure.constrained_layout.wspace": 0.05,  # numbers at the ends of neighbouring axes need it
     "legend.frameon": False,
     "legend.handlelength": 2.8,
     "legend.columnspacing": 1.2,

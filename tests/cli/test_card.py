@@ -237,27 +237,6 @@ def test_the_card_of_a_study_has_its_file_and_one_command(
     assert (cell["repeat"], cell["study file"]) == (found["repeat"], STUDY)
 
 
-def test_the_card_of_a_study_has_its_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = '["ring", "complete", "star", "path", "exponential"]'
-    text = STUDY.replace('["ring", "complete"]', graphs).replace('["dsgd",', '["dsgd", "dsgt",')
-    (tmp_path / "ranked.toml").write_text(text)
-    assert run("study", "ranked.toml", "--quiet", "--out", "study", cwd=tmp_path).returncode == 0
-    found, page = (
-        as_json(tmp_path / "study", capsys, monkeypatch)["ranks"],
-        card(tmp_path / "study", capsys, monkeypatch),
-    )
-    ranks = pd.read_csv(tmp_path / "study" / "ranks.csv")
-    pd.testing.assert_frame_equal(pd.DataFrame(found["methods"]), ranks[["method", "rank", "best_in"]])
-    assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
-    assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
-    assert (found["note"] is None) == (ranks.p[0] < 0.05)
-    first = ranks.iloc[0]
-    assert "\n| method | average rank | best in |\n" in page
-    assert f"\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n" in page
-
-
 def test_the_card_of_a_small_study_says_why_it_has_no_ranks(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from dnasa import Result
 from dnasa.comparing import comparison
 from dnasa.comparing.run_table import experiment, protocol
 from dnasa.core import Interrupted
+from dnasa.engine.plan import evenly
 from dnasa.tasks import sources
 from dnasa.tasks.sources import SourceOptions, make_source
 
@@ -27,13 +28,14 @@ LEAST = "compare --problem least_squares --nodes 4 --steps 20 --rules dsgd:const
 
 @pytest.mark.pictures
 def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_path: Path) -> None:
-    done = run(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "bytes")
+    done = run(*LEAST, "--seeds", 2, "--out", tmp_path / "a", "--format", "pdf", "--latex", "--x", "samples,bytes")
     assert done.returncode == 0, done.stderr
     assert "chosen by the training loss of other seeds (2, 3)" in done.stdout
     assert "is the largest of its grid" in done.stdout
-    drawn = pd.read_csv(tmp_path / "a" / "curves-bytes.csv")
+    drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
     assert set(drawn.rule) == {"dsgd", "dnasa"}
-    assert (tmp_path / "a" / "curves-bytes.pdf").read_bytes().startswith(b"%PDF")
+    assert drawn.mb_per_node.max() == pytest.approx(0.096)
+    assert (tmp_path / "a" / "curves.pdf").read_bytes().startswith(b"%PDF")
     assert pd.read_csv(tmp_path / "a" / "stepsizes.csv").shape[0] == 3
     assert pd.read_csv(tmp_path / "a" / "table.csv").difference_low.notna().any()
     table = (tmp_path / "a" / "table.tex").read_text()
@@ -77,7 +79,8 @@ def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--x miles", "Unknown x 'miles'"),
+        ("--x steps,miles", "Unknown x 'miles'"),
+        ("--x bytes,bytes", "The x bytes is given twice"),
         ("--format pdf,gif", "Unknown format 'gif'"),
         ("--format ,", "--format names no format"),
         ("--style poster", "Unknown style 'poster'"),
@@ -121,11 +124,11 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
     monkeypatch.setattr(comparison, "solve", None)  # nothing is run
-    again = run(*words, *"--extend --format pdf,svg --style paper --smooth best --latex --x bytes".split())
+    again = run(*words, *"--extend --format pdf,svg --style paper --smooth best --latex --panels --x bytes".split())
     assert again.returncode == 0, again.stderr
     assert "The runs are read from" in again.stdout
     assert (tmp_path / "a" / "history.csv").read_bytes() == before
-    for name in ("curves-bytes.pdf", "curves-bytes.svg", "stepsizes.pdf", "stepsizes.svg", "table.tex"):
+    for name in ("curves.pdf", "curves.svg", "stepsizes.pdf", "stepsizes.svg", "table.tex"):
         assert name in again.stdout
         assert (tmp_path / "a" / name).exists()
     other = run(*words, "--extend", "--seeds", 2)
@@ -292,11 +295,11 @@ def test_a_comparison_whose_extensions_are_not_done_is_not_finished(extended: Pa
     folder = Path(shutil.copytree(extended, tmp_path / "a"))
     wanted = comparison.grid_of(["dsgd:constant", "dnasa"], [0.0001, 0.001], extend=True)
 
-    def finished(x: str = "steps") -> comparison.Comparison | None:
+    def finished(*x: str) -> comparison.Comparison | None:
         return comparison.finished(folder, x, "mean", wanted, extend=True)
 
     assert finished() is not None
-    assert finished("seconds") is None
+    assert finished("steps", "seconds") is None
     last = sorted(folder.glob("extension-*"))[-1]
     (last / "status.json").write_text('{"state": "interrupted"}')
     assert finished() is None
@@ -387,7 +390,7 @@ def test_a_comparison_that_is_replaced_leaves_no_extension_behind(extended: Path
     assert not [*(tmp_path / "a").glob("extension-*")]
 
 
-def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_training_data(tmp_path: Path) -> None:
+def test_a_comparison_of_networks_has_many_points_without_a_pass_over_the_training_data(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((4000, 3))
     np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
@@ -407,7 +410,7 @@ def test_a_comparison_of_networks_has_about_50_points_without_a_pass_over_the_tr
     done = run(*words, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     history = pd.read_csv(tmp_path / "a" / "history.csv")
-    assert 20 < history.step.nunique() <= 51
+    assert 20 < history.step.nunique() <= 61
     assert "grad_norm" not in history
     assert "validation_accuracy" in history
     assert run(*words, "--metric", "grad_norm", "--out", tmp_path / "b").returncode == 0
@@ -432,11 +435,31 @@ def test_training_rows_are_evaluated_often_only_where_they_are_compared_by(
 
 
 @pytest.mark.parametrize("problem", ["least_squares", "spike", "robust_regression"])
-def test_a_comparison_on_a_synthetic_problem_has_50_points(problem: str) -> None:
+def test_a_comparison_on_a_synthetic_problem_has_100_points(problem: str) -> None:
     options = SourceOptions(problem=problem, nodes=4)
-    assert make_source(options, range(4), validate=True).evaluate == [*range(0, 1001, 20)]
+    assert make_source(options, range(4), validate=True).evaluate == [*range(0, 1001, 10)]
     assert make_source(replace(options, evaluate=7), range(4), validate=True).evaluate == 7
     assert make_source(options, range(4), validate=False).evaluate is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "small", "metric", "points"),
+    [
+        (600, 10_000, None, 100),
+        (600, 1000, None, None),  # of many rows, the engine decides
+        (100, 10_000, None, 100),  # the test rows alone
+        (100, 1000, None, 50),
+        (100, 10_000, "train_loss", 17),  # as many as there are passes over the rows
+    ],
+)
+def test_a_comparison_evaluates_few_rows_at_100_points_where_that_costs_little(
+    steps: int, small: int, metric: str | None, points: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SMALL", small)
+    options = SourceOptions(data="digits", nodes=8, steps=steps, metric=metric)
+    found = make_source(options, range(8), validate=True).evaluate
+    assert found == (None if points is None else evenly(steps, points))
+    assert make_source(options, range(8), validate=False).evaluate is None
 
 
 @pytest.mark.long

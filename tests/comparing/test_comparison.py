@@ -257,13 +257,64 @@ def test_curves_are_drawn_against_every_axis(x: str) -> None:
     for line, (_, rows) in zip(
         plots.data_lines(found.draw_curves().axes[0]), table.groupby("rule", sort=False), strict=True
     ):
-        np.testing.assert_array_equal(line.get_xdata(), rows.x)
+        places = rows[comparison.DRAWN[x]]
+        np.testing.assert_array_equal(line.get_xdata(), places)
         np.testing.assert_array_equal(line.get_ydata(), rows["mean"])
-        assert rows.x.is_monotonic_increasing
-        assert rows.x.iloc[-1] > 0
+        assert places.is_monotonic_increasing
+        assert places.iloc[-1] > 0
     if x == "bytes":
-        assert found.draw_curves().axes[0].get_xlabel() == "MB sent per node\n(band: range over the seeds)"
-        assert table.x.max() == pytest.approx(found.history.bytes.max() / RING.nodes / 1e6)
+        figure = found.draw_curves()
+        assert figure.axes[0].get_xlabel() == "MB sent per node"
+        assert figure.legends[0].get_title().get_text() == "band: range over the seeds"
+        assert table.mb_per_node.max() == pytest.approx(found.history.bytes.max() / RING.nodes / 1e6)
+
+
+def test_curves_are_against_steps_and_bytes_where_methods_send_different_amounts() -> None:
+    found = compare(SMALL, RING, ["dsgd", "dnasa"], [0.01], steps=20, seed=[0, 1])
+    assert found.axes == ("steps", "bytes")
+    assert {"step", "mb_per_node"} <= {*found.curves()}
+    figure = found.draw_curves()
+    left, right = figure.axes
+    assert (left.get_xlabel(), right.get_xlabel()) == ("step", "MB sent per node")
+    assert (left.get_ylim(), left.get_ylabel(), right.get_ylabel()) == (right.get_ylim(), "test loss", "")
+    assert len(figure.legends) == 1
+    assert len(found.draw_curves(panels=True).axes) == 2  # a panel for each method, against steps
+    assert compare(SMALL, RING, ["dsgd", "dadam"], [0.01], steps=5).axes == ("steps",)
+    assert replace(found, x=("samples",)).axes == ("samples",)
+
+
+def curve(rule: str, *means: float, spread: float = 0.0) -> pd.DataFrame:
+    """A curve of two seeds, evaluated at steps 0, 1, ..."""
+    mean = np.array(means)
+    numbers = {"step": range(len(means)), "mean": mean, "low": mean - spread, "high": mean + spread}
+    return pd.DataFrame(numbers).assign(rule=rule, schedule="fixed", eta=0.1, runs=2, diverged=0)
+
+
+def test_a_curve_that_has_come_between_the_limits_stays_there() -> None:
+    steady, swings = curve("dsgd", 0.1, *[0.9] * 5, 0.92), curve("dsgt", 0.9, 0.91, 0.6, 0.9, 0.9, 0.9, 0.91)
+    table = pd.concat([steady, swings], ignore_index=True)
+    low, high = drawing.figure_of_curves(table, ["step"], "test_accuracy").axes[0].get_ylim()
+    assert 0.5 < low < 0.6  # also where the curve was before it left
+    assert 0.92 < high < 0.95
+
+
+@pytest.mark.pictures
+def test_many_curves_have_bars_over_the_seeds_right_of_their_ends() -> None:
+    table = pd.concat([curve(rule, 3, 2, 1 + i, spread=0.5) for i, rule in enumerate("abcd")], ignore_index=True)
+    lost = table["mean"].where(table.rule != "d")
+    table = table.assign(mb_per_node=table.step, mean=lost)
+    figure = drawing.figure_of_curves(table, ["step", "mb_per_node"], "test_loss")
+    figure.draw_without_rendering()
+    left, right = figure.axes
+    marks = [line for line in left.get_lines() if line.get_label() == plots.BAR]
+    bars = [line for line in marks if np.size(line.get_ydata()) == 2]
+    assert [np.asarray(line.get_ydata()).tolist() for line in bars] == [
+        [0.5 + i, 1.5 + i] for i in range(3)
+    ]  # none of a diverged run
+    places = [line.get_window_extent().x0 for line in bars]
+    assert left.get_window_extent().x1 < places[0] < places[1] < places[2] < right.get_window_extent().x0
+    assert not [line for line in right.get_lines() if line.get_label() == plots.BAR]  # the same ends again
+    assert figure.legends[0].get_title().get_text() == "bars at the end: range over the seeds"
 
 
 def test_seconds_are_those_of_each_method_by_itself() -> None:
@@ -288,7 +339,7 @@ def test_a_linear_axis_shows_the_differences_that_remain() -> None:
             "rule": rule,
             "schedule": "fixed",
             "eta": 0.1,
-            "x": t,
+            "step": t,
             "mean": value,
             "low": value,
             "high": value,
@@ -298,7 +349,7 @@ def test_a_linear_axis_shows_the_differences_that_remain() -> None:
         for rule, last in (("dsgd", 0.95), ("dsgt", 0.96))
         for t, value in zip(range(5), (0.1, 0.8, 0.93, 0.94, last), strict=True)
     ]
-    low, high = drawing.figure_of_curves(pd.DataFrame(rows), "step", "test_accuracy").axes[0].get_ylim()
+    low, high = drawing.figure_of_curves(pd.DataFrame(rows), ["step"], "test_accuracy").axes[0].get_ylim()
     assert 0.9 < low < 0.93
     assert 0.96 < high < 0.97
 
@@ -314,10 +365,10 @@ def test_the_legend_lies_outside_of_the_axes() -> None:
 
 def test_a_linear_axis_shows_the_curve_after_the_first_steps_and_the_end_of_its_band() -> None:
     rows = pd.DataFrame(
-        {"x": [0, 1, 2, 3], "mean": [0.1, 0.9, 0.93, 0.94], "low": 0.1, "high": [0.2, 0.97, 0.98, 0.99]}
+        {"step": [0, 1, 2, 3], "mean": [0.1, 0.9, 0.93, 0.94], "low": 0.1, "high": [0.2, 0.97, 0.98, 0.99]}
     )
     table = rows.assign(low=[0.1, 0.85, 0.86, 0.88], rule="dsgd", schedule="fixed", eta=0.1, runs=2, diverged=0)
-    low, high = drawing.figure_of_curves(table, "step", "test_accuracy").axes[0].get_ylim()
+    low, high = drawing.figure_of_curves(table, ["step"], "test_accuracy").axes[0].get_ylim()
     assert 0.87 < low < 0.88
     assert 0.99 < high < 1.0
 
@@ -345,14 +396,14 @@ def test_the_figure_of_stepsizes_hides_only_results_more_than_three_times_worse(
 def test_curves_that_end_at_their_start_can_be_drawn() -> None:
     """On a logarithmic axis their only point would have no place."""
     rows = [
-        {"rule": rule, "schedule": "fixed", "eta": 0.1, "x": x, "mean": value, "low": value, "high": value}
+        {"rule": rule, "schedule": "fixed", "eta": 0.1, "messages": x, "mean": value, "low": value, "high": value}
         for rule, end in (("dsgd", 10), ("dsgt", 1e6))
         for x, value in ((0, 1.0), (end, np.nan))
     ]
     table = pd.DataFrame(rows).assign(runs=2, diverged=[0, 1, 0, 1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert plots.rendered(drawing.figure_of_curves(table, "bytes", "test_loss"), "png")
+        assert plots.rendered(drawing.figure_of_curves(table, ["messages"], "test_loss"), "png")
 
 
 @pytest.mark.pictures
@@ -462,9 +513,9 @@ def test_the_ticks_are_the_stepsizes(etas: list[float], named: list[str]) -> Non
 
 def test_the_axis_explains_crosses_only_where_there_are_some() -> None:
     table = over_seeds(runs(dsgd=[(0.1, 1.0, 0.5), (1.0, 1.0, 0.4)]), "test_loss")
-    assert drawing.figure_of_stepsizes(table, "test_loss").axes[0].get_xlabel() == (
-        "stepsize $\\eta$\n(bars: range over the seeds)"
-    )
+    figure = drawing.figure_of_stepsizes(table, "test_loss")
+    assert figure.axes[0].get_xlabel() == r"stepsize $\eta$"
+    assert figure.legends[0].get_title().get_text() == "bars: range over the seeds"
 
 
 def test_stepsizes_are_printed_with_three_digits() -> None:
@@ -509,6 +560,7 @@ FEW = ("dsgd", "dsgt", "dadam", "adanasa", "dnasa")
         (("dmsgd", "mt", "dnasa"), "paper", "lccc"),
         (("dsgt:constant", "dsgt:cosine", "qg_dsgdm"), "paper", "lccc"),
         (("gt_nsgdm:diminishing", "gt_nsgdm:cosine", "push_dsgt:diminishing", "push_dsgt:cosine"), "paper", "lccc"),
+        (("push_dsgt", "mt", "dnasa"), "paper:2.3", "lcc"),
     ],
 )
 def test_a_printed_table_has_the_columns_that_fit(
@@ -518,8 +570,7 @@ def test_a_printed_table_has_the_columns_that_fit(
         text = measured(*rules).latex("digits: 8 nodes")
     assert rf"{{@{{}}{columns}@{{}}}}" in text
     assert r"$\eta$ & " in text
-    assert "MB: sent per node." in text
-    assert ("Difference to best" in text) == (len(columns) > 4)
+    assert ("MB: sent per node." in text, "Difference to best" in text) == (len(columns) > 3, len(columns) > 4)
     if which("pdflatex") and style.startswith("paper"):
         assert "Overfull" not in compiled(tmp_path, text, columns=True)
 
@@ -640,7 +691,7 @@ def test_a_rule_has_one_colour_in_all_figures_of_a_comparison() -> None:
         SMALL, RING, ["dsgd", "dadam", "dnasa"], {"dsgd": [0.01, 0.1], "dadam": [0.001, 0.01]}, steps=5, seed=[0]
     )
     with dnasa.style.context("paper"):
-        figures = found.draw_curves(panels=False), found.draw_stepsizes()
+        figures = found.draw_curves(), found.draw_stepsizes()
         colours = [{line.get_label(): line.get_color() for line in plots.data_lines(f.axes[0])} for f in figures]
     assert colours[0]["D-SGD"] == colours[1]["D-SGD"] != colours[0]["D-Adam"] == colours[1]["D-Adam"]
 
@@ -659,14 +710,16 @@ def test_many_curves_have_panels_or_one_legend(style: str) -> None:
     rows = [measured(*rules).history.assign(step=step) for step in (0, 50, 100)]
     found = replace(measured(*rules), history=pd.concat(rows, ignore_index=True))
     with dnasa.style.context(style):
-        assert len(found.draw_curves().axes) == len(found.draw_curves(panels=True).axes) == 6
-        figure = found.draw_curves(panels=False)
-        (axis,) = figure.axes
+        assert len(found.draw_curves(panels=True).axes) == 6
+        figure = found.draw_curves()
+        axis, _ = figure.axes
         assert (len(axis.get_legend_handles_labels()[0]), len(axis.collections)) == (5, 0)  # no bands
         figure.draw_without_rendering()
-        legend, drawn = figure.legends[0].get_window_extent(), axis.get_tightbbox()
+        legend, (drawn, other) = figure.legends[0].get_window_extent(), (each.get_tightbbox() for each in figure.axes)
         assert drawn is not None
+        assert other is not None
         assert not legend.overlaps(drawn)
+        assert not drawn.overlaps(other)
         assert figure.bbox.x0 <= legend.x0 < legend.x1 <= figure.bbox.x1
 
 
@@ -703,7 +756,9 @@ HISTORIES = st.lists(
 def test_any_history_can_be_drawn_and_put_into_a_table(rows: list[dict[str, Any]], metric: str) -> None:
     history = pd.DataFrame(rows).astype({"eta": float})
     choice = tuning.chosen(final(history), tuning.Selection(metric, (0, 1, 2), (0, 1, 2)))
-    found = comparison.Comparison(history, metric, tuning.Selection(metric, (0, 1, 2), (0, 1, 2)), choice, "bytes")
+    found = comparison.Comparison(
+        history, metric, tuning.Selection(metric, (0, 1, 2), (0, 1, 2)), choice, ("steps", "bytes")
+    )
     for figure in (found.draw_curves(), found.draw_stepsizes(), plots.draw_history(history)):
         figure.set_dpi(20)
         figure.savefig(io.BytesIO(), format="png")

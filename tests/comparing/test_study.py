@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from launching import ENVIRONMENT, PATIENCE
+from test_card import as_json, card
 from test_docs import ROOT, blocks
 from test_latex import compiled
 from test_resume import run
@@ -62,6 +63,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[SimpleNamespace, Pa
     folder = tmp_path_factory.mktemp("whole")
     (folder / "tiny.toml").write_text(TINY)
     return run("study", folder / "tiny.toml", "--out", folder / "a", "--latex", "--format", "svg,pdf"), folder / "a"
+
+
+def report_of(study_of: Path, folder: Path) -> StudyReport:
+    """Of least squares alone; what is in the folder is not run again."""
+    chosen = study_file.read(study_of, ["least_squares"])
+    return StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None))
 
 
 # ---------------------------------------------------------------- a study, its table and its figure
@@ -122,16 +129,30 @@ def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, 
     assert set(pd.read_csv(folder / "profiles.csv").method) == set(names.values())
 
 
+def test_the_card_of_a_study_has_its_ranks(
+    whole: tuple[SimpleNamespace, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder = whole
+    found, page = as_json(folder, capsys, monkeypatch)["ranks"], card(folder, capsys, monkeypatch)
+    ranks = pd.read_csv(folder / "ranks.csv")
+    pd.testing.assert_frame_equal(pd.DataFrame(found["methods"]), ranks[["method", "rank", "best_in"]])
+    assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
+    assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
+    assert (found["note"] is None) == (ranks.p[0] < 0.05)
+    first = ranks.iloc[0]
+    assert "\n| method | average rank | best in |\n" in page
+    assert f"\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n" in page
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_the_tables_of_a_study_compile(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:
     compiled(tmp_path, *((whole[1] / name).read_text() for name in ("table.tex", "ranks.tex")))
 
 
 def test_a_table_too_wide_or_too_long_for_a_page_is_divided(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = study_file.read(tiny, ["least_squares"])
-    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    report = report_of(tiny, shutil.copytree(whole[1], tmp_path / "a"))
     assert report.latex().count("Method & ") == 1
     monkeypatch.setattr(study_report, "MOST_COLUMNS", 1)
     assert (report.latex().count("Method & "), report.latex().count(r"\begin{table}")) == (2, 1)
@@ -161,23 +182,14 @@ def test_what_all_cells_share_is_in_the_caption_and_not_in_the_header(tmp_path: 
     assert r"Method & ring & finite-time \\" in header
 
 
-def test_a_small_study_has_no_ranks_and_says_so(tiny: Path, tmp_path: Path) -> None:
-    done = run("study", tiny, "--only", "least_squares", "--quick", "--out", tmp_path / "a", "--latex")
-    assert done.returncode == 0, done.stderr
-    assert "Ranks and profiles are left out: they need 3 methods in 5 cells, and here 3 are in all of 2." in " ".join(
-        done.stdout.split()
-    )
-    assert not list((tmp_path / "a").glob("ranks.*"))
-
-
 @pytest.mark.pictures
 @pytest.mark.parametrize("kind", ["stepsizes", "curves"])
 def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
-    kind: str, tiny: Path, tmp_path: Path
+    kind: str, whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path
 ) -> None:
     tiny.write_text(f'figure = "{kind}"\n' + TINY)
-    chosen = study_file.read(tiny, ["least_squares"])
-    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    folder = shutil.copytree(whole[1], tmp_path / "a") if kind == "stepsizes" else tmp_path / "a"
+    report = report_of(tiny, folder)
     drawn = report.drawn()
     figure = report.draw()
     assert len(plots.rendered(figure, "svg")) > 20_000
@@ -200,7 +212,7 @@ def test_the_command_line_chooses_the_axis_and_the_smoothing_of_the_curves(tiny:
         assert done.returncode == 0, done.stderr
         drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
         history = pd.read_csv(tmp_path / "a" / "least_squares-ring" / "history.csv")
-        assert drawn.x.max() == history[column].max()
+        assert drawn[column].max() == history[column].max()
         first = drawn[(drawn.graph == "ring") & (drawn.rule == "dsgd")]
         assert first["mean"].is_monotonic_decreasing
 
@@ -252,13 +264,16 @@ def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny: Path) -> Non
     assert grids["least_squares"]["dsgt:constant"] == [0.01, 0.03, 0.1]
 
 
-def test_a_quick_study_is_smaller_has_its_own_folder_and_says_so(tiny: Path, tmp_path: Path) -> None:
-    done = run("study", tiny, "--quick", "--only", "least_squares", cwd=tmp_path)
+def test_a_quick_study_is_smaller_has_its_own_folder_and_no_ranks_and_says_so(tiny: Path, tmp_path: Path) -> None:
+    done = run("study", tiny, "--quick", "--only", "least_squares", "--latex", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 steps, quick run, 2 seeds" in " ".join(done.stdout.split())
-    assert (tmp_path / "studies" / "tiny-quick" / "table.csv").exists()
+    words, folder = " ".join(done.stdout.split()), tmp_path / "studies" / "tiny-quick"
+    assert "2 steps, quick run, 2 seeds" in words
+    assert "Ranks and profiles are left out: they need 3 methods in 5 cells, and here 3 are in all of 2." in words
+    assert (folder / "table.csv").exists()
+    assert not list(folder.glob("ranks.*"))
     chosen = study_file.read(tiny, ["least_squares"], quick=True)
-    report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
+    report = StudyReport(chosen, *study.run(chosen, folder, progress=False, report=lambda line: None))
     assert "Quick run" in report.draw().get_suptitle()
 
 

@@ -101,9 +101,14 @@ FORMATS = {
 }
 
 
+@pytest.fixture(scope="module")
+def wanted() -> Dataset:
+    return data.from_arrays(X, Y)
+
+
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
-    rows, wanted = FORMATS[name](tmp_path), data.from_arrays(X, Y)
+def test_every_format_gives_the_same_rows(name: str, wanted: Dataset, tmp_path: Path) -> None:
+    rows = FORMATS[name](tmp_path)
     np.testing.assert_allclose(rows.inputs, wanted.inputs, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(rows.test_inputs, wanted.test_inputs, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(rows.labels, wanted.labels)

@@ -559,7 +559,7 @@ def test_whatever_else_than_tls_comes_is_refused_and_logged(
 def test_connections_that_say_nothing_do_not_keep_a_site_out(attacked: Run, caplog: pytest.LogCaptureFixture) -> None:
     site = attacked.sites[0]
     with ExitStack() as stack:
-        for _ in range(300):
+        for _ in range(3 * PENDING):
             stack.enter_context(socket.create_connection(attacked.address))
         door = site.members.mesh.door
         assert door is not None

@@ -18,6 +18,7 @@ from dnasa import solve, topology
 from dnasa.core import InputError
 from dnasa.data import from_shards
 from dnasa.networks.processes import blocks
+from dnasa.problems import LeastSquares
 from dnasa.tasks import tasks
 
 pytestmark = pytest.mark.xdist_group("processes")  # one of these at a time: they need the cores
@@ -36,7 +37,7 @@ EVERY = [
 ]
 
 
-@LONG  # tests/rules/test_expressiveness.py and tests/networks/test_machines.py have short ones
+@LONG  # tests/rules/test_expressiveness.py has a short one with torch, the command line below with MPI
 @pytest.mark.parametrize(("engine", "processes"), EVERY)
 def test_real_processes_give_the_simulators_iterates_and_samples(engine: str, processes: int) -> None:
     done = launch(engine, processes, JOB, "same", engine)
@@ -118,12 +119,17 @@ def test_the_setting_that_differs_between_processes_is_named() -> None:
 
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])
 def test_the_command_line_runs_on_processes_and_writes_one_set_of_files(engine: str, tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 4 --steps 60 --evaluate 20 --out run --trace run/trace.json".split()
+    words = "train --problem least_squares --nodes 4 --topology ring --steps 60 --evaluate 20".split()
+    words += "--out run --trace run/trace.json".split()
     done = launch(engine, 2, "-m", "dnasa", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.count("D-NASA on least_squares") == 1
     assert "bytes sent per step" in done.stdout
-    assert pd.read_csv(tmp_path / "run" / "history.csv").step.tolist() == [0, 20, 40, 60]
+    history = pd.read_csv(tmp_path / "run" / "history.csv")
+    assert history.step.tolist() == [0, 20, 40, 60]
+    simulated = solve(LeastSquares(), topology.ring(4), steps=60, evaluate=20).history
+    columns = ["train_loss", "test_loss", "grad_norm", "consensus"]
+    np.testing.assert_allclose(history[columns], simulated[columns], rtol=1e-8, atol=1e-12)
     events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
     assert {"gradient", "exchange", "rule", "evaluation"} <= {event["name"] for event in events}

@@ -26,7 +26,6 @@ from dnasa.problems import LeastSquares
 
 pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.skipif(not permitted(), reason=NEEDS)]
 LONG = pytest.mark.long
-COUNTS = [2, pytest.param(4, marks=LONG)]
 PORTS = range(20000, 20100)  # those that a firewall lets through
 DAEMON = 20200  # and the one of mpirun's daemons
 RENDEZVOUS = 29500
@@ -63,8 +62,9 @@ def check_equal_to_the_simulator(made: Machines, processes: Sequence[subprocess.
         np.testing.assert_allclose(pd.read_csv(path)[columns], simulated[columns], rtol=1e-8, atol=1e-12)
 
 
+@LONG  # test_distributed.py has MPI on one machine, the sites below have short runs on several
 @needs_mpi
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", [2, 4])
 def test_mpi_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
     with machines(count, tmp_path) as made:
         process = start(made, 0, *mpirun(made), sys.executable, *train(made, 60))
@@ -77,7 +77,7 @@ def torchrun(made: Machines, steps: int) -> list[subprocess.Popen[str]]:
     return [start(made, i, sys.executable, "-m", "torch.distributed.run", *words) for i in range(len(made.names))]
 
 
-@LONG  # eight processes import torch; the other engine has a short one
+@LONG
 @pytest.mark.parametrize("count", [2, 4])
 def test_torch_across_machines_equals_the_simulator(count: int, tmp_path: Path) -> None:
     with machines(count, tmp_path) as made:

@@ -25,6 +25,7 @@ def test_an_aborted_exchange_a_killed_process_and_one_lost_in_the_recovery_are_s
     assert set(trial(0, 4, ["abort", "kill", "in recovery"])) >= {"abort", "in recovery"}
 
 
+@pytest.mark.long  # test_distributed.py has a short one
 @needs_mpi
 @pytest.mark.xdist_group("waiting")
 def test_a_process_that_holds_pythons_lock_is_left_behind() -> None:

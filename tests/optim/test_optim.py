@@ -143,7 +143,7 @@ def test_solve_gives_the_same_bits_with_hidden_exchanges(graph: str, rule: str, 
     def run(overlap: bool) -> tuple[Array, pd.DataFrame]:
         def work(network: Network) -> tuple[Array, pd.DataFrame]:
             problem = LeastSquares(dim=7)
-            done = solve(problem, made, rule, steps=50, evaluate=10, network=network, overlap=overlap, **options)
+            done = solve(problem, made, rule, steps=20, evaluate=10, network=network, overlap=overlap, **options)
             return done.x, done.history.drop(columns="seconds")
 
         return run_threads(made, work, processes)[0]
@@ -928,7 +928,7 @@ def trained(network: Network, fuse: bool, **options: Any) -> Decentralized:
     net = model(3)
     opt = Decentralized(net.parameters(), network, **options)
     opt.node.fuse = fuse
-    for t in range(20):
+    for t in range(10):
         opt.zero_grad()
         backward(net, network.rank, t)
         opt.step()

@@ -46,9 +46,10 @@ def no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(network_tasks, "load", load)
     digits, text = WITHOUT_DATA.values()
-    small: Any = {"rows": 300, "etas": {rule: etas[:2] for rule, etas in digits.etas.items()}}
-    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, **small))
-    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, text._replace(model="gpt:1,12,8", steps=3, **small))
+    two, one = ({rule: etas[:count] for rule, etas in digits.etas.items()} for count in (2, 1))
+    monkeypatch.setitem(WITHOUT_DATA, "digits", digits._replace(steps=5, rows=300, etas=two))
+    small = text._replace(model="gpt:1,12,8", steps=3, rows=300, etas=one)
+    monkeypatch.setitem(WITHOUT_DATA, network_tasks.GENERATED, small)
 
 
 # ---------------------------------------------------------------- validation rows
@@ -397,6 +398,14 @@ def test_robustness_names_the_worst_entry_and_what_dnasa_does_there() -> None:
     said = robustness.finding(changes(LOSS, star=0.06, path=-0.08), LOSS)
     assert "worst entry: star, -0.060 (D-NASA -0.030 there): NOT within 0.05" in said
     assert "diverged: path" in robustness.finding(changes(ACCURACY, star=-0.02, path=np.nan), ACCURACY)
+
+
+def test_robustness_of_large_models_is_of_adanasa_alone() -> None:
+    rows = changes(ACCURACY, star=-0.02).drop(columns=["dnasa", "dnasa gain"])
+    said = robustness.finding(rows, ACCURACY)
+    assert "worst entry: star, -2.00 points: NOT within 1 points" in said
+    assert robustness.shown({"cifar10-iid": rows}, {"cifar10-iid": ACCURACY})["D-NASA"].tolist() == ["", ""]
+    assert {part.name: part.runs[0].rules for part in robustness.parts(False)}["cifar10-iid"] == ("adanasa",)
 
 
 def test_the_worst_entry_of_each_kind_is_where_adanasa_loses_most() -> None:

@@ -175,7 +175,7 @@ def test_gradients_of_the_guidance_problems_vanish_at_their_solutions() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["fig3", "fig4", "fig6", "fidelity", *(pytest.param(name, marks=LONG) for name in ("fig5", "heterogeneity"))],
+    ["fig3", "fig4", "fidelity", *(pytest.param(name, marks=LONG) for name in ("fig5", "fig6", "heterogeneity"))],
 )
 def test_real_data_figures_are_drawn(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On small data of the same shapes, with the network and the grid cut down."""

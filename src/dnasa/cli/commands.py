@@ -136,7 +136,6 @@ def compare(context: typer.Context, given: Options) -> None:
     """
     from dnasa.comparing.comparison import compare as run_comparison
     from dnasa.comparing.run_table import exchanges_of, experiment, protocol
-    from dnasa.runs.folder import curves_against
 
     inputs.set_output(given)
     if given.config is not None:
@@ -148,7 +147,8 @@ def compare(context: typer.Context, given: Options) -> None:
     comparison = inputs.finished(begun)
     if comparison is None:
         source, shared = inputs.prepare(begun, validate=True)
-        of_comparison: Any = {name: getattr(given, name) for name in ("metric", "x", "smooth", "extend")}
+        of_comparison: Any = {name: getattr(given, name) for name in ("metric", "smooth", "extend")}
+        of_comparison["x"] = options.split(given.x)
         comparison = run_comparison(source.problem, graph, names, grid, **of_comparison, **shared)
         rounds, sites = shared["network"].rounds, list(shared["network"].names) or source.sites
     else:
@@ -164,7 +164,7 @@ def compare(context: typer.Context, given: Options) -> None:
         configs.add_rules(folder, given)
     if given.out is not None and comparison.rank == 0:
         figures: Any = {
-            curves_against(given.x): (partial(comparison.draw_curves, given.panels), comparison.curves()),
+            "curves": (partial(comparison.draw_curves, given.panels), comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
         words = protocol(vars(given), graph), given.out.resolve().name

@@ -62,7 +62,7 @@ def prepare(
 ) -> tuple["Source", dict[str, Any]]:
     """The problem and its data, and what `train` and `compare` pass to `solve`.
 
-    With `validate`, the problem has validation rows, and curves have up to 50 points. A site calls `check`, with the arguments
+    With `validate`, the problem has validation rows, and curves enough points. A site calls `check`, with the arguments
     of `solve`, before it connects.
     """
     from dnasa.tasks.sources import SourceOptions, make_source
@@ -110,7 +110,7 @@ def finished(begun: Begun) -> "Comparison | None":
     if comparison.new_rules(folder.config, rules):
         return None
     wanted = comparison.grid_of(rules, numbers(given.etas), given.schedule, given.extend)
-    return comparison.finished(folder.path, given.x, given.smooth, wanted, given.extend)
+    return comparison.finished(folder.path, tuple(split(given.x)), given.smooth, wanted, given.extend)
 
 
 def check_alone(
@@ -242,14 +242,14 @@ def make_channel(given: Options) -> "Channel | None":
 
 def check_comparison(given: Options) -> list[str]:
     """Refuse what would fail or have no effect at the end; return the formats of the figures."""
-    from dnasa.comparing.comparison import X
+    from dnasa.comparing.comparison import check_axes
     from dnasa.statistics import SMOOTHINGS
 
-    choose("x", given.x, X)
+    axes = check_axes(split(given.x))
     choose("smoothing", given.smooth, SMOOTHINGS)
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
-    if given.survive and (given.extend or given.x == "seconds"):
+    if given.survive and (given.extend or "seconds" in axes):
         raise InputError("--extend and --x seconds begin further runs, which need all processes: leave out --survive.")
     return pictures.formats(given.format, given.style)
 

@@ -155,18 +155,18 @@ class Options:
         None, "Column of the history to compare. Default: test_accuracy, else test_rmse, else test_loss."
     )
     x: str = option(
-        "steps",
-        "Curves against steps, epochs, samples, bytes, messages, or seconds: the chosen runs are then repeated by themselves.",
+        "",
+        "Curves against steps, epochs, samples, bytes, messages or seconds (the chosen runs are then repeated by themselves), "
+        "or several, separated by commas: side by side in one figure. Default: steps, and bytes where methods send different "
+        "amounts.",
+        show_default=False,
     )
     smooth: str = option(
         "mean",
         "Curves of each run's running mean, or of the best or the average so far; none draws the values themselves.",
     )
-    panels: bool | None = option(
-        None,
-        "Draw each curve in a panel of its own; --no-panels draws all in one. Default: panels from four curves on.",
-    )
-    evaluate: int | None = option(None, "Evaluate every N steps. Default: 50 times or fewer.")
+    panels: bool = option(False, "Draw each curve in a panel of its own, against the first of --x.")
+    evaluate: int | None = option(None, "Evaluate every N steps. Default: up to 50 times, to compare up to 100.")
     rounds: str | None = option(
         None,
         "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "

@@ -35,14 +35,11 @@ def formats(text: str, style: str = "screen") -> list[str]:
 
 def names(command: str, options: Mapping[str, Any]) -> list[str]:
     """The files that a command with these options writes at its end."""
-    from dnasa.runs.folder import curves_against
-
     if command == "train":
         return ["history.png"] * can_draw() + ([] if options.get("problem") else ["model.safetensors", "model.json"])
     kinds = formats(options.get("format") or FORMATS[0]) if can_draw() else []
     tables = ["table.csv", "table.tex"] if options.get("latex") else ["table.csv"]
-    figures = (curves_against(options.get("x") or "steps"), "stepsizes")
-    return [f"{name}.{kind}" for name in figures for kind in ("csv", *kinds)] + tables
+    return [f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", *kinds)] + tables
 
 
 def drawn(kinds: Sequence[str]) -> Sequence[str]:

@@ -24,7 +24,7 @@ from dnasa.files import fits
 from dnasa.latex import Column
 from dnasa.plots import label
 from dnasa.rules.registry import COMPARED, Variant, find, variants
-from dnasa.runs.folder import AXES, RunFolder
+from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
 from dnasa.runs.result import Result
@@ -41,7 +41,9 @@ __all__ = ["Comparison", "compare"]
 MOST_EXTENSIONS = 8  # stepsizes of a rule beyond its grid
 BEGUN = {"run": {"the rule": [(str, str, lambda eta: eta is None or type(eta) in (int, float))]}}
 ENDED = ("done", "diverged")  # states of a part that is not run again
-X = {"steps": "step"} | {name: name for name in AXES}
+# What curves are drawn against, as columns of a history.
+X = {"steps": "step"} | {name: name for name in ("epochs", "samples", "bytes", "messages", "seconds")}
+DRAWN = X | {"bytes": "mb_per_node"}  # and as columns of their own frame
 METRICS = (  # the first one available is compared; never the consensus: where nothing moves, it is perfect
     *("test_accuracy", "test_label_accuracy", "test_rmse"),
     *("test_loss", "train_loss", "grad_norm"),
@@ -66,7 +68,7 @@ class Comparison:
         metric: The metric that is compared.
         selection: The metric and the seeds that stepsizes are chosen on, and the seeds that are reported.
         choice: The chosen stepsize of each rule and schedule.
-        x: What curves are drawn against.
+        x: What curves are drawn against; empty: steps, and bytes too where methods send different amounts.
         smooth: How they are smoothed.
         extend: Whether the grid was to be extended.
         timed: The history of the chosen variants run by themselves, where curves are against seconds.
@@ -81,7 +83,7 @@ class Comparison:
     metric: str
     selection: Selection
     choice: pd.DataFrame
-    x: str = "steps"
+    x: tuple[str, ...] = ()
     extend: bool = False
     timed: pd.DataFrame | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -120,12 +122,25 @@ class Comparison:
     def curves(self) -> pd.DataFrame:
         """The mean of each chosen variant over the seeds, and their range, at every evaluation; smoothed.
 
-        Instead of bytes, `x` has the MB that a node has sent.
+        Besides `step`, it has a column for everything that curves are drawn against; for bytes `mb_per_node`, the MB that a
+        node has sent.
         """
-        rows = with_eta(self.history if self.timed is None else self.timed)
-        if self.x == "bytes":
-            rows = rows.assign(bytes=_sent(rows))
-        return curves(self._chosen(rows), self.metric, X[self.x], smooth=self.smooth)
+        rows = self._chosen(with_eta(self.history if self.timed is None else self.timed))
+        if "bytes" in self.axes:
+            rows = rows.assign(mb_per_node=_sent(rows))
+        found = {column: curves(rows, self.metric, column, smooth=self.smooth) for column in self._columns()}
+        table = next(iter(found.values())).drop(columns="x")
+        return table.assign(**{column: each.x for column, each in found.items()})
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """What curves are drawn against."""
+        amounts = self.sent().dropna()
+        differ = len(amounts) > 1 and amounts.max() > 1.01 * amounts.min()
+        return self.x or (("steps", "bytes") if differ else ("steps",))
+
+    def _columns(self) -> list[str]:
+        return [DRAWN[name] for name in self.axes]
 
     def stepsizes(self) -> pd.DataFrame:
         """The results of all stepsizes on the reported seeds."""
@@ -145,13 +160,13 @@ class Comparison:
         most = _sent(rows).groupby([rows.rule, rows.schedule]).max()
         return most.reindex(pd.MultiIndex.from_frame(self.choice[["rule", "schedule"]]))
 
-    def draw_curves(self, panels: bool | None = None) -> "Figure":
-        """The figure of `curves`.
+    def draw_curves(self, panels: bool = False) -> "Figure":
+        """The figure of `curves`: a pair of axes for each of `axes`, side by side.
 
         Args:
-            panels: Whether each curve has a panel of its own. Default: from four curves on.
+            panels: Draw a panel for each curve instead, against the first of `axes`.
         """
-        return drawing.figure_of_curves(self.curves(), X[self.x], self.metric, self.smooth, panels)
+        return drawing.figure_of_curves(self.curves(), self._columns(), self.metric, self.smooth, panels)
 
     def draw_stepsizes(self) -> "Figure":
         """The figure of `stepsizes`."""
@@ -308,7 +323,7 @@ def compare(
     seed: int | Sequence[int] = 0,
     schedule: str | None = None,
     metric: str | None = None,
-    x: str = "steps",
+    x: str | Sequence[str] = (),
     smooth: str = "mean",
     extend: bool = False,
     folder: "str | Path | RunFolder | None" = None,
@@ -326,8 +341,9 @@ def compare(
         schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
             rule's own default is. Rules that need no stepsize use their default where they do not have it.
         metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
-        x: What curves are drawn against: "steps", "epochs", "samples", "bytes", "messages" or "seconds"; for seconds the
-            chosen variants are run again, each by itself.
+        x: What curves are drawn against, one or several of "steps", "epochs", "samples", "bytes", "messages" and "seconds";
+            for seconds the chosen variants are run again, each by itself. Default: steps, and bytes too where methods send
+            different amounts.
         smooth: What is drawn of every run: its running "mean", the "best" or the "average" so far, or with "none" the values
             themselves.
         extend: Continue the grid where its edge is best, at most 8 times.
@@ -341,7 +357,7 @@ def compare(
         ```
     """
     seeds = distinct("seed", as_list(seed))
-    column = choose("x", x, X)
+    axes = check_axes(as_list(x))
     choose("smoothing", smooth, SMOOTHINGS)
     wanted = grid_of(rules, etas, schedule, extend)
     others = _other_seeds(problem, wanted, metric, seeds)
@@ -349,9 +365,9 @@ def compare(
     facts = runs.describe()
     if runs.simulated and runs.folder is not None and not runs.folder.resume:
         one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
-        check_metric(problem, topology, wanted[0], metric, x, **one_step)
+        check_metric(problem, topology, wanted[0], metric, axes, **one_step)
     every = [*seeds, *others]
-    first = runs.solve("", wanted, every, callback=_checked(metric, column, x))
+    first = runs.solve("", wanted, every, callback=_checked(metric, axes))
     if not {*every} <= {*first.history.seed}:
         raise InputError("These runs lack the seeds that stepsizes are chosen on: choose another folder.")
     compared = metric or _default_metric(first.history)
@@ -366,13 +382,13 @@ def compare(
         more = runs.agree(_beyond(history, choice, wanted)) if extend else []
         if not more:
             break
-    timed = runs.alone(choice, seeds) if x == "seconds" else None
+    timed = runs.alone(choice, seeds) if "seconds" in axes else None
     return Comparison(
         history,
         compared,
         selection,
         choice,
-        x,
+        axes,
         extend,
         timed,
         first.settings,
@@ -380,6 +396,13 @@ def compare(
         smooth,
         **facts,
     )
+
+
+def check_axes(names: Sequence[str]) -> tuple[str, ...]:
+    """What curves are drawn against, each known and given once."""
+    for name in names:
+        choose("x", name, X)
+    return tuple(distinct("x", list(names)))
 
 
 def grid_of(
@@ -439,16 +462,16 @@ def new_rules(config: Mapping[str, Any], rules: Sequence[str]) -> list[str]:
     return [rule for rule in rules if rule not in [str(each).strip() for each in known]]
 
 
-def finished(path: Path, x: str, smooth: str, wanted: Sequence[Variant], extend: bool) -> Comparison | None:
+def finished(path: Path, x: tuple[str, ...], smooth: str, wanted: Sequence[Variant], extend: bool) -> Comparison | None:
     """The comparison in a folder, without its problem; None where something is left to run, or of an earlier version."""
     parts = [RunFolder(part, resume=True) for part in (path, *extensions(path))]
-    if x == "seconds" or not fits(parts[0].config, STORED) or any(part.state not in ENDED for part in parts):
+    if "seconds" in x or not fits(parts[0].config, STORED) or any(part.state not in ENDED for part in parts):
         return None
     found = read(path)
     history = _joined([found.history], wanted)
     choice = _choose(history, found.selection, wanted)
     more = extend and _beyond(history, choice, wanted)
-    if more or X[x] not in history:
+    if more or not {X[name] for name in x} <= {*history}:
         return None
     return replace(found, history=history, choice=choice, x=x, smooth=smooth, extend=extend)
 
@@ -520,22 +543,23 @@ def metric_in(row: Mapping[str, Any], metric: str | None) -> str:
 
 
 def check_metric(
-    problem: "Problem", topology: "Topology", variant: Variant, metric: str | None, x: str, **options: Any
+    problem: "Problem", topology: "Topology", variant: Variant, metric: str | None, x: Sequence[str], **options: Any
 ) -> None:
     """Take one step, before a folder is made: only a run shows which metrics and axes there are."""
-    if metric is not None or x not in ("steps", "seconds"):
-        check = _checked(metric, X[x], x)
+    if metric is not None or not {*x} <= {"steps", "seconds"}:
+        check = _checked(metric, x)
         solve(problem, topology, [variant], steps=1, callback=check, progress=False, **options)
 
 
-def _checked(metric: str | None, column: str, x: str) -> Any:
+def _checked(metric: str | None, x: Sequence[str]) -> Any:
     """A callback that refuses a metric or an axis at the first evaluation, not at the end."""
 
     def check(evaluation: Evaluation) -> bool:
         row = evaluation.rows[0]
         metric_in(row, metric)
-        if column not in row:
-            raise InputError(f"These runs have no {x}: choose another x.")
+        for name in x:
+            if X[name] not in row:
+                raise InputError(f"These runs have no {name}: choose another x.")
         return False
 
     return check

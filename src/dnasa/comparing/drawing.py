@@ -1,6 +1,6 @@
 """The two pictures of a comparison: curves, and results against stepsizes. Both are drawn from frames of `statistics`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import ceil
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -9,9 +9,12 @@ import numpy as np
 import pandas as pd
 
 from dnasa.plots import (
+    BAR,
+    CROSS,
     axis_name,
     draw_curve,
     drawable,
+    end_at,
     finish,
     legend_below,
     name_decades,
@@ -33,7 +36,7 @@ AXES = {
     "step": "step",
     "epochs": "passes over the data",
     "samples": "samples of all nodes",
-    "bytes": "MB sent per node",
+    "mb_per_node": "MB sent per node",
     "messages": "messages sent by all nodes",
     "seconds": "seconds of training",
 }
@@ -49,6 +52,8 @@ OTHER_FONT = 0.85  # of the width of a title: a document's font may be wider tha
 MOST_COVERED = 10  # seeds that a band covers completely
 MOST_TOGETHER = 3  # curves of a panel, beyond which their bands hide each other
 WORSE = 3  # times the best of every rule: what is worse need not be shown among stepsizes
+MARGIN = 0.05  # of the values, above and below them
+CLOSE = 0.02  # of the axis: bars of curves that end so near to each other stand side by side
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 
@@ -76,34 +81,66 @@ def draw_curves(
     *,
     smooth: str = "none",
     only: int | None = None,
+    bars: bool = False,
 ) -> None:
-    """Draw a frame of `statistics.curves`: a line with its band for each variant, a cross where a run diverged.
+    """Draw a frame of `Comparison.curves`: a line for each variant against column `x`, a cross where a run diverged.
 
-    Where lines are many, they have no bands. With `only`, that line alone has its band, and the others are in the background.
+    Few lines have bands; with `bars`, many have a bar at their end instead. With `only`, that line alone has its band, and
+    the others are in the background.
     """
-    table = shown(table)
+    table = shown(table.assign(x=drawable(table[x].astype(float))))
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
     few = len(lines) <= MOST_TOGETHER
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
         if only is None:
-            draw_curve(axis, rows, name, few, shift=i / len(lines), **style)
+            draw_curve(axis, rows, name, few, shift=(i + 0.5) / len(lines), **style)
         else:
             draw_curve(axis, rows, name, i == only, **(OWN if i == only else OTHER))
+    if bars and not few:
+        _draw_bars(axis, [rows for _, rows in lines], looks)
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
     log = not larger_is_better(metric) and is_wide(table[NUMBERS])
     finish(axis, AXES.get(x, x), SMOOTHED[smooth].format(axis_name(metric)), log)
+    end_at(axis, table.x.max())
     if axis.get_yscale() == "linear":
-        focus(axis, np.concatenate([_later(rows, few or only is not None) for _, rows in lines]))
+        focus(axis, _kept([rows for _, rows in lines], spread=few or bars or only is not None))
 
 
-def _later(rows: pd.DataFrame, band: bool) -> np.ndarray:
-    """The values of a curve after its first part, and the end of its band."""
-    x = drawable(rows.x.astype(float))
-    later = rows["mean"][x >= FIRST * x.max()]
-    return np.concatenate([later, rows[["low", "high"]].dropna().tail(int(band)).to_numpy().ravel()])
+def _draw_bars(axis: "Axes", curves: Sequence[pd.DataFrame], looks: Sequence[dict[str, Any]]) -> None:
+    """A bar over the seeds, with the marker of the mean, right of the end of each curve; side by side where ends are close."""
+    from matplotlib.transforms import ScaledTranslation
+
+    last = [rows.iloc[-1] for rows in curves]
+    near = CLOSE * max(row.x for row in last)
+    for i, (row, style) in enumerate(zip(last, looks, strict=True)):
+        if row.runs == 1 or row[["x", *NUMBERS]].isna().any():
+            continue
+        place = 1 + sum(abs(row.x - other.x) <= near for other in last[:i])
+        right = ScaledTranslation(1.5 * place * current().marker / 72, 0, axis.figure.dpi_scale_trans)
+        look: Any = {"color": style["color"], "transform": axis.transData + right, "clip_on": False, "label": BAR}
+        axis.plot([row.x, row.x], [row.low, row.high], linewidth=1, **look)
+        axis.plot([row.x], [row["mean"]], marker=style["marker"], ms=current().marker, **look)
+
+
+def _kept(curves: Sequence[pd.DataFrame], spread: bool) -> np.ndarray:
+    """The values to show: curves after their first part and, with `spread`, the seeds at their end.
+
+    A curve that has come between their limits stays there.
+    """
+    ends = [rows[["low", "high"]].dropna().tail(int(spread)).to_numpy().ravel() for rows in curves]
+    later = [rows["mean"][rows.x >= FIRST * rows.x.max()] for rows in curves]
+    kept = known(np.concatenate([*later, *ends]))
+    while len(kept):
+        means = [rows["mean"].iloc[1:] for rows in curves]
+        inside = [mean[mean.between(*with_margin(kept)).cummax()] for mean in means]
+        more = known(np.concatenate([kept, *inside]))
+        if with_margin(more) == with_margin(kept):
+            break
+        kept = more
+    return kept
 
 
 def draw_stepsizes(
@@ -167,7 +204,7 @@ def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bo
         "mew": 0.5 * current().marker,
         "linestyle": "",
         "color": colour,
-        "label": "_diverged",
+        "label": CROSS,
     }
     if len(lost):
         axis.plot(lost, [height] * len(lost), transform=axis.get_xaxis_transform(), **cross)
@@ -179,20 +216,43 @@ def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bo
 
 
 def figure_of_curves(
-    table: pd.DataFrame, x: str, metric: str, smooth: str = "none", separate: bool | None = None
+    table: pd.DataFrame, columns: Sequence[str], metric: str, smooth: str = "none", separate: bool = False
 ) -> "Figure":
-    """One panel of `draw_curves`, or a panel for each line with the others in grey.
+    """A pair of axes of `draw_curves` for each of these columns, with one legend.
 
-    By default lines have panels where they would hide each other in one.
+    With `separate`, a panel for each line, against the first column.
     """
-    variants = table[list(VARIANT)].drop_duplicates()
-    if not (len(variants) > MOST_TOGETHER if separate is None else separate):
-        figure = _one_panel(draw_curves, table, x, metric, smooth=smooth)
-        if table.runs.max() > 1 and len(variants) <= MOST_TOGETHER:
-            _add_note(figure.axes[0], f"band: {_covered(table)}")
-        return figure
+    if separate:
+        return _small_multiples(table, columns[0], metric, smooth)
+    across = current().columns(len(columns))
+    size = (6.4, 4.2) if len(columns) == 1 else (4.4, 4.0)
+    figure, axes = panels(across, ceil(len(columns) / across), *size)
+    for i, (axis, column) in enumerate(zip(axes.flat, columns, strict=False)):
+        draw_curves(axis, table, column, metric, smooth=smooth, bars=i == 0)
+        if i:
+            axis.sharey(axes[0, 0])
+        if i % across:
+            axis.set_ylabel("")
+            axis.tick_params(labelleft=False)
+    for axis in axes.flat[len(columns) :]:
+        axis.set_visible(False)
+    legend_below(figure, note=spread_note(table))
+    return figure
+
+
+def spread_note(table: pd.DataFrame) -> str:
+    """What the bands or bars of `draw_curves` show."""
+    if table.runs.max() == 1:
+        return ""
+    few = len(table[list(VARIANT)].drop_duplicates()) <= MOST_TOGETHER
+    return f"{'band' if few else 'bars at the end'}: {_covered(table)}"
+
+
+def _small_multiples(table: pd.DataFrame, x: str, metric: str, smooth: str) -> "Figure":
+    """A panel for each line with the others in grey."""
     from matplotlib.ticker import MaxNLocator
 
+    variants = table[list(VARIANT)].drop_duplicates()
     columns = current().columns(_columns(len(variants)))
     figure, axes = panels(columns, ceil(len(variants) / columns), width=3.2, height=2.1, share=True)
     end = columns - (axes.size - len(variants))  # of the first row: what is free there has the note
@@ -217,10 +277,6 @@ def _covered(table: pd.DataFrame) -> str:
     return "range over the seeds" if table.runs.max() <= MOST_COVERED else "at least 80 % of the seeds"
 
 
-def _add_note(axis: "Axes", note: str) -> None:
-    axis.set_xlabel(f"{axis.get_xlabel()}\n({note})", linespacing=1)
-
-
 def _explain(figure: "Figure", empty: Sequence["Axes"], table: pd.DataFrame) -> None:
     """Say what is grey and what the band is: in the first place that the panels leave empty, else below them."""
     size, notes = current().settings["font.size"], ["grey: the other methods"]
@@ -237,16 +293,10 @@ def _explain(figure: "Figure", empty: Sequence["Axes"], table: pd.DataFrame) -> 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     """One panel of `draw_stepsizes`."""
-    figure = _one_panel(draw_stepsizes, table, metric)
-    if table.runs.max() > 1 and len(table[[*LINE]].drop_duplicates()) <= MOST_BARS:
-        _add_note(figure.axes[0], "bars: range over the seeds")
-    return figure
-
-
-def _one_panel(draw: Callable[..., None], *arguments: Any, **more: Any) -> "Figure":
     figure, axes = panels(1, width=6.4, height=4.2)
-    draw(axes[0, 0], *arguments, **more)
-    legend_below(figure)
+    draw_stepsizes(axes[0, 0], table, metric)
+    barred = table.runs.max() > 1 and len(table[[*LINE]].drop_duplicates()) <= MOST_BARS
+    legend_below(figure, note="bars: range over the seeds" if barred else "")
     return figure
 
 
@@ -259,7 +309,7 @@ def share_labels(figure: "Figure", axes: np.ndarray) -> None:
         axis.set(xlabel="", ylabel="")
 
 
-def finish_panels(figure: "Figure", axes: np.ndarray, titles: Sequence[str]) -> None:
+def finish_panels(figure: "Figure", axes: np.ndarray, titles: Sequence[str], note: str = "") -> None:
     """Give panels their titles, one label for each column and row, and one legend; hide the panels that are left."""
     for axis in axes.flat[len(titles) :]:
         axis.set_visible(False)
@@ -274,7 +324,7 @@ def finish_panels(figure: "Figure", axes: np.ndarray, titles: Sequence[str]) -> 
         for axis in others:
             if axis.get_ylabel() == first.get_ylabel():
                 axis.set_ylabel("")
-    legend_below(figure)
+    legend_below(figure, note=note)
 
 
 def set_title(axis: "Axes", title: str) -> None:
@@ -297,10 +347,19 @@ def is_wide(values: Any) -> bool:
 
 def focus(axis: "Axes", values: np.ndarray) -> None:
     """Limits of a linear axis around these values."""
-    known = values[np.isfinite(values)]
-    if len(known) and known.max() > known.min():
-        margin = 0.05 * (known.max() - known.min())
-        axis.set_ylim(known.min() - margin, known.max() + margin)
+    some = known(values)
+    if len(some) and some.max() > some.min():
+        axis.set_ylim(*with_margin(some))
+
+
+def known(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
+
+
+def with_margin(values: np.ndarray) -> tuple[float, float]:
+    """The smallest and the largest of these values, and a little more."""
+    low, high = float(values.min()), float(values.max())
+    return low - MARGIN * (high - low), high + MARGIN * (high - low)
 
 
 def _near(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> None:

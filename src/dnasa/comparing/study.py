@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dnasa import topology
 from dnasa.comparing.comparison import (
     Comparison,
-    X,
+    check_axes,
     check_metric,
     compare,
     finished,
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
 
 def check(study: Study, out: Path) -> None:
     """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
-    choose("x", study.x, X)
+    check_axes([study.x])
     choose("smoothing", study.smooth, SMOOTHINGS)
     seen = set()
     for cell in study.cells:
@@ -63,7 +63,7 @@ def check(study: Study, out: Path) -> None:
             if cell.problem not in seen:
                 rule = prepared.rules[0]
                 variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
-                check_metric(prepared.problem, prepared.graph, variant, cell.settings["metric"], study.x)
+                check_metric(prepared.problem, prepared.graph, variant, cell.settings["metric"], [study.x])
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
@@ -116,7 +116,7 @@ def run(
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
         extend, grid = cell.settings["extend"], grid_of(cell.settings["rules"], cell.settings["etas"])
-        comparison = finished(folder.path, study.x, study.smooth, grid, extend) if complete else None
+        comparison = finished(folder.path, (study.x,), study.smooth, grid, extend) if complete else None
         if comparison is None:
             complete, comparison = False, run_cell(study, cell, prepare(study, cell), folder, progress)
         runs = len(final(comparison.history))

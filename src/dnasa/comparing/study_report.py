@@ -11,7 +11,7 @@ import pandas as pd
 
 from dnasa import latex, tables
 from dnasa.comparing import captions, drawing, rank_drawing
-from dnasa.comparing.comparison import Comparison, X, with_eta
+from dnasa.comparing.comparison import DRAWN, Comparison, with_eta
 from dnasa.comparing.ranking import Ranking, costs
 from dnasa.comparing.run_table import graph_text, split_text
 from dnasa.comparing.study_file import Cell, Study, source_name
@@ -188,14 +188,17 @@ class StudyReport:
         columns = current().columns(columns)
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
         line_styles = drawing.line_styles(pd.DataFrame(_methods(self.found), columns=drawing.LINE))
+        notes: dict[str, None] = {}
         for axis, (_, comparison) in zip(axes.flat, self.found, strict=False):
             table = self._panel(comparison)
             if self.study.figure == "curves":
-                given = (table.assign(eta=np.nan), X[self.study.x], comparison.metric, line_styles)
-                drawing.draw_curves(axis, *given, smooth=self.study.smooth)
+                given = (table.assign(eta=np.nan), DRAWN[self.study.x], comparison.metric, line_styles)
+                drawing.draw_curves(axis, *given, smooth=self.study.smooth, bars=True)
+                notes[drawing.spread_note(table)] = None
             else:
                 drawing.draw_stepsizes(axis, table, comparison.metric, given=line_styles)
-        drawing.finish_panels(figure, axes, [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.found])
+        titles = [cell.title.replace("_", "\N{NO-BREAK SPACE}") for cell, _ in self.found]
+        drawing.finish_panels(figure, axes, titles, "; ".join(notes))
         return self._noted(figure)
 
     def _noted(self, figure: "Figure") -> "Figure":

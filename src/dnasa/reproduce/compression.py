@@ -160,7 +160,7 @@ def draw(out: Report, name: str, table: pd.DataFrame, task: Task) -> None:
                 axis.plot(curve.bytes / 1e6, curve.validation, label=label, **style)
             axis.set_xscale("log")
             axis.set_title(title(rule))
-            finish(axis, AXES["bytes"], "validation accuracy")
+            finish(axis, AXES["mb_per_node"], "validation accuracy")
 
 
 SAVED = ("compress", "rule", "eta", "seed", "steps", "step", "bytes", "validation", "test")

@@ -11,6 +11,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.plots import colours, drawable
+from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import ADAM, GENERATED, LOSS, NODES, R2, TABLE, TASKS, Measure, Task
@@ -23,10 +24,10 @@ ETAS, QUICK_ETAS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1), (1e-3, 1e-2)  # of D-Adam; lar
 SEEDS = 3
 LARGE = ("gpt", "cifar10")
 ON_GPU = (*LARGE, "gpt-small", "lstm", "mnist")
-TEXT = Task("shakespeare", "gpt", LOSS._replace(target=0.03))
-SMALL_TEXT = TEXT._replace(side_by_side=True)
+TARGET = LOSS._replace(target=0.03)
+TEXT, SMALL_TEXT = (task._replace(measure=TARGET) for task in (network_tasks.TEXT, network_tasks.SMALL_TEXT))
 TASKS_OF_LENGTHS = {
-    "gpt-small": SMALL_TEXT._replace(model="gpt:4,60,32"),
+    "gpt-small": SMALL_TEXT,
     "gpt": TEXT,
     "lstm": SMALL_TEXT._replace(model="lstm:1,128,32"),
     "cifar10": TASKS["cifar10-group"],

@@ -101,6 +101,7 @@ class Task(NamedTuple):
 
 CIFAR10 = Task("cifar10", "resnet", augment=flip_and_shift, etas=LARGE_ETAS, tuning_seeds=1)
 TEXT = Task("shakespeare", "gpt", LOSS, "contiguous", batch=8, etas=LARGE_ETAS, tuning_seeds=1)
+SMALL_TEXT = TEXT._replace(model="gpt:4,60,32", batch=32, side_by_side=True)
 TASKS = {
     "cifar10": CIFAR10,
     "cifar10-group": CIFAR10._replace(model="resnet:32,group"),

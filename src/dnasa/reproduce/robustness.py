@@ -1,9 +1,11 @@
 """Beyond the paper: how much AdaNASA's result changes with nodes, steps, graph, partition, scale of the loss and first radius.
 
 Each entry differs from the default of its column in one respect. The batch of a node is constant, so the number of nodes
-also changes the total batch. D-NASA is run next to it: what changes for both is due to the task rather than the rule.
+also changes the total batch. D-NASA is run next to it, except on large models: what changes for both is due to the task
+rather than the rule.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from dnasa import topology
 from dnasa.core import Layout, Rule
 from dnasa.plots import colours, drawable, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
-from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA, Measure, Task
+from dnasa.reproduce.network_tasks import NODES, QUICK, SMALL_TEXT, TASKS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report
 from dnasa.rules import adanasa, schedules
 
@@ -28,28 +30,34 @@ COLUMNS = {  # the task, and its partition followed by those to compare it with
     "mnist-iid": ("mnist", PARTITIONS),
     "mnist-by_label": ("mnist", ("by_label", "iid", "dirichlet(0.1)")),
     "cifar10-iid": ("cifar10", ("iid", "dirichlet(0.1)")),
-    "shakespeare-iid": ("shakespeare", ("iid", "contiguous")),
+    "gpt-small-iid": ("gpt-small", ("iid", "contiguous")),
     "digits-iid": ("digits", PARTITIONS),
 }
-NOT_QUICK, ON_GPU = ("mnist", "cifar10", "shakespeare"), ("cifar10", "shakespeare")
+NOT_QUICK, ON_GPU = ("mnist", "cifar10", "gpt-small"), ("cifar10", "gpt-small")
 
 
 def parts(quick: bool) -> list[Part]:
     tasks, seeds = (QUICK, 1) if quick else (TASKS, SEEDS)
-    every = tasks | WITHOUT_DATA
+    every = tasks | WITHOUT_DATA | {"gpt-small": SMALL_TEXT}
+
+    def part(column: str, name: str, partitions: tuple[str, ...]) -> Part:
+        task, gpu = every[name], name in ON_GPU
+        rules = RULES[:1] if gpu else RULES
+        return Part(column, entries(task, partitions, rules, seeds), task, gpu, name in WITHOUT_DATA)
+
     return [
-        Part(column, entries(every[name], partitions, seeds), every[name], name in ON_GPU, name in WITHOUT_DATA)
+        part(column, name, partitions)
         for column, (name, partitions) in COLUMNS.items()
         if not (quick and name in NOT_QUICK)
     ]
 
 
-def entries(task: Task, partitions: tuple[str, ...], seeds: int) -> list[RunSpec]:
+def entries(task: Task, partitions: tuple[str, ...], rules: Sequence[str], seeds: int) -> list[RunSpec]:
     """The default, and every single change of it."""
 
     def entry(kind: str = "default", change: str = "none", **other: Any) -> RunSpec:
         options: Any = {"steps": task.steps, "partition": partitions[0]} | other
-        return RunSpec(rules=RULES, seeds=range(seeds), labels={"kind": kind, "change": change}, **options)
+        return RunSpec(rules=rules, seeds=range(seeds), labels={"kind": kind, "change": change}, **options)
 
     def radius(size: float) -> Any:
         def make(eta: float, layout: Layout) -> Rule:
@@ -88,10 +96,11 @@ def report(found: Found) -> Report:
 
 
 def differences(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:
-    """Each entry's mean over the seeds and by how much it is better than the default, for both rules; a diverged seed
+    """Each entry's mean over the seeds and by how much it is better than the default, for every rule; a diverged seed
     counts as infinitely bad."""
     filled = table.fillna({"value": -np.inf * measure.scale})
-    values = filled.pivot_table(index=["kind", "change"], columns="rule", values="value", sort=False)[list(RULES)]
+    values = filled.pivot_table(index=["kind", "change"], columns="rule", values="value", sort=False)
+    values = values.reindex(columns=[rule for rule in RULES if rule in values])
     gains = measure.gain(values, values.loc[("default", "none")])
     return values.join(gains.add_suffix(" gain")).reset_index()
 
@@ -111,17 +120,20 @@ def finding(rows: pd.DataFrame, measure: Measure) -> str:
     low = rows.loc[rows["adanasa gain"].idxmin()]
     verdict = "within" if low["adanasa gain"] >= -limit else "NOT within"
     unit = f" {measure.unit}".rstrip()
-    ours, theirs = (measure.signed(low[f"{rule} gain"]) + unit for rule in RULES)
+    ours, *theirs = (measure.signed(low[f"{rule} gain"]) + unit for rule in RULES if rule in rows)
+    beside = f" (D-NASA {theirs[0]} there)" if theirs else ""
     return (
-        f"AdaNASA {measure.text(default.adanasa)} by default; worst entry: {low.change}, {ours} (D-NASA {theirs} there): "
+        f"AdaNASA {measure.text(default.adanasa)} by default; worst entry: {low.change}, {ours}{beside}: "
         f"{verdict} {limit:g}{unit}. No run of AdaNASA diverged."
     )
 
 
 def shown(rows: dict[str, pd.DataFrame], measures: dict[str, Measure]) -> pd.DataFrame:
-    """The printed table: results and differences of both rules as text."""
+    """The printed table: results and differences of the rules as text."""
 
     def text(row: pd.Series, rule: str, measure: Measure) -> str:
+        if rule not in row:
+            return ""
         gain = f" ({measure.signed(row[f'{rule} gain'])})"
         return measure.text(row[rule]) + gain * bool(np.isfinite(row[rule]))
 
@@ -144,6 +156,8 @@ def draw(out: Report, rows: dict[str, pd.DataFrame], measures: dict[str, Measure
             limit = LIMITS[measures[name].unit]
             axis.axvspan(-limit, limit, color="#eeeeee", label="within the limit")
             for rule, form in (("dnasa", "s"), ("adanasa", "o")):
+                if rule not in some:
+                    continue
                 gains, fill = drawable(changed[f"{rule} gain"]), colour[rule] if form == "o" else "none"
                 axis.plot(gains, changed.change, form, color=colour[rule], mfc=fill, label=title(rule))
             axis.invert_yaxis()

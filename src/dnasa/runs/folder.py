@@ -28,16 +28,7 @@ if TYPE_CHECKING:
 
     from dnasa.runs.journal import Journal
 
-AXES = ("epochs", "samples", "bytes", "messages", "seconds")  # that curves are drawn against, besides steps
 STATES = ("running", "done", "interrupted", "failed", "diverged")
-
-
-def curves_against(x: str) -> str:
-    """The name of the figure."""
-    return "curves" if x == "steps" else f"curves-{x}"
-
-
-FIGURES = (*map(curves_against, ("steps", *AXES)), "stepsizes")
 
 
 class RunFolder:
@@ -56,7 +47,7 @@ class RunFolder:
         *("runs.csv", "x.safetensors", "settings.json", "trace.json", "report.html", "history.png"),
         *("model.safetensors", "model.json", "model.py", "evaluation.json", "evaluation.png"),
         *("table.csv", "table.tex"),
-        *(f"{name}.{kind}" for name in FIGURES for kind in ("csv", "png", "pdf", "svg", "pgf")),
+        *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
     PARTS = ("extension-*", "alone-*")  # folders of further runs

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
+SMALL, MORE_POINTS = 10_000, 100  # of so few rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 ENOUGH_ROWS, ENOUGH_PASSES = 100, 20  # of a table, to stop early by default: with fewer passes no model overfits
 UNEVEN = 10  # times as many rows at a site as at another
@@ -120,7 +121,7 @@ def make_source(
     Args:
         options: What to train on.
         local_nodes: The nodes of the process.
-        validate: Whether to hold out validation rows also without early stopping, and to evaluate up to 50 times.
+        validate: Whether to hold out validation rows also without early stopping, and to evaluate as often as a curve needs.
         allgather_text: With several processes, that of their network.
     """
     if options.batch is not None and options.batch < 1:
@@ -129,7 +130,7 @@ def make_source(
     if options.early_stopping is False and options.patience is not None:
         raise InputError("--patience belongs to early stopping: leave out --no-early-stopping.")
     if options.problem is not None:
-        points = evenly(options.steps, CURVE_POINTS) if validate and options.evaluate is None else options.evaluate
+        points = evenly(options.steps, MORE_POINTS) if validate and options.evaluate is None else options.evaluate
         return Source(synthetic(options), points)
     with needed_by("Training on data"):
         from dnasa.problems.sharded import find_device
@@ -146,7 +147,7 @@ def make_source(
     shards, validation = divided(options, rows, own, validate or patience is not None)
     model = options.model or models.default(rows)
     train_metrics = not validate or measures_training(options, rows, batch)
-    by_default = None if train_metrics else curve_steps(options, rows, batch)
+    by_default = curve_steps(options, rows, batch, train_metrics) if validate else None
     evaluate = by_default if options.evaluate is None else options.evaluate
     task = tasks.on_shards(
         rows,
@@ -311,10 +312,17 @@ def measures_training(options: SourceOptions, rows: "Dataset", batch: int) -> bo
     return by_training or options.shard_dir is not None or few
 
 
-def curve_steps(options: SourceOptions, rows: "Dataset", batch: int) -> list[int]:
-    """Where to evaluate the test rows alone: at 50 steps, or as many as cost about as much as the training."""
-    count = 3 * _samples(options, batch) // len(rows.test_labels)  # a gradient costs three times as much
-    return evenly(options.steps, max(5, min(CURVE_POINTS, count)))
+def curve_steps(options: SourceOptions, rows: "Dataset", batch: int, train_metrics: bool) -> list[int] | None:
+    """Where to evaluate: at 100 steps of few rows, else at 50, or as many as cost about as much as the training.
+
+    None: the engine decides, which knows the rows of all processes.
+    """
+    few, samples = len(rows.labels) <= SMALL, _samples(options, batch)
+    if train_metrics and (options.shard_dir is not None or not few):
+        return None
+    # a gradient costs three times as much as a test
+    count = samples // len(rows.labels) if train_metrics else 3 * samples // len(rows.test_labels)
+    return evenly(options.steps, max(5, min(MORE_POINTS if few else CURVE_POINTS, count)))
 
 
 def _samples(options: SourceOptions, batch: int) -> int:
