@@ -18,7 +18,7 @@ from dnasa.latex import Column
 def rows(means: list[float], spreads: list[float], **more: Any) -> pd.DataFrame:
     """As of `statistics.differences`: the first is the best, the second does not differ clearly, the others do."""
     count = len(means)
-    usual: dict[str, Any] = {"mean": means, "spread": spreads, "runs": 3, "diverged": 0}
+    usual: dict[str, Any] = {"mean": means, "spread": spreads, "runs": 5, "diverged": 0}
     usual |= {"best": [True] + [False] * (count - 1)}
     usual |= {"difference_low": [0.0, -0.02] + [-0.1234] * (count - 2)}
     usual |= {"difference_high": [0.0, 0.01] + [-0.01] * (count - 2)}
@@ -51,20 +51,27 @@ def test_the_best_and_what_does_not_differ_clearly_from_it_are_bold() -> None:
         r"80.00 $\pm$ 12.34",
     ]
     assert len({widths(cell) for cell in cells}) == 1
+    few = latex.results("test_accuracy", rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234], runs=4))
+    assert few[0] == r"\best{96.84} $\pm$ \phantom{0}0.16"  # a paired test of few seeds decides little
+    assert few[1] == r"96.66 $\pm$ \phantom{0}0.56"
+    assert (
+        latex.results("test_accuracy", rows([0.96841, 0.9684], [0.01, 0.01], runs=3))
+        == [r"\best{96.84} $\pm$ 1.00"] * 2
+    )
     short = latex.results("test_loss", rows([9.5, 10.25], [0.1, 0.01]))[0]
     assert short.startswith(r"\phantom{0}\underline{9.50} ")  # nothing is bold where nothing differs clearly
 
 
 def test_a_single_seed_has_no_spread_and_only_the_best_is_bold() -> None:
     nothing = [np.nan] * 2
-    table = rows([0.5, 0.4], nothing, difference_low=nothing, difference_high=nothing)
+    table = rows([0.5, 0.4], nothing, runs=1, difference_low=nothing, difference_high=nothing)
     assert latex.results("test_accuracy", table) == [r"\best{50.00}", "40.00"]
     assert latex.intervals("test_accuracy", table) == []
 
 
 def test_runs_that_diverged_or_are_missing_have_no_number() -> None:
     table = rows([0.5, np.nan, np.nan], [0.1, np.nan, np.nan], diverged=[0, 2, np.nan], difference_low=np.nan)
-    assert latex.results("test_accuracy", table)[1:] == ["diverged (2/3)", "--"]
+    assert latex.results("test_accuracy", table)[1:] == ["diverged (2/5)", "--"]
 
 
 def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten() -> None:

@@ -39,6 +39,7 @@ BOLD = r"\def\best#1{{\setbox0\hbox{#1}\makebox[\wd0]{\fontseries{b}\selectfont#
 WIDEST = 1e4  # ratio of results in one column, beyond which each has its own power of ten
 PLAIN = 1e-2, 1e5  # results within need no power of ten
 MOST_DECIMALS = 6
+TESTED = 5  # seeds, below which a paired test finds next to nothing
 SEPARATION = 6.0  # points between two columns
 WIDEST_COLUMN = 4.0  # inches; wider styles are those of a page
 LONGEST = 105.0  # points of a name in one line
@@ -70,10 +71,13 @@ class Column:
     groups: tuple[str, ...] = ()
 
 
-def table(panels: Sequence[Sequence[Column]], caption: str, name: str, protocol: str = "") -> str:
+def table(
+    panels: Sequence[Sequence[Column]], caption: str, name: str, protocol: str = "", left_out: Sequence[Column] = ()
+) -> str:
     """A table whose panels, each with its own header, lie below each other; it is referred to as tab:name.
 
-    Where it is wider than a column, it spans both columns of a paper. The protocol is a comment with sentences for the text.
+    Where it is wider than a column, it spans both columns of a paper. Comments have the columns that were left out, and the
+    protocol in sentences for the text.
     """
     forms = "".join(column.form for column in max(panels, key=len))
     body = [line for columns in panels for line in (r"\midrule", *_panel(columns))]
@@ -82,6 +86,7 @@ def table(panels: Sequence[Sequence[Column]], caption: str, name: str, protocol:
     environment = "table*" if max(map(width, panels)) > column else "table"
     lines = [
         r"% Needs \usepackage{booktabs}. In a paper with two columns, table* is as wide as both; --style paper fits one.",
+        *([f"% No room for: {'; '.join(column.title for column in left_out)}."] if left_out else []),
         rf"\begin{{{environment}}}",
         BOLD,
         r"\centering\small\setlength{\tabcolsep}{3pt}",
@@ -267,24 +272,32 @@ def heading(name: str, metric: str, unit: str) -> str:
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
     """Mean ± standard deviation of each row of `statistics.differences`; bold: what is `statistics.with_the_best`.
 
-    The best of several is underlined. Nothing is bold where all would be. What is `at_edge` of a grid has a dagger.
+    The best is then underlined, and nothing is bold where all would be. Few seeds decide little: only the best, and what is
+    printed the same, is bold. What is `at_edge` of a grid has a dagger.
     """
-    scale, bold, best = _scale(metric, rows), with_the_best(rows).tolist(), rows.best.eq(True).tolist()
-    bold = [False] * len(bold) if all(bold) and len(bold) > 1 else bold
+    scale, best, tested = _scale(metric, rows), rows.best.eq(True).tolist(), bool(rows.runs.max() >= TESTED)
     means, spreads = ([float(value) for value in rows[name]] for name in ("mean", "spread"))
     known = [i for i, mean in enumerate(means) if isfinite(mean)]
     own = {i: floor(log10(abs(means[i]))) if means[i] else 0 for i in known}
-    shown = aligned([scale.number(means[i], own[i]) for i in known])
+    shown = dict(zip(known, aligned([scale.number(means[i], own[i]) for i in known]), strict=True))
     with_spread = [i for i in known if isfinite(spreads[i])]
     numbers = aligned([scale.number(spreads[i], own[i]) for i in with_spread])
     behind = dict(zip(with_spread, numbers, strict=True))
+    powers = {i: rf" $\cdot\, 10^{{{own[i]}}}$" if scale.power is None else "" for i in known}
+    first = {shown[i] + powers[i] for i in known if best[i]}
+    bold = _bold(rows) if tested else [i in shown and shown[i] + powers[i] in first for i in range(len(rows))]
     cells = [_missing(row) for _, row in rows.iterrows()]
-    for i, number in zip(known, shown, strict=True):
-        number = _underlined(number) if best[i] and i in behind else number
+    for i, number in shown.items():
+        number = _underlined(number) if best[i] and tested else number
         cells[i] = rf"\best{{{number}}}" if bold[i] else number
-        cells[i] += rf" $\pm$ {behind[i]}" if i in behind else ""
-        cells[i] += rf" $\cdot\, 10^{{{own[i]}}}$" if scale.power is None else ""
+        cells[i] += (rf" $\pm$ {behind[i]}" if i in behind else "") + powers[i]
     return _marked(cells, at_edge)
+
+
+def _bold(rows: pd.DataFrame) -> list[bool]:
+    """What does not differ clearly from the best, unless nothing does."""
+    bold = with_the_best(rows).tolist()
+    return [False] * len(bold) if all(bold) and len(bold) > 1 else bold
 
 
 def _underlined(number: str) -> str:

@@ -124,7 +124,7 @@ def test_the_table_of_ranks_compiles(tmp_path: Path) -> None:
     assert r"finds clear differences ($\chi^2_{4} = 32.0$, $p < 0.001$)." in text
     assert text.count(r"\best{") == 3
     assert r"\label{tab:my-study-ranks}" in text
-    assert "Where methods tie in a cell, each counts as the best." in text.replace("\n%", "")
+    assert "Where methods tie, each counts as the best." in text.replace("\n%", "")
     assert "Overfull" not in compiled(tmp_path, text)
 
 

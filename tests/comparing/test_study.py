@@ -96,7 +96,7 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     tables = (folder / "table.tex").read_text()
     assert tables.count(r"\toprule") == 2
     assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
-    assert r"\multicolumn{4}{c}{Test acc. (\%) $\uparrow$" in tables
+    assert r"\caption{Test accuracy (\%) on digits: 4 nodes" in tables
     assert r"\multicolumn{2}{c}{iid split} & \multicolumn{2}{c}{split by label}" in tables
     assert r"The grid of $\eta$ is $\{0.1, 1\}$; $\{0.01, 0.03, 0.1\}$ for D-SGT (constant)." in tables.replace(
         "\n%", ""

@@ -11,12 +11,13 @@ from dnasa import latex, tables
 from dnasa.core import Layout
 from dnasa.plots import LABELS, SYMBOLS, label
 from dnasa.rules.registry import CUSTOM, Variant
+from dnasa.statistics import in_percent
 
 CLEAR = (
     "A method differs clearly from the best if the 95% confidence interval of the difference, paired by seed and not "
     "corrected for multiple comparisons, does not contain 0."
 )
-DIFFERENCE = r"Difference to best (95\% CI)"
+DIFFERENCE = r"vs.\ best (95\% CI)"
 LONGEST = 45  # words of a caption with the schedule; a longer one leaves it to the text
 SMALL = 0.1  # MB, below which kB are shown
 MODELS = {"linear": "a linear model", "lenet": "LeNet", "resnet": "a residual net", "gpt": "GPT", "lstm": "an LSTM"}
@@ -50,10 +51,10 @@ def caption(
     metric: str, title: str, seeds: int, columns: Sequence[latex.Column], signs: Iterable[str] = (), schedule: str = ""
 ) -> str:
     """What was measured and in which runs, and what bold and other signs mean, as LaTeX; the schedule where it is short."""
-    what = metric_title(metric) + (f" on {title}" if title else "")
+    what = metric_title(metric) + " (%)" * in_percent(metric) + (f" on {title}" if title else "")
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}.".replace("_", " ")).replace(r" $\pm$ ", r"~$\pm$~")
-    parts = [words, _emphasis(columns) if seeds > 1 else "Bold: the best.", *signs]
+    parts = [words, _emphasis(columns) if seeds >= latex.TESTED else "Bold: the best.", *signs]
     count = len(" ".join([*parts, schedule]).replace("~", " ").split())
     return " ".join([*parts, schedule] if schedule and count <= LONGEST else parts)
 
@@ -103,7 +104,7 @@ def protocol(
         _sent_sentence(sent),
         stepsizes,
         "Each seed has its own partition, the same for all methods." if own_partitions else "",
-        latex.text(CLEAR) if seeds > 1 else "",
+        latex.text(CLEAR) if seeds >= latex.TESTED else "",
     ]
     return " ".join(filter(None, lines))
 

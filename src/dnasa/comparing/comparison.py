@@ -230,14 +230,15 @@ class Comparison:
             columns.append(Column(r"$\eta$", latex.stepsizes([float(eta) for eta in self.choice.eta], edges)))
         if tuned.any() and not tuned.all():
             signs.append(f"{latex.NOTHING}:~not tuned.")
-        columns = latex.fit([*columns, *self._results()], len(columns) + 1)
+        every = [*columns, *self._results()]
+        columns = latex.fit(every, len(columns) + 1)
         signs += captions.explained(columns)
         seeds, schedule = len(self.selection.reported), captions.schedule(self.choice) if self.tuned else ""
         caption = captions.caption(self.metric, title, seeds, columns, signs, schedule)
         chosen = captions.tuning(self.choice, [str(self.selection)] if self.tuned else [])
         stepsizes = f"{chosen} {captions.grids(with_eta(self.history), self.extend)}".strip()
         facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)
-        return latex.table([columns], caption, name, captions.protocol(*facts))
+        return latex.table([columns], caption, name, captions.protocol(*facts), every[len(columns) :])
 
     def _results(self) -> list[Column]:
         """The compared metric first, what was sent where methods differ, then differences and other metrics."""

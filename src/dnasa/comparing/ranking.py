@@ -155,18 +155,18 @@ class Ranking:
             latex.Column(r"Average rank $\downarrow$", bold),
             latex.Column(r"Best in $\uparrow$", latex.aligned([str(count) for count in ranks.best_in])),
         ]
-        caption = [f"Average ranks over {len(self.table)} cells: problems on graphs with partitions; 1 is best."]
+        caption = [f"Average ranks over {len(self.table)} combinations of problem, graph and split (1 is best)."]
         if clear:
             caption.append(r"Bold: no clear difference to the best (Nemenyi test at 5\%).")
         else:
             caption.append(f"No clear difference (Friedman test, ${p_text(first.p)}$).")
-        caption.append("Best in: the cells where it is the best.")
+        caption.append("Best in: in how many it is the best.")
         protocol = [
             rf"The Friedman test finds {'' if clear else 'no '}clear differences ($\chi^2_{{{len(ranks) - 1}}} = "
             rf"{first.friedman:.1f}$, ${p_text(first.p)}$).",
             *[rf"The critical difference of the Nemenyi test at 5\% is {first.critical_difference:.2f}."] * clear,
-            "Where methods tie in a cell, each counts as the best.",
-            "Cells that share their data are not independent.",
+            "Where methods tie, each counts as the best.",
+            "Combinations that share their data are not independent.",
         ]
         return latex.table([columns], " ".join(caption), f"{name}-ranks", " ".join(protocol))
 

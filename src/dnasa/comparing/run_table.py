@@ -26,6 +26,13 @@ CONDITIONS = {  # options that are off by default
     "away": "nodes unreachable for {:g} of the time",
     "stale": "staleness up to {}",
 }
+DATA = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+    "covertype": "Covertype (class 2 against the rest)",
+    "miniboone": "MiniBooNE",
+    "shakespeare": "Shakespeare",
+}
 GRAPHS = {"exact": "one-peer finite-time consensus graphs", "one_peer": "one-peer exponential graph"}  # in captions
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
@@ -65,7 +72,12 @@ def protocol(options: dict[str, Any], graph: "Topology") -> str:
     """What defines a run besides its rules and seeds, in the words of a caption."""
     name = f"{graph_text(graph.name)} ({graph.parameters})" if graph.parameters else graph_text(graph.name)
     parts = [f"{options['nodes']} nodes", name, split_text(_partition(options)), f"{options['steps']:,} steps"]
-    return f"{data_name(options)}: {', '.join([*filter(None, parts), *_conditions(options)])}"
+    return f"{data_text(data_name(options))}: {', '.join([*filter(None, parts), *_conditions(options)])}"
+
+
+def data_text(name: str) -> str:
+    """A dataset in the words of a caption."""
+    return DATA.get(name, name)
 
 
 def graph_text(name: str) -> str:

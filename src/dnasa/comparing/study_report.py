@@ -14,7 +14,7 @@ from dnasa import latex, tables
 from dnasa.comparing import captions, drawing, rank_drawing
 from dnasa.comparing.comparison import DRAWN, Comparison, with_eta
 from dnasa.comparing.ranking import Ranking, costs
-from dnasa.comparing.run_table import graph_text, split_text
+from dnasa.comparing.run_table import data_text, graph_text, split_text
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.plots import label, panels
 from dnasa.statistics import VARIANT, with_the_best
@@ -106,7 +106,7 @@ class StudyReport:
             parts.insert(1, split_text(cell.partition or ""))
         if len(varied["graph"]) == 1:
             parts.insert(1, graph_text(cell.graph))
-        return f"{source_name(cell.problem)}: {', '.join(filter(None, parts))}"
+        return f"{data_text(source_name(cell.problem))}: {', '.join(filter(None, parts))}"
 
     def latex(self) -> str:
         """A booktabs table for each problem, or several where one would not fit a page.
@@ -231,7 +231,7 @@ def _rows(comparison: Comparison, methods: list[tuple[str, str]]) -> pd.DataFram
 
 
 def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[latex.Column]:
-    """A column for each cell: its graph below its partition, where there are several, below the metric."""
+    """A column for each cell: its graph below its partition, where there are several; the caption has the metric."""
     metric, columns, varied = found[0][1].metric, [], _varied(found)
     rows = [_rows(comparison, methods) for _, comparison in found]
     units = [latex.unit(metric, some) for some in rows]
@@ -242,7 +242,7 @@ def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str
         names = [graph] * (len(varied["graph"]) > 1) + [split_text(cell.partition or "")] * (
             len(varied["partition"]) > 1
         )
-        title, *groups = [*map(latex.text, names), top]
+        title, *groups = [latex.text(name) for name in names] or [top]
         title = f"{title} ({unit})" if unit != shared else title
         edges = [bool(edge) for edge in some.edge.fillna("")]
         columns.append(latex.Column(title, latex.results(metric, some, edges), groups=tuple(reversed(groups))))
