@@ -267,9 +267,10 @@ def heading(name: str, metric: str, unit: str) -> str:
 def results(metric: str, rows: pd.DataFrame, at_edge: Sequence[bool] = ()) -> list[str]:
     """Mean ± standard deviation of each row of `statistics.differences`; bold: what is `statistics.with_the_best`.
 
-    The best of several is underlined. What is `at_edge` of a grid of stepsizes has a dagger.
+    The best of several is underlined. Nothing is bold where all would be. What is `at_edge` of a grid has a dagger.
     """
     scale, bold, best = _scale(metric, rows), with_the_best(rows).tolist(), rows.best.eq(True).tolist()
+    bold = [False] * len(bold) if all(bold) and len(bold) > 1 else bold
     means, spreads = ([float(value) for value in rows[name]] for name in ("mean", "spread"))
     known = [i for i, mean in enumerate(means) if isfinite(mean)]
     own = {i: floor(log10(abs(means[i]))) if means[i] else 0 for i in known}

@@ -48,7 +48,7 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     assert (
         r"Each node draws 1 sample per step, with 2 exchanges per step and the exact average after 2 of them. Each node sends "
         r"32 to 96~kB in a run. Tuned stepsizes are $\eta$ (constant), with $\eta$ chosen by the training loss of other seeds "
-        r"(2, 3). The grid of $\eta$ is $\{0.0001, 0.001\}$. Bold marks the best "
+        r"(2, 3). The grid of $\eta$ is $\{0.0001, 0.001\}$. A method differs clearly from the best "
     ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 

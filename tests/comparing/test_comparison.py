@@ -583,6 +583,19 @@ def split_latex(text: str) -> tuple[str, str]:
     return caption, " ".join(line.removeprefix("% ") for line in lines)
 
 
+def test_nothing_is_bold_where_no_method_differs_clearly_from_the_best() -> None:
+    found = measured("dsgd", "dnasa")
+    worse = found.history.assign(test_loss=lambda rows: rows.test_loss + rows.seed.eq(0) * rows.rule.eq("dnasa"))
+    some = replace(found, history=worse).latex("digits")
+    assert "paired $t$-test); no bold: no clear difference at all." in some
+    assert some.count(r"\best{\underline{") == 1
+    equal = worse.assign(test_accuracy=lambda rows: rows.test_accuracy - rows.seed.eq(0) * rows.rule.eq("dnasa"))
+    none = replace(found, history=equal).latex("digits")
+    assert "std over 3 seeds. No clear difference to the best (underlined; paired $t$-test)." in none
+    assert r"\best{" not in none
+    assert none.count(r"\underline{") == 2
+
+
 def test_the_caption_is_short_and_the_protocol_is_a_comment() -> None:
     found = replace(measured(*FEW), own_partitions=True, model="a perceptron 64-32-10")
     caption, protocol = split_latex(found.latex("a9a: 8 nodes", exchanges="2 exchanges per step"))
@@ -595,8 +608,8 @@ def test_the_caption_is_short_and_the_protocol_is_a_comment() -> None:
         "The model is a perceptron 64-32-10. Each node draws 32 samples per step, with 2 exchanges per step. Each node sends "
         r"12.5 to 62.5~MB in a run. In step $t \ge 0$ with $n$ nodes, tuned stepsizes are $\eta"
     )
-    assert "Each seed has its own partition, the same for all methods. Bold marks the best and" in protocol
-    assert protocol.endswith("contains 0, as a wide one may.")
+    assert "Each seed has its own partition, the same for all methods. A method differs clearly" in protocol
+    assert protocol.endswith("does not contain 0.")
 
 
 def test_what_was_sent_is_a_column_where_methods_differ() -> None:

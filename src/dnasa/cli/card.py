@@ -70,7 +70,7 @@ def _markdown(card: Mapping[str, Any]) -> Iterator[str]:
     yield from _cells(cells) if cells else ("", "## Results", "", *_table(card["results"]))
     results = [row for part in (card, *cells.values()) for row in part.get("results", ())]
     if any(row.get("difference_low") is not None for row in results):
-        yield from ("", captions.BOLD)
+        yield from ("", f"Bold marks the best and what does not differ clearly from it. {captions.CLEAR}")
 
 
 def _section(name: str, entries: Any) -> Iterator[str]:

@@ -12,9 +12,9 @@ from dnasa.core import Layout
 from dnasa.plots import LABELS, SYMBOLS, label
 from dnasa.rules.registry import CUSTOM, Variant
 
-BOLD = (
-    "Bold marks the best and what does not differ clearly from it: the 95% confidence interval of the difference, paired by "
-    "seed and not corrected for multiple comparisons, contains 0, as a wide one may."
+CLEAR = (
+    "A method differs clearly from the best if the 95% confidence interval of the difference, paired by seed and not "
+    "corrected for multiple comparisons, does not contain 0."
 )
 DIFFERENCE = r"Difference to best (95\% CI)"
 LONGEST = 45  # words of a caption with the schedule; a longer one leaves it to the text
@@ -46,15 +46,26 @@ def column_title(metric: str, unit: str = "") -> str:
     return latex.heading(SYMBOLS.get(metric) or metric_title(metric).replace("accuracy", "acc."), metric, unit)
 
 
-def caption(metric: str, title: str, seeds: int, signs: Iterable[str] = (), schedule: str = "") -> str:
+def caption(
+    metric: str, title: str, seeds: int, columns: Sequence[latex.Column], signs: Iterable[str] = (), schedule: str = ""
+) -> str:
     """What was measured and in which runs, and what bold and other signs mean, as LaTeX; the schedule where it is short."""
     what = metric_title(metric) + (f" on {title}" if title else "")
     spread = f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
     words = latex.text(f"{what[:1].upper() + what[1:]}, {spread}.".replace("_", " ")).replace(r" $\pm$ ", r"~$\pm$~")
-    bold = "no clear difference to the best (underlined; paired $t$-test)" if seeds > 1 else "the best"
-    parts = [words, f"Bold: {bold}.", *signs]
+    parts = [words, _emphasis(columns) if seeds > 1 else "Bold: the best.", *signs]
     count = len(" ".join([*parts, schedule]).replace("~", " ").split())
     return " ".join([*parts, schedule] if schedule and count <= LONGEST else parts)
+
+
+def _emphasis(columns: Sequence[latex.Column]) -> str:
+    """What bold and underlined mean; nothing is bold in a column where no method differs clearly from the best."""
+    judged = [column for column in columns if any(r"\underline" in cell for cell in column.cells)]
+    ties = [not any(r"\best" in cell for cell in column.cells) for column in judged]
+    best = "the best (underlined; paired $t$-test)"
+    if ties and all(ties):
+        return f"No clear difference to {best}."
+    return f"Bold: no clear difference to {best}{'; no bold: no clear difference at all' * any(ties)}."
 
 
 def explained(columns: Iterable[latex.Column]) -> list[str]:
@@ -92,7 +103,7 @@ def protocol(
         _sent_sentence(sent),
         stepsizes,
         "Each seed has its own partition, the same for all methods." if own_partitions else "",
-        latex.text(BOLD) if seeds > 1 else "",
+        latex.text(CLEAR) if seeds > 1 else "",
     ]
     return " ".join(filter(None, lines))
 

@@ -233,7 +233,7 @@ class Comparison:
         columns = latex.fit([*columns, *self._results()], len(columns) + 1)
         signs += captions.explained(columns)
         seeds, schedule = len(self.selection.reported), captions.schedule(self.choice) if self.tuned else ""
-        caption = captions.caption(self.metric, title, seeds, signs, schedule)
+        caption = captions.caption(self.metric, title, seeds, columns, signs, schedule)
         chosen = captions.tuning(self.choice, [str(self.selection)] if self.tuned else [])
         stepsizes = f"{chosen} {captions.grids(with_eta(self.history), self.extend)}".strip()
         facts = (self.model, self.batch, exchanges, self.sent(), stepsizes, seeds, self.own_partitions)

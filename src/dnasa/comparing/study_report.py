@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +111,7 @@ class StudyReport:
     def latex(self) -> str:
         """A booktabs table for each problem, or several where one would not fit a page.
 
-        Bold are the best of a column and what does not differ clearly from it.
+        Bold are the best of a column and what does not differ clearly from it, unless no method does.
         """
         return "\n".join(self._latex(found) for _, found in self._problems())
 
@@ -123,7 +124,7 @@ class StudyReport:
         signs = [f"{EXACT.capitalize()}: one-peer consensus graphs."] * exact + captions.dagger(choice)
         signs += captions.explained(panels[0])
         schedule = captions.schedule(choice) if chosen else ""
-        caption = captions.caption(comparison.metric, self._setting(found), seeds, signs, schedule)
+        caption = captions.caption(comparison.metric, self._setting(found), seeds, [*chain(*panels)], signs, schedule)
         history = pd.concat([with_eta(each.history) for _, each in found])
         stepsizes = f"{captions.tuning(choice, chosen)} {captions.grids(history, comparison.extend)}".strip()
         sent = pd.concat([each.sent() for _, each in found])
