@@ -128,7 +128,7 @@ def _draw_bars(axis: "Axes", curves: Sequence[pd.DataFrame], looks: Sequence[dic
 def _kept(curves: Sequence[pd.DataFrame], spread: bool) -> np.ndarray:
     """The values to show: curves after their first part and, with `spread`, the seeds at their end.
 
-    A curve that has come between their limits stays there.
+    A curve that has come into view stays in view.
     """
     ends = [rows[["low", "high"]].dropna().tail(int(spread)).to_numpy().ravel() for rows in curves]
     later = [rows["mean"][rows.x >= FIRST * rows.x.max()] for rows in curves]

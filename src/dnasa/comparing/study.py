@@ -176,7 +176,7 @@ def stored(cell: Cell) -> dict[str, Any]:
 
 
 def _joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a cell that was continued: its rules, with their stepsizes, are those of then and now."""
+    """The settings of a cell that was continued, with the rules and stepsizes of before and of now."""
     rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
     extend = bool(before.get("extend")) or now["extend"]
     return before | {"rules": rules, "etas": before["etas"] | now["etas"], "extend": extend}
