@@ -64,8 +64,8 @@ def prepare(
 ) -> tuple["Source", dict[str, Any]]:
     """The problem and its data, and what `train` and `compare` pass to `solve`.
 
-    With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the arguments
-    of `solve`, before it connects.
+    With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
+    arguments of `solve`, before it connects.
     """
     from dnasa.tasks.sources import SourceOptions, make_source
 
