@@ -20,6 +20,7 @@ from dnasa.comparing import comparison
 from dnasa.comparing.run_table import experiment, protocol
 from dnasa.core import Interrupted
 from dnasa.engine.plan import evenly
+from dnasa.runs.own_files import OwnFiles
 from dnasa.tasks import sources
 from dnasa.tasks.sources import SourceOptions, make_source
 
@@ -336,6 +337,19 @@ def test_nothing_is_added_where_a_file_of_the_user_is_in_the_way(plain: Path, tm
     assert "curves.pdf was not written by dnasa" in " ".join(done.stderr.split())
     assert (folder / "curves.pdf").read_text() == "mine"
     assert not [*folder.glob("extension-*")]
+
+
+def test_a_folder_that_cannot_be_written_to_gets_one_line(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(own: OwnFiles, names: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(own.path))
+
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    monkeypatch.setattr(OwnFiles, "claim", refuse)
+    done = run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt", "--out", folder)
+    assert done.returncode == 2
+    assert f"Cannot use {folder}: " in " ".join(done.stderr.split())
 
 
 def test_an_axis_that_finished_runs_lack_gets_one_line(plain: Path) -> None:

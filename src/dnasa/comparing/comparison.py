@@ -496,7 +496,7 @@ def extensions(path: Path) -> list[Path]:
 
 
 def unfinished(path: Path, rules: Collection[str]) -> list[Path]:
-    """Those that were stopped and have none but these rules: others were given up."""
+    """The folders of additions that were stopped and have only these rules: one with another rule was given up."""
     stopped = [part for part in map(_resumed, extensions(path)) if part.state not in ENDED]
     return [part.path for part in stopped if {variant.rule for variant in _begun_with(part)} <= {*rules}]
 
@@ -671,7 +671,10 @@ class GridRunner:
             return self.folder
         begun = bool(self._begun(name))
         if self.network is None or self.network.rank == 0:
-            self.folder.own.claim([f"{name}/{LIST}"])
+            try:
+                self.folder.own.claim([f"{name}/{LIST}"])
+            except OSError as error:
+                raise InputError(f"Cannot use {self.folder.path}: {error}. Choose another folder.") from error
         of_grid = self.folder.config["run"] if fits(self.folder.config, {"run": dict}) else {}
         facts = {key: value for key, value in of_grid.items() if key not in ("the rule", "seed")}
         return RunFolder(self._path(name), {"part of": self.folder.path.name, "run": facts}, resume=begun)
