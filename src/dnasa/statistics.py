@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 WINDOW = 0.05  # of a run's evaluations, in a running mean: a wider one moves the kinks of a curve
-ENOUGH = 20  # evaluations, from which on a running mean is over at least three
+ENOUGH = 20  # evaluations; from here on, a running mean is over at least three of them
 POINTS = 100  # of a smoothed curve
 VARIANT = ("rule", "schedule", "eta")  # what distinguishes the lines of a comparison
 

@@ -340,6 +340,18 @@ def test_a_card_names_every_source_that_made_the_runs(
     assert as_json(folder, capsys, monkeypatch)["code"]["checksum of dnasa's source"] == f"earlier, {now}"
 
 
+def test_a_card_needs_all_parts_of_an_extended_grid(made: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(made / "compared", tmp_path / "copy")
+    part = folder / "extension-1"
+    (part / "status.json").write_text('{"state": "interrupted"}')
+    done = run("bench-card", folder)
+    assert done.returncode == 2
+    assert f"{part} has not ended, and a card needs all its runs: repeat the command" in " ".join(done.stderr.split())
+    (part / "status.json").write_text('{"state": "done"}')
+    (part / "history.csv").unlink()
+    assert run("bench-card", folder).stderr.strip() == f"Error: {part} holds no saved result: history.csv is missing."
+
+
 def test_old_runs_without_code_and_hardware_have_a_card(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from dnasa.comparing import comparison
 from dnasa.comparing.run_table import experiment, protocol
 from dnasa.core import Interrupted
 from dnasa.engine.plan import evenly
+from dnasa.runs.own_files import OwnFiles
 from dnasa.tasks import sources
 from dnasa.tasks.sources import SourceOptions, make_source
 
@@ -228,6 +229,15 @@ def test_a_stopped_addition_continues_with_the_same_command(
     assert [path.name for path in folder.glob("extension-*")] == ["extension-1"]
 
 
+def test_a_rule_whose_part_was_removed_is_run_again(plain: Path, tmp_path: Path) -> None:
+    words = [*LEAST, "--out", shutil.copytree(plain, tmp_path / "a"), "--rules", "dsgd:constant,dnasa,dsgt:constant"]
+    assert run(*words).returncode == 0
+    table = (tmp_path / "a" / "table.csv").read_bytes()
+    shutil.rmtree(tmp_path / "a" / "extension-1")
+    assert run(*words).returncode == 0
+    assert (tmp_path / "a" / "table.csv").read_bytes() == table
+
+
 def test_runs_count_once_where_a_part_was_removed(plain: Path, tmp_path: Path) -> None:
     words = [*LEAST, "--extend", "--out", shutil.copytree(plain, tmp_path / "a"), "--rules"]
     assert run(*words, "dsgd:constant,dnasa").returncode == 0
@@ -263,6 +273,89 @@ def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
     streaming = [*LEAST, "--rules", "dnasa", "--out", tmp_path / "b"]
     assert run(*streaming).returncode == 0
     assert "lack the seeds that stepsizes are chosen on" in run(*streaming, "--rules", "dnasa,dsgd").stderr
+
+
+def test_a_rule_that_needs_no_other_seeds_gets_those_of_the_comparison(plain: Path, tmp_path: Path) -> None:
+    words = [*LEAST, "--out", shutil.copytree(plain, tmp_path / "a"), "--rules"]
+    assert run(*words, "adanasa,dnasa").returncode == 0
+    assert run(*words, "adanasa,dsgd:constant,dnasa").returncode == 0
+    assert pd.read_csv(tmp_path / "a" / "table.csv").rule.tolist() == ["adanasa", "dsgd", "dnasa"]
+
+
+def test_an_addition_that_failed_stops_no_other(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    words = [*LEAST, "--out", folder, "--rules"]
+    assert run(*words, "dsgd:constant,dnasa,dsgt:constant,mt:constant").returncode == 0
+    (folder / "extension-1" / "status.json").write_text('{"state": "failed"}')
+    (folder / "extension-1" / "runs.csv").unlink()
+    solved = recorded(monkeypatch)
+    assert run(*words, "dsgd:constant,dnasa").returncode == 0
+    assert solved == []
+    assert run(*words, "dsgd:constant,dnasa,mt:constant").returncode == 0
+    assert [{rule for rule, *_ in part} for part in solved] == [{"mt"}]
+    assert run("bench-card", folder).returncode == 0
+    assert run(*words, "dsgd:constant,dnasa,dsgt:constant,mt:constant").returncode == 0
+    assert [{rule for rule, *_ in part} for part in solved[1:]] == [{"dsgt", "mt"}]
+    assert [path.name for path in comparison.extensions(folder)] == ["extension-1", "extension-2"]
+
+
+def test_a_folder_that_is_no_addition_changes_nothing(plain: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    (folder / "extension-1").mkdir()
+    assert run(*LEAST, "--out", folder).returncode == 0
+
+
+def test_a_rule_spelled_with_its_schedule_is_not_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*LEAST, "--out", tmp_path / "a", "--rules"]
+    assert run(*words, "dsgd,dnasa").returncode == 0
+    solved = recorded(monkeypatch)
+    done = run(*words, "dsgd:diminishing,dnasa:diminishing")
+    assert (done.returncode, solved) == (0, [])
+    assert "new:" not in done.stdout
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["rules"] == "dsgd,dnasa"
+
+
+def test_a_rule_added_to_an_extended_comparison_is_extended_too(extended: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(extended, tmp_path / "a"))
+    assert run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt:constant", "--out", folder).returncode == 0
+    tried = pd.read_csv(folder / "stepsizes.csv").groupby("rule").eta.nunique()
+    assert tried["dsgt"] == tried["dsgd"] > 2
+
+
+def test_a_rule_is_added_where_all_others_diverged(tmp_path: Path) -> None:
+    words = [*LEAST, "--etas", "1e10,1e11", "--out", tmp_path / "a", "--rules"]
+    assert run(*words, "dsgd:constant").returncode == 1
+    done = run(*words, "dsgd:constant,dnasa")
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_added_where_a_file_of_the_user_is_in_the_way(plain: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    (folder / "curves.pdf").write_text("mine")
+    done = run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt", "--format", "pdf", "--out", folder)
+    assert done.returncode == 2
+    assert "curves.pdf was not written by dnasa" in " ".join(done.stderr.split())
+    assert (folder / "curves.pdf").read_text() == "mine"
+    assert not [*folder.glob("extension-*")]
+
+
+def test_a_folder_that_cannot_be_written_to_gets_one_line(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(own: OwnFiles, names: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(own.path))
+
+    folder = Path(shutil.copytree(plain, tmp_path / "a"))
+    monkeypatch.setattr(OwnFiles, "claim", refuse)
+    done = run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt", "--out", folder)
+    assert done.returncode == 2
+    assert f"Cannot use {folder}: " in " ".join(done.stderr.split())
+
+
+def test_an_axis_that_finished_runs_lack_gets_one_line(plain: Path) -> None:
+    done = run(*LEAST, "--x", "epochs", "--out", plain)
+    assert done.returncode == 2
+    assert "These runs have no epochs: choose another x." in " ".join(done.stderr.split())
 
 
 def test_times_of_a_method_are_found_again_where_another_was_added_before_it(

@@ -64,6 +64,19 @@ def test_a_rule_of_a_plugin_is_used_by_name(plugin: Path, tmp_path: Path) -> Non
     assert "Doubled D-SGD" in compared.stdout
 
 
+def test_a_rule_of_a_plugin_is_added_to_a_finished_comparison(plugin: Path, tmp_path: Path) -> None:
+    words = "compare --problem least_squares --nodes 4 --steps 30 --etas 0.01,0.02 --out b --rules".split()
+    assert run(*words, "dsgd", cwd=tmp_path).returncode == 0
+    added = [*words, "dsgd,doubled", "--plugin", plugin]
+    assert run(*added, cwd=tmp_path).returncode == 0
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert config["options"]["plugin"] == [str(plugin)]
+    assert config["rules"]["doubled"][0] == "Doubled D-SGD"
+    assert "Warning" not in run(*added, cwd=tmp_path).stdout
+    plugin.write_text(PLUGIN.replace("2 *", "3 *"))
+    assert f"Warning: {plugin} has changed since these runs." in " ".join(run(*added, cwd=tmp_path).stdout.split())
+
+
 def test_graphs_and_compressors_of_a_plugin_are_used_by_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(GRAPH_AND_CODEC)
     (tmp_path / "study.toml").write_text(

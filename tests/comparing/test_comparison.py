@@ -290,7 +290,7 @@ def curve(rule: str, *means: float, spread: float = 0.0) -> pd.DataFrame:
     return pd.DataFrame(numbers).assign(rule=rule, schedule="fixed", eta=0.1, runs=2, diverged=0)
 
 
-def test_a_curve_that_has_come_between_the_limits_stays_there() -> None:
+def test_a_curve_that_has_come_into_view_stays_in_view() -> None:
     steady, swings = curve("dsgd", 0.1, *[0.9] * 5, 0.92), curve("dsgt", 0.9, 0.91, 0.6, 0.9, 0.9, 0.9, 0.91)
     table = pd.concat([steady, swings], ignore_index=True)
     low, high = drawing.figure_of_curves(table, ["step"], "test_accuracy").axes[0].get_ylim()

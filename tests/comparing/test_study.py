@@ -337,6 +337,21 @@ def test_a_rule_added_to_the_file_is_run_alone(tiny: Path, tmp_path: Path, monke
         report(tmp_path / "a")
 
 
+def test_notes_are_of_the_rules_in_the_file_whatever_was_run_earlier(tmp_path: Path) -> None:
+    file = tmp_path / "notes.toml"
+
+    def notes(*rules: str, more: str = "") -> list[str]:
+        file.write_text(f'{LEAST}graphs = ["ring"]\netas = [0.01, 0.1]\nrules = {list(rules)}\n{more}')
+        return study.run(study_file.read(file), tmp_path / "a", progress=False, report=lambda line: None)[1]
+
+    assert [note.split()[4] for note in notes("dsgd", "d2")] == ["D2"]
+    assert notes("dsgd", "dnasa") == []
+    assert [note.split()[4] for note in notes("dsgd", "d2")] == ["D2"]
+    assert notes("dsgd", more="extend = true") == []
+    with pytest.raises(InputError, match="was run with extend = True, not False"):
+        notes("dsgd", "dsgt")
+
+
 def test_a_changed_cell_is_refused_with_what_changed(whole: tuple[SimpleNamespace, Path], tiny: Path) -> None:
     tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
     done = run("study", tiny, "--out", whole[1])

@@ -5,7 +5,8 @@ none of them names a file to write.
 """
 
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -13,19 +14,20 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import typer
 
 from dnasa import networks
-from dnasa.cli import plugins
+from dnasa.cli import pictures, plugins
 from dnasa.cli.options import FIELDS, Options, flag, negative, split
 from dnasa.cli.rendering import print_line
 from dnasa.core import InputError
-from dnasa.files import read_json
+from dnasa.files import read_bytes, read_json
 from dnasa.rules.registry import find
 
 if TYPE_CHECKING:
     from dnasa.runs.folder import RunFolder
 
 RESUMED = "dnasa.resumed"
+PLUGINS = "plugins"  # in a config: the checksum of each
 DRAWING = ("format", "style", "latex", "x", "smooth", "panels")  # options of what is made of a finished run
-CONTINUED = ("rules", "extend")  # options by which a finished comparison is continued
+CONTINUED = ("rules", "extend", "plugin")  # options by which a finished comparison is continued
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
 CODE = ("plugin", "model")
@@ -42,10 +44,7 @@ TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
 
 def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None":
     """The run's folder with all options in its config; checked before the work begins."""
-    from dnasa.comparing.comparison import new_rules
     from dnasa.runs.folder import RunFolder
-    from dnasa.runs.result import Result
-    from dnasa.tasks.sources import first_of
 
     out, first = given.out, networks.launched_rank() == 0
     if out is None:
@@ -55,14 +54,11 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
         return RunFolder(out, resume=True)
     options = {name: stored(name, value) for name, value in context.params.items() if name not in NOT_STORED}
     config = {"command": context.info_name, "options": without_unused(options)}
+    config |= {PLUGINS: _checksums(given.plugin)} if given.plugin else {}
     if begun and context.info_name == "compare" and not given.force:
         folder = RunFolder(out, resume=True)
-        if folder.state == "done" and folder.config.get("command") == "compare":
-            row = Result.load(out).history.iloc[0].to_dict()
-            check_same_options(out, with_metric(row, folder.config), with_metric(row, config))
-            new = new_rules(folder.config, split(given.rules))
-            if first:
-                print_line(f"The runs are read from {out}{f'; new: {first_of(new)}' if new else ''}.")
+        if folder.state in ("done", "diverged") and folder.config.get("command") == "compare":
+            _check_continued(folder, given, config, first)
             return folder
     folder = RunFolder(out, config, force=given.force)
     if first:
@@ -70,15 +66,51 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
     return folder
 
 
-def add_rules(folder: "RunFolder", given: Options) -> None:
-    """Add to the config of a finished comparison by what it was continued."""
+def _check_continued(folder: "RunFolder", given: Options, config: dict[str, Any], first: bool) -> None:
+    """Check that a finished comparison can be drawn again or continued, and say what is new."""
     from dnasa.comparing.comparison import new_rules
+    from dnasa.runs.result import Result
+    from dnasa.tasks.sources import first_of
 
+    row = Result.load(folder.path).history.iloc[0].to_dict()
+    check_same_options(folder.path, with_metric(row, folder.config), with_metric(row, config))
+    folder.own.check_free(pictures.names("compare", vars(given)))
+    new, before = new_rules(folder.config, split(given.rules)), folder.config.get(PLUGINS)
+    if not first:
+        return
+    print_line(f"The runs are read from {folder.path}{f'; new: {first_of(new)}' if new else ''}.")
+    for path, checksum in config.get(PLUGINS, {}).items():
+        if isinstance(before, dict) and before.get(path, checksum) != checksum:
+            print_line(f"Warning: {path} has changed since these runs. They are not repeated: --force repeats all.")
+
+
+def _checksums(files: Sequence[Path]) -> dict[str, str]:
+    return {str(file.resolve()): f"{zlib.crc32(read_bytes(file)):08x}" for file in files}
+
+
+def add_rules(folder: "RunFolder", given: Options) -> None:
+    """Store what is new in a finished comparison in its config, which another process may have changed since."""
+    from dnasa.comparing.comparison import new_rules
+    from dnasa.runs.folder import looks_of
+
+    folder.config = folder.read_config()
     options = folder.config["options"]
-    new, extend = new_rules(folder.config, split(given.rules)), given.extend or bool(options.get("extend"))
-    if new or extend != bool(options.get("extend")):
-        options |= {"rules": ",".join([*split(str(options.get("rules") or "")), *new]), "extend": extend}
-        folder.write_config()
+    new = new_rules(folder.config, split(given.rules))
+    if not new and given.extend == is_extended(folder):
+        return
+    files, looks = _checksums(given.plugin or ()), looks_of(rule.partition(":")[0] for rule in new)
+    rules = ",".join([*split(str(options.get("rules") or "")), *new])
+    plugin = [*dict.fromkeys([*(options.get("plugin") or []), *files])]
+    options |= {"rules": rules, "extend": given.extend, "plugin": plugin}
+    for key, more in ((PLUGINS, files), ("rules", looks)):
+        folder.config |= {key: more | (folder.config.get(key) or {})} if more else {}
+    folder.write_config()
+
+
+def is_extended(folder: "RunFolder | None") -> bool:
+    """Whether the comparison in this folder was run with --extend: further rules are extended too."""
+    options = folder.config.get("options") if folder is not None and folder.resume else None
+    return isinstance(options, dict) and options.get("extend") is True
 
 
 def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

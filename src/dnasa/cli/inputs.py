@@ -54,7 +54,9 @@ def begin(context: typer.Context, given: Options, rules: Sequence[str]) -> Begun
         completed["early_stopping"] = bool(given.early_stopping)  # such sites cannot, so they do not by default
     context.params |= completed  # for the config
     given = replace(given, **completed)
-    return Begun(given, graph, channel, configs.make_run_folder(context, given))
+    folder = configs.make_run_folder(context, given)
+    given = replace(given, extend=given.extend or configs.is_extended(folder))
+    return Begun(given, graph, channel, folder)
 
 
 def prepare(
@@ -62,8 +64,8 @@ def prepare(
 ) -> tuple["Source", dict[str, Any]]:
     """The problem and its data, and what `train` and `compare` pass to `solve`.
 
-    With `validate`, the problem has validation rows, and curves enough points. A site calls `check`, with the arguments
-    of `solve`, before it connects.
+    With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
+    arguments of `solve`, before it connects.
     """
     from dnasa.tasks.sources import SourceOptions, make_source
 
@@ -110,7 +112,8 @@ def finished(begun: Begun) -> "Comparison | None":
     if comparison.new_rules(folder.config, rules):
         return None
     wanted = comparison.grid_of(rules, numbers(given.etas), given.schedule, given.extend)
-    return comparison.finished(folder.path, tuple(split(given.x)), given.smooth, wanted, given.extend)
+    found = comparison.finished(folder.path, tuple(split(given.x)), given.smooth, wanted, given.extend)
+    return None if found is None or comparison.missing([found.history], wanted) else found  # somebody may remove a part
 
 
 def check_alone(

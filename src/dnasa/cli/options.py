@@ -166,7 +166,7 @@ class Options:
         "Curves of each run's running mean, or of the best or the average so far; none draws the values themselves.",
     )
     panels: bool = option(False, "Draw each curve in a panel of its own, against the first of --x.")
-    evaluate: int | None = option(None, "Evaluate every N steps. Default: up to 50 times, to compare up to 100.")
+    evaluate: int | None = option(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
     rounds: str | None = option(
         None,
         "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "

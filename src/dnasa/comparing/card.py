@@ -160,6 +160,10 @@ def _read_run(path: Path) -> Card:
         software = dict(run.config.get("versions", {}))
         machine = {"architecture": software.pop("machine", None)}
         compared = comparison.read(path) if run.config.get("command") in ("compare", "study") else None
+        for part in comparison.unfinished(path, {*compared.choice.rule}) if compared is not None else ():
+            raise InputError(
+                f"{part} has not ended, and a card needs all its runs: repeat the command that made {path}."
+            )
         history = Result.load(path).history if compared is None else compared.history
         return {
             "code": software | _code(path, run.config),
@@ -175,6 +179,8 @@ def _undamaged(what: str) -> Iterator[None]:
     """Say in one line what cannot be read: anybody may have written the files."""
     try:
         yield
+    except InputError:
+        raise
     except DAMAGE as error:
         raise InputError(f"The {what} is damaged: {type(error).__name__}, {error}.") from error
 

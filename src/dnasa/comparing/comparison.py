@@ -6,7 +6,7 @@ that are added and runs that are timed by themselves have folders of their own i
 
 import json
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -367,14 +367,17 @@ def compare(
     if runs.simulated and runs.folder is not None and not runs.folder.resume:
         one_step = {name: value for name, value in options.items() if name not in OF_LONG_RUNS}
         check_metric(problem, topology, wanted[0], metric, axes, **one_step)
-    every = [*seeds, *others]
-    first = runs.solve("", wanted, every, callback=_checked(metric, axes))
-    if not {*every} <= {*first.history.seed}:
+    first = runs.solve("", wanted, [*seeds, *others], callback=_checked(metric, axes))
+    _check_columns(first.history, axes)
+    every = list(
+        dict.fromkeys(first.history.seed.tolist())
+    )  # of a finished comparison, maybe more than these rules need
+    if not {*seeds, *others} <= {*every}:
         raise InputError("These runs lack the seeds that stepsizes are chosen on: choose another folder.")
     compared = metric or _default_metric(first.history)
-    selection = tuning.select(list(first.history), compared, seeds, others)
-    histories = [first.history, *runs.added(every)]
-    more = runs.agree(_missing(histories, wanted))
+    selection = tuning.select(list(first.history), compared, seeds, [seed for seed in every if seed not in seeds])
+    histories = [first.history, *runs.added(wanted, every)]
+    more = runs.agree(missing(histories, wanted))
     while True:
         if more:
             histories.append(runs.extend(more, every))
@@ -435,7 +438,8 @@ def _joined(histories: Sequence[pd.DataFrame], wanted: Sequence[Variant]) -> pd.
     return history[[line in lines for line in zip(history.rule, history.schedule, strict=True)]].reset_index(drop=True)
 
 
-def _missing(histories: Sequence[pd.DataFrame], wanted: Sequence[Variant]) -> list[Variant]:
+def missing(histories: Sequence[pd.DataFrame], wanted: Sequence[Variant]) -> list[Variant]:
+    """The variants that are wanted and in none of these histories."""
     rows = pd.concat([with_eta(each)[list(VARIANT)] for each in histories]).drop_duplicates()
     known = {(row.rule, row.schedule, _eta(row.eta)) for row in rows.itertuples()}
     return [variant for variant in wanted if tuple(variant.label().values()) not in known]
@@ -457,16 +461,25 @@ def _beyond(history: pd.DataFrame, choice: pd.DataFrame, wanted: Sequence[Varian
 
 def new_rules(config: Mapping[str, Any], rules: Sequence[str]) -> list[str]:
     """The rules that the runs of this config do not have."""
-    options = config.get("options")
-    stored = options.get("rules") if isinstance(options, dict) else None
+    options: Any = config.get("options")
+    options = options if isinstance(options, dict) else {}
+    stored = options.get("rules")
     known = stored.split(",") if isinstance(stored, str) else stored if isinstance(stored, list) else []
-    return [rule for rule in rules if rule not in [str(each).strip() for each in known]]
+    names = {str(each).strip() for each in known}
+    return [rule for rule in rules if not _spellings(rule, options.get("schedule")) & names]
+
+
+def _spellings(rule: str, schedule: str | None) -> set[str]:
+    """The rule with its schedule, and without where that is the one it has anyway."""
+    name, _, own = rule.partition(":")
+    usual = schedule_of(name, schedule) or next(iter(find(name).schedules))
+    return {rule, name, f"{name}:{usual}"} if own in ("", usual) else {rule}
 
 
 def finished(path: Path, x: tuple[str, ...], smooth: str, wanted: Sequence[Variant], extend: bool) -> Comparison | None:
     """The comparison in a folder, without its problem; None where something is left to run, or of an earlier version."""
-    parts = [RunFolder(part, resume=True) for part in (path, *extensions(path))]
-    if "seconds" in x or not fits(parts[0].config, STORED) or any(part.state not in ENDED for part in parts):
+    folder, rules = _resumed(path), {variant.rule for variant in wanted}
+    if "seconds" in x or folder.state not in ENDED or not fits(folder.config, STORED) or unfinished(path, rules):
         return None
     found = read(path)
     history = _joined([found.history], wanted)
@@ -479,16 +492,32 @@ def finished(path: Path, x: tuple[str, ...], smooth: str, wanted: Sequence[Varia
 
 def extensions(path: Path) -> list[Path]:
     """The folders of what was added to a comparison, in this order."""
-    parts = [part for part in path.glob("extension-*") if not part.is_symlink()]
+    parts = [config.parent for config in path.glob("extension-*/config.json") if not config.parent.is_symlink()]
     return sorted(parts, key=lambda part: (len(part.name), part.name))
+
+
+def unfinished(path: Path, rules: Collection[str]) -> list[Path]:
+    """The folders of additions that were stopped and have only these rules: one with another rule was given up."""
+    stopped = [part for part in map(_resumed, extensions(path)) if part.state not in ENDED]
+    return [part.path for part in stopped if {variant.rule for variant in _begun_with(part)} <= {*rules}]
+
+
+def _resumed(path: Path) -> RunFolder:
+    return RunFolder(path, resume=True)
+
+
+def _begun_with(part: RunFolder) -> list[Variant]:
+    if not fits(part.config, BEGUN):
+        raise InputError(f"{part.path / 'config.json'} is damaged: it does not say which rules were run.")
+    return [Variant(*entry) for entry in part.config["run"]["the rule"]]
 
 
 def read(path: Path) -> Comparison:
     """The comparison in the folder of a run of `dnasa compare`, or of a cell of a study."""
-    config = RunFolder(path, resume=True).config
+    config = _resumed(path).config
     options, every = config["options"], config["run"]["seed"]
     first = Result.load(path)
-    more = [Result.load(part).history for part in extensions(path)]
+    more = [Result.load(part).history for part in extensions(path) if _resumed(part).state in ENDED]
     history = _all([first.history, *more])
     metric = options.get("metric") or _default_metric(history)
     seeds = range(options["seed"], options["seed"] + options["seeds"])
@@ -558,12 +587,16 @@ def _checked(metric: str | None, x: Sequence[str]) -> Any:
     def check(evaluation: Evaluation) -> bool:
         row = evaluation.rows[0]
         metric_in(row, metric)
-        for name in x:
-            if X[name] not in row:
-                raise InputError(f"These runs have no {name}: choose another x.")
+        _check_columns(row, x)
         return False
 
     return check
+
+
+def _check_columns(known: Container[str], x: Sequence[str]) -> None:
+    for name in x:
+        if X[name] not in known:
+            raise InputError(f"These runs have no {name}: choose another x.")
 
 
 class GridRunner:
@@ -604,11 +637,16 @@ class GridRunner:
             return wanted
         return [Variant(*entry) for entry in json.loads(self.network.allgather_text(json.dumps(wanted))[0])]
 
-    def added(self, seeds: Sequence[int]) -> list[pd.DataFrame]:
-        """The histories of what was added to the grid, finished now where it was stopped."""
-        histories: list[pd.DataFrame] = []
-        while begun := self._begun(name := f"extension-{len(histories) + 1}"):
-            histories.append(self.solve(name, begun, seeds).history)
+    def added(self, wanted: Sequence[Variant], seeds: Sequence[int]) -> list[pd.DataFrame]:
+        """The histories of what was added to the grid, finished now where it was stopped, unless a rule is unwanted by now."""
+        histories, rules = [], {variant.rule for variant in wanted}
+        for number in count(1):
+            name = f"extension-{number}"
+            begun = self._begun(name)
+            if not begun:
+                break
+            if _resumed(self._path(name)).state in ENDED or {variant.rule for variant in begun} <= rules:
+                histories.append(self.solve(name, begun, seeds).history)
         return histories
 
     def extend(self, wanted: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
@@ -634,7 +672,10 @@ class GridRunner:
             return self.folder
         begun = bool(self._begun(name))
         if self.network is None or self.network.rank == 0:
-            self.folder.own.claim([f"{name}/{LIST}"])
+            try:
+                self.folder.own.claim([f"{name}/{LIST}"])
+            except OSError as error:
+                raise InputError(f"Cannot use {self.folder.path}: {error}. Choose another folder.") from error
         of_grid = self.folder.config["run"] if fits(self.folder.config, {"run": dict}) else {}
         facts = {key: value for key, value in of_grid.items() if key not in ("the rule", "seed")}
         return RunFolder(self._path(name), {"part of": self.folder.path.name, "run": facts}, resume=begun)
@@ -648,10 +689,7 @@ class GridRunner:
         if self.folder is None:
             return []
         path = self._path(name)
-        config = RunFolder(path, resume=True).config if (path / "config.json").exists() else {"run": {"the rule": []}}
-        if not fits(config, BEGUN):
-            raise InputError(f"{path / 'config.json'} is damaged: it does not say which rules were run.")
-        return self.agree([Variant(*entry) for entry in config["run"]["the rule"]])
+        return self.agree(_begun_with(_resumed(path)) if (path / "config.json").exists() else [])
 
     def _free(self, kind: str, wanted: Sequence[Variant]) -> str:
         """The name of the part of this kind that has these variants, or else the first that is not in use."""

@@ -128,7 +128,7 @@ def _draw_bars(axis: "Axes", curves: Sequence[pd.DataFrame], looks: Sequence[dic
 def _kept(curves: Sequence[pd.DataFrame], spread: bool) -> np.ndarray:
     """The values to show: curves after their first part and, with `spread`, the seeds at their end.
 
-    A curve that has come between their limits stays there.
+    A curve that has come into view stays in view.
     """
     ends = [rows[["low", "high"]].dropna().tail(int(spread)).to_numpy().ravel() for rows in curves]
     later = [rows["mean"][rows.x >= FIRST * rows.x.max()] for rows in curves]
@@ -367,13 +367,13 @@ def _near(axis: "Axes", best: pd.Series, values: np.ndarray, larger: bool) -> No
 
     At least three times as far on the worse side as the best differ, never beyond the data.
     """
-    known = values[np.isfinite(values)]
-    if not len(best) or not len(known):
+    some = known(values)
+    if not len(best) or not len(some):
         return
     if axis.get_yscale() == "log":
-        axis.set_ylim(known.min() / 1.2, 1.2 * min(known.max(), best.max() * max(10.0, best.max() / best.min())))
+        axis.set_ylim(some.min() / 1.2, 1.2 * min(some.max(), best.max() * max(10.0, best.max() / best.min())))
         return
     span = WORSE * max(best.max() - best.min(), 0.02 * abs(best.max()))
-    low = max(known.min(), min(best.min() - span, 1 - WORSE * (1 - best.min()))) if larger else known.min()
-    high = known.max() if larger else min(known.max(), max(best.max() + span, WORSE * best.max()))
+    low = max(some.min(), min(best.min() - span, 1 - WORSE * (1 - best.min()))) if larger else some.min()
+    high = some.max() if larger else min(some.max(), max(best.max() + span, WORSE * best.max()))
     focus(axis, np.array([low, high]))

@@ -123,9 +123,15 @@ def run(
         took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
         found.append((cell, comparison))
-        left_out: Any = folder.config.get(LEFT_OUT)
-        notes |= dict.fromkeys(left_out) if fits(left_out, [str]) else {}
+        absent = {rule.partition(":")[0] for rule in cell.settings["rules"]}.difference(comparison.choice.rule)
+        notes |= dict.fromkeys(_left_out(folder) if absent else [])
     return found, list(notes)
+
+
+def _left_out(folder: RunFolder) -> list[str]:
+    """Why rules of this cell were left out, now or earlier."""
+    notes: Any = folder.config.get(LEFT_OUT)
+    return notes if fits(notes, [str]) else []
 
 
 def cell_folder(cell: Cell, out: Path) -> RunFolder:
@@ -140,7 +146,8 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
     saved: Any = folder.config.get("options")
     if (path / SUMMARY).exists() and fits(saved, {"rules": [str], "etas": dict}):
         grids = {rule: saved["etas"].get(rule, grid) for rule, grid in settings["etas"].items()}
-        saved = saved | {"rules": settings["rules"], "extend": settings["extend"], "etas": grids}
+        extend = bool(saved.get("extend")) or settings["extend"]
+        saved = saved | {"rules": settings["rules"], "extend": extend, "etas": grids}
     earlier = {"partition_seed": 0} if cell.partition else {}  # without it, all seeds had the partition of seed 0
     for key, value in settings.items():
         before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
@@ -169,7 +176,7 @@ def stored(cell: Cell) -> dict[str, Any]:
 
 
 def _joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a cell that was continued: its rules, with their stepsizes, are those of then and now."""
+    """The settings of a cell that was continued, with the rules and stepsizes of before and of now."""
     rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
     extend = bool(before.get("extend")) or now["extend"]
     return before | {"rules": rules, "etas": before["etas"] | now["etas"], "extend": extend}
@@ -179,7 +186,8 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
     """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
     made = {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts
-    folder.config |= ({} if folder.resume else made) | {LEFT_OUT: prepared.notes}
+    notes = [*dict.fromkeys([*_left_out(folder), *prepared.notes])]
+    folder.config |= ({} if folder.resume else made) | {LEFT_OUT: notes}
     try:
         comparison = compare(
             prepared.problem,

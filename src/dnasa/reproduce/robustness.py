@@ -121,9 +121,9 @@ def finding(rows: pd.DataFrame, measure: Measure) -> str:
     verdict = "within" if low["adanasa gain"] >= -limit else "NOT within"
     unit = f" {measure.unit}".rstrip()
     ours, *theirs = (measure.signed(low[f"{rule} gain"]) + unit for rule in RULES if rule in rows)
-    beside = f" (D-NASA {theirs[0]} there)" if theirs else ""
+    other = f" (D-NASA {theirs[0]} there)" if theirs else ""
     return (
-        f"AdaNASA {measure.text(default.adanasa)} by default; worst entry: {low.change}, {ours}{beside}: "
+        f"AdaNASA {measure.text(default.adanasa)} by default; worst entry: {low.change}, {ours}{other}: "
         f"{verdict} {limit:g}{unit}. No run of AdaNASA diverged."
     )
 

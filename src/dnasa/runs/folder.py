@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
@@ -146,9 +146,9 @@ class RunFolder:
         if self.resume:
             self._log_other_versions(self.config.get("versions"))
         else:
-            self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run} | _own_rules(
-                run
-            )
+            self.config |= {"versions": versions(), "code": code(), "hardware": hardware(), "run": run}
+            looks = looks_of(rule for rule, *_ in run.get("the rule", ()))
+            self.config |= {"rules": looks} if looks else {}
             self.write_config()
             if graph is not None:
                 self._write("graph.json", json.dumps(graph).encode())
@@ -287,10 +287,9 @@ class RunFolder:
         return "killed" if state == "running" else str(state)
 
 
-def _own_rules(run: dict[str, Any]) -> dict[str, Any]:
-    names = dict.fromkeys(rule for rule, *_ in run.get("the rule", ()))
-    own = {name: look(name) for name in names if name in RULES and name not in BUILT_IN}
-    return {"rules": own} if own else {}
+def looks_of(rules: Iterable[str]) -> dict[str, Look | None]:
+    """How to show the rules among these that are not built in."""
+    return {rule: look(rule) for rule in dict.fromkeys(rules) if rule in RULES and rule not in BUILT_IN}
 
 
 def _is_text(value: Any) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
-SMALL, MORE_POINTS = 10_000, 100  # of so few rows, evaluations cost little compared to steps
+SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
 ENOUGH_ROWS, ENOUGH_PASSES = 100, 20  # of a table, to stop early by default: with fewer passes no model overfits
 UNEVEN = 10  # times as many rows at a site as at another
@@ -313,7 +313,7 @@ def measures_training(options: SourceOptions, rows: "Dataset", batch: int) -> bo
 
 
 def curve_steps(options: SourceOptions, rows: "Dataset", batch: int, train_metrics: bool) -> list[int] | None:
-    """Where to evaluate: at 100 steps of few rows, else at 50, or as many as cost about as much as the training.
+    """Where to evaluate: at 100 steps if there are few rows, else at 50, or as many as cost about as much as the training.
 
     None: the engine decides, which knows the rows of all processes.
     """
