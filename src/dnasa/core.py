@@ -409,7 +409,7 @@ class Network:
         allgather_text: Everyone's text.
         gather: Everyone's rows.
         traffic: Counts what was sent.
-        rounds: Exchanges per step.
+        rounds: Mixing rounds per exchange.
         every: Steps from one that exchanges to the next; in the others, nodes keep their messages.
         channel: How messages travel; None: as they are.
         topology: The graph.

@@ -91,7 +91,7 @@ def test_each_line_of_a_card_is_in_words(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = card(made / "compared", capsys, monkeypatch)
-    assert re.search(r"\n- graph: exact, 4 nodes, 2 exchanges per step \(checksum [0-9a-f]{8}\)\n", page)
+    assert re.search(r"\n- graph: exact, 4 nodes, 2 mixing rounds per exchange \(checksum [0-9a-f]{8}\)\n", page)
     assert re.search(r"\n- checksum of the starting points: [0-9a-f]{8}\n", page)
     for line in (
         "evaluations: 21, up to step 20",

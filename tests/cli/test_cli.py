@@ -192,7 +192,10 @@ def test_averages_over_a_period_are_not_rounded_to_whole_numbers() -> None:
 
 
 def test_faults_have_one_exchange_per_step_where_the_graph_has_two_and_the_title_says_so() -> None:
-    for faults, exchanges in (([], "2 exchanges per step"), (["--drop", 0.1], "1 exchange per step, links fail")):
+    for faults, exchanges in (
+        ([], "2 mixing rounds per exchange"),
+        (["--drop", 0.1], "1 mixing round per exchange, links fail"),
+    ):
         done = run("train", "--problem", "least_squares", "--steps", 2, *faults)
         assert done.returncode == 0, done.stderr
         assert f"exact (rho = 0.000), 2 steps, 1 seed, {exchanges}" in " ".join(done.stdout.split())
@@ -371,7 +374,7 @@ def test_report_shows_the_rules_without_a_stepsize_too(tmp_path: Path) -> None:
         ("train --problem spike --stop accuracy=1 --steps 3", "There is no metric 'accuracy'"),
         ("compare --problem spike --etas 0.1,1,0.1", "The eta 0.1 is given twice"),
         ("compare --problem spike --rules dnasa,dsgd,dnasa", "The rule dnasa is given twice"),
-        ("train --drop 0.1 --rounds 2", "one exchange per step"),
+        ("train --drop 0.1 --rounds 2", "one round per exchange"),
         ("train --problem spike --partition by_label", "--partition belongs to --data"),
         ("train --seed 99999999999999999999", "A seed must be"),
         ("topology complete --nodes 100000", "too many links"),

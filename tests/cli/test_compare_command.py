@@ -47,9 +47,9 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
         r"kB: sent per node. Tuned methods: constant schedule.}" in table
     )
     assert (
-        r"Each node draws 1 sample per step, with 2 exchanges per step and the exact average after 2 of them. Each node sends "
-        r"32 to 96~kB in a run. Tuned stepsizes are $\eta$ (constant), with $\eta$ chosen by the training loss of other seeds "
-        r"(2, 3). The grid of $\eta$ is $\{0.0001, 0.001\}$."
+        r"Each node draws 1 sample per step, with 2 mixing rounds per exchange and the exact average after 2 of them. "
+        r"Each node sends 32 to 96~kB in a run. Tuned stepsizes are $\eta$ (constant), with $\eta$ chosen by the "
+        r"training loss of other seeds (2, 3). The grid of $\eta$ is $\{0.0001, 0.001\}$."
     ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 
@@ -57,12 +57,13 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
     usual: dict[str, object] = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1}
     usual |= {"compress": None, "message_dtype": None, "drop": 0.0, "away": 0.0, "stale": 0}
-    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 seed, 1 exchange per step"
+    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 seed, 1 mixing round per exchange"
     other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01", "message_dtype": "bfloat16"}
     other |= {"drop": 0.1, "away": 0.2, "stale": 1, "seeds": 2}
     assert experiment(usual | other, "ring", 2) == (
-        "digits, by_label: 8 nodes, ring, 1,000 steps, 2 seeds, 2 exchanges per step, messages compressed by topk:0.01, "
-        "messages in bfloat16, links fail with probability 0.1, nodes unreachable for 0.2 of the time, staleness up to 1"
+        "digits, by_label: 8 nodes, ring, 1,000 steps, 2 seeds, 2 mixing rounds per exchange, messages compressed by "
+        "topk:0.01, messages in bfloat16, links fail with probability 0.1, nodes unreachable for 0.2 of the time, "
+        "staleness up to 1"
     )
 
 

@@ -595,25 +595,25 @@ def test_nothing_is_bold_where_no_method_differs_clearly_from_the_best() -> None
     assert some.count(r"\best{\underline{") == 1
     equal = worse.assign(test_accuracy=lambda rows: rows.test_accuracy - rows.seed.eq(0) * rows.rule.eq("dnasa"))
     none = replace(found, history=equal).latex("digits")
-    assert "std over 5 seeds. No clear difference to the best (underlined; paired $t$-test)." in none
+    assert "std over 5 seeds. No clear difference to the best (underlined; uncorrected paired $t$-test)." in none
     assert r"\best{" not in none
     assert none.count(r"\underline{") == 2
 
 
 def test_the_caption_is_short_and_the_protocol_is_a_comment() -> None:
     found = replace(measured(*FEW), own_partitions=True, model="a perceptron 64-32-10")
-    caption, protocol = split_latex(found.latex("a9a: 8 nodes", exchanges="2 exchanges per step"))
+    caption, protocol = split_latex(found.latex("a9a: 8 nodes", exchanges="2 mixing rounds per exchange"))
     assert caption.startswith(
         r"Test accuracy (\%) on a9a: 8 nodes, mean~$\pm$~std over 5 seeds. Bold: no clear difference to the best (underlined; "
-        "paired $t$-test). "
+        "uncorrected paired $t$-test). "
     )
     assert caption.endswith(" MB: sent per node. Tuned methods: diminishing schedule.")
     assert protocol.startswith(
-        "The model is a perceptron 64-32-10. Each node draws 32 samples per step, with 2 exchanges per step. Each node sends "
-        r"12.5 to 62.5~MB in a run. In step $t \ge 0$ with $n$ nodes, tuned stepsizes are $\eta"
+        "The model is a perceptron 64-32-10. Each node draws 32 samples per step, with 2 mixing rounds per exchange. "
+        r"Each node sends 12.5 to 62.5~MB in a run. In step $t \ge 0$ with $n$ nodes, tuned stepsizes are $\eta"
     )
     assert "Each seed has its own partition, the same for all methods. A method differs clearly" in protocol
-    assert protocol.endswith("does not contain 0.")
+    assert protocol.endswith("less clearly than a better one.")
 
 
 def test_what_was_sent_is_a_column_where_methods_differ() -> None:

@@ -649,3 +649,19 @@ def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -
         (cell,) = made.cells
         assert (cell.graph, cell.settings["weights"]) == (graph, weights)
         assert not study.prepare(made, cell).notes, "no rule is left out"
+
+
+@pytest.mark.parametrize(
+    ("style", "count", "graphs", "columns"),
+    [
+        ("screen", 8, 2, 2),
+        ("paper", 8, 2, 2),
+        ("paper:6.75", 8, 2, 4),
+        ("paper:6.75", 4, 2, 2),
+        ("paper:6.75", 6, 3, 3),
+        ("paper:6.75", 5, 1, 3),
+    ],
+)
+def test_a_page_has_room_for_more_panels_than_graphs(style: str, count: int, graphs: int, columns: int) -> None:
+    with dnasa.style.context(style):
+        assert study_report._across(count, graphs) == columns

@@ -239,7 +239,7 @@ def make_channel(given: Options) -> "Channel | None":
     if given.compress is not None:
         raise InputError("--compress cannot be combined with --drop, --away and --stale: leave one of them out.")
     if given.rounds not in (None, "1"):
-        raise InputError("--drop, --away and --stale need one exchange per step: leave out --rounds.")
+        raise InputError("--drop, --away and --stale need one round per exchange: leave out --rounds.")
     return faulty(given.drop, given.away, given.stale, given.seed, given.message_dtype)
 
 

@@ -169,7 +169,7 @@ class Options:
     evaluate: int | None = option(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
     rounds: str | None = option(
         None,
-        "Exchanges per step, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "
+        "Mixing rounds per exchange, or exact: as many as an exact average needs. By default 2 on the graph exact, otherwise "
         "and with simulated faults 1.",
     )
     every: int = option(1, "Exchange only at every N-th step.")

@@ -15,7 +15,7 @@ from dnasa.statistics import in_percent
 
 CLEAR = (
     "A method differs clearly from the best if the 95% confidence interval of the difference, paired by seed and not "
-    "corrected for multiple comparisons, does not contain 0."
+    "corrected for multiple comparisons, does not contain 0: a noisy method may differ less clearly than a better one."
 )
 DIFFERENCE = r"vs.\ best (95\% CI)"
 LONGEST = 45  # words of a caption with the schedule; a longer one leaves it to the text
@@ -63,7 +63,7 @@ def _emphasis(columns: Sequence[latex.Column]) -> str:
     """What bold and underlined mean; nothing is bold in a column where no method differs clearly from the best."""
     judged = [column for column in columns if any(r"\underline" in cell for cell in column.cells)]
     ties = [not any(r"\best" in cell for cell in column.cells) for column in judged]
-    best = "the best (underlined; paired $t$-test)"
+    best = "the best (underlined; uncorrected paired $t$-test)"
     if ties and all(ties):
         return f"No clear difference to {best}."
     return f"Bold: no clear difference to {best}{'; no bold: no clear difference at all' * any(ties)}."

@@ -160,7 +160,7 @@ class Ranking:
             caption.append(r"Bold: no clear difference to the best (Nemenyi test at 5\%).")
         else:
             caption.append(f"No clear difference (Friedman test, ${p_text(first.p)}$).")
-        caption.append("Best in: in how many it is the best.")
+        caption.append("Best in: the number of them where it is best.")
         protocol = [
             rf"The Friedman test finds {'' if clear else 'no '}clear differences ($\chi^2_{{{len(ranks) - 1}}} = "
             rf"{first.friedman:.1f}$, ${p_text(first.p)}$).",

@@ -114,7 +114,9 @@ def exchanges_of(graph: "Topology", rounds: int, every: int) -> str:
 
 
 def exchanges_text(rounds: int, every: int) -> str:
-    return f"{rounds} exchange{'s' if rounds > 1 else ''} {f'every {every} steps' if every > 1 else 'per step'}"
+    """Rounds, since some rules exchange several times per step."""
+    often = f" every {every} steps" if every > 1 else ""
+    return f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange{often}"
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -184,9 +184,8 @@ class StudyReport:
         """A panel for each cell; with several graphs, they are the columns. A single cell is drawn as by `compare`."""
         if len(self.found) == 1 and self.study.figure == "curves":
             return self._noted(self.found[0][1].draw_curves())
-        count, graphs = len(self.found), len({cell.graph for cell, _ in self.found})
-        columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
-        columns = current().columns(columns)
+        count = len(self.found)
+        columns = _across(count, len({cell.graph for cell, _ in self.found}))
         figure, axes = panels(columns, ceil(count / columns), height=3.4)
         line_styles = drawing.line_styles(pd.DataFrame(_methods(self.found), columns=drawing.LINE))
         notes: dict[str, None] = {}
@@ -206,6 +205,14 @@ class StudyReport:
         if self.study.quick:
             figure.suptitle("Quick run: a tenth of the steps, at most two seeds")
         return figure
+
+
+def _across(count: int, graphs: int) -> int:
+    """How many panels lie next to each other: one for each graph, and on a printed page twice as many where they fit."""
+    columns = graphs if 1 < graphs < count and count % graphs == 0 else ceil(sqrt(count))
+    twice = 2 * columns
+    fits = current().printed and current().columns(twice) == twice < count and count % twice == 0
+    return current().columns(twice if fits else columns)
 
 
 def _heading(cell: Cell) -> str:

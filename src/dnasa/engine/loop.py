@@ -107,7 +107,7 @@ def solve(
             is evaluated is then the average of the evaluated answers, and the result is the best of them.
         node_weights: How much each node counts, p_i up to a common factor, or "rows": in proportion to its rows.
         weight_decay: Decoupled weight decay, as in AdamW: in each step x shrinks by the stepsize times this number.
-        rounds: Exchanges per step, or "exact", as for `connect`.
+        rounds: Mixing rounds per exchange, or "exact", as for `connect`.
         every: Exchange only at every N-th step, as for `connect`.
         message_dtype: "bfloat16" or "float16" messages.
         compress: Compresses messages: the name of a codec, such as "4bit" or "topk:0.01", or a `Codec`.

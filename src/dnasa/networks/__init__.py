@@ -85,8 +85,8 @@ def connect(
         topology: A graph, or the name of one with a node for every process: alone, that is a network of one node. By default
             "exact", or "ring" where the channel needs a fixed graph.
         engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
-        rounds: Exchanges per step, or "exact": as many as an exact average needs. On a fixed graph, k exchanges apply the best
-            polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on a directed
+        rounds: Mixing rounds per exchange, or "exact": as many as an exact average needs. On a fixed graph, k of them
+            apply the best polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on a directed
             graph, W^k. By default 2 on the graph "exact", otherwise 1.
         timeout: Seconds after which a silent process counts as lost. A thread of each reports that it is there, so slow
             processes are waited for.

@@ -179,7 +179,7 @@ def check_weights(rule: Rule, topology: Topology, rounds: int, name: str = "This
     Args:
         rule: The rule, whose `needs` count.
         topology: The graph it would run on.
-        rounds: Exchanges per step.
+        rounds: Mixing rounds per exchange.
         name: What the error message calls the rule.
         every: Steps from one that exchanges to the next.
 

@@ -52,7 +52,7 @@ def successive(topology: Topology, rounds: int) -> Topology:
 
     Args:
         topology: The graph.
-        rounds: Exchanges per step.
+        rounds: Mixing rounds per exchange.
     """
     if rounds == 1 or topology.period > 1 or topology.directed or topology.nodes == 1:
         return topology
@@ -68,7 +68,7 @@ def smallest_eigenvalue(topology: Topology, rounds: int) -> float:
 
     Args:
         topology: An undirected graph.
-        rounds: Exchanges per step.
+        rounds: Mixing rounds per exchange.
     """
     if rounds == 1 or topology.period > 1:
         return topology.smallest_eigenvalue

@@ -31,7 +31,7 @@ class Topology:
             column-stochastic.
         parameters: What defines the graph besides its name and its number of nodes, for titles, such as "p = 0.8, seed 0".
         remake: Makes the graph of fewer nodes when some are lost; None: the remaining edges stay.
-        rounds: Exchanges per step where no other number is given.
+        rounds: Mixing rounds per exchange where no other number is given.
         nodes: The number of nodes.
         sparse: W as a SciPy CSR matrix.
     """
