@@ -86,8 +86,8 @@ def connect(
             "exact", or "ring" where the channel needs a fixed graph.
         engine: "simulated", "mpi" or "torch"; by default as this process was started (`detect`).
         rounds: Mixing rounds per exchange, or "exact": as many as an exact average needs. On a fixed graph, k of them
-            apply the best polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on a directed
-            graph, W^k. By default 2 on the graph "exact", otherwise 1.
+            apply the best polynomial of degree k to W; on a changing one, they use k successive graphs; with a channel or on
+            a directed graph, W^k. By default 2 on the graph "exact", otherwise 1.
         timeout: Seconds after which a silent process counts as lost. A thread of each reports that it is there, so slow
             processes are waited for.
         device: Where the arrays will be, "cpu" or "cuda"; by default on GPUs if every process has one.
