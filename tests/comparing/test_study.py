@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 from launching import ENVIRONMENT, PATIENCE
 from test_card import as_json, card
+from test_comparison import measured
 from test_docs import ROOT, blocks
 from test_latex import compiled
 from test_resume import run
@@ -649,6 +651,15 @@ def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -
         (cell,) = made.cells
         assert (cell.graph, cell.settings["weights"]) == (graph, weights)
         assert not study.prepare(made, cell).notes, "no rule is left out"
+
+
+@pytest.mark.parametrize("graphs", [("ring",), ("ring", "path")])
+def test_powers_of_ten_are_in_the_header_of_a_study(graphs: tuple[str, ...]) -> None:
+    found = measured("dsgd", "dnasa")
+    small = replace(found, metric="test_loss", history=found.history.assign(test_loss=1e-6 * found.history.test_loss))
+    cells: Any = [(SimpleNamespace(graph=graph, partition=None), small) for graph in graphs]
+    columns = study_report._latex_columns(cells, [("dsgd", "diminishing"), ("dnasa", "diminishing")])
+    assert all("$10^{-7}$" in column.title for column in columns)
 
 
 @pytest.mark.parametrize(

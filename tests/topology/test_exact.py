@@ -194,7 +194,7 @@ def test_rules_that_need_a_fixed_graph_have_a_ring_by_default_and_are_refused_on
     assert topology.default(8, [example("dnasa"), example(rule)]).name == "ring"
     with pytest.raises(InputError, match=f"Rule '{rule}' needs a graph that stays the same, and exact changes"):
         dnasa.solve(LeastSquares(8), topology.exact(8), rule, eta=0.01, steps=5)
-    topology.check_weights(example(rule), topology.exact(8), 3)  # three exchanges per step are the complete graph
+    topology.check_weights(example(rule), topology.exact(8), 3)  # three rounds are the complete graph
 
 
 @pytest.mark.parametrize(("rule", "eta", "n"), [("d2", 0.1, 8), ("edm", 0.1, 8), ("extra", 0.05, 12), ("kgt", 0.02, 5)])

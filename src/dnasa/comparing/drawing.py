@@ -132,9 +132,8 @@ def _kept(curves: Sequence[pd.DataFrame], spread: bool) -> np.ndarray:
     """
     ends = [rows[["low", "high"]].dropna().tail(int(spread)).to_numpy().ravel() for rows in curves]
     later = [rows["mean"][rows.x >= FIRST * rows.x.max()] for rows in curves]
-    kept = known(np.concatenate([*later, *ends]))
+    kept, means = known(np.concatenate([*later, *ends])), [rows["mean"].iloc[1:] for rows in curves]
     while len(kept):
-        means = [rows["mean"].iloc[1:] for rows in curves]
         inside = [mean[mean.between(*with_margin(kept)).cummax()] for mean in means]
         more = known(np.concatenate([kept, *inside]))
         if with_margin(more) == with_margin(kept):

@@ -17,7 +17,7 @@ from dnasa.comparing.ranking import Ranking, costs
 from dnasa.comparing.run_table import data_text, graph_text, split_text
 from dnasa.comparing.study_file import Cell, Study, source_name
 from dnasa.plots import label, panels
-from dnasa.statistics import VARIANT, with_the_best
+from dnasa.statistics import VARIANT, in_percent, with_the_best
 from dnasa.style import current
 
 if TYPE_CHECKING:
@@ -238,20 +238,20 @@ def _rows(comparison: Comparison, methods: list[tuple[str, str]]) -> pd.DataFram
 
 
 def _latex_columns(found: list[tuple[Cell, Comparison]], methods: list[tuple[str, str]]) -> list[latex.Column]:
-    """A column for each cell: its graph below its partition, where there are several; the caption has the metric."""
+    """A column for each cell: its graph below its partition, where there are several.
+
+    The caption has the metric, in percent or not; the title has a power of ten.
+    """
     metric, columns, varied = found[0][1].metric, [], _varied(found)
-    rows = [_rows(comparison, methods) for _, comparison in found]
-    units = [latex.unit(metric, some) for some in rows]
-    shared = units[0] if len(set(units)) == 1 else ""
-    top = captions.column_title(metric, shared)
-    for (cell, _), some, unit in zip(found, rows, units, strict=True):
+    for cell, comparison in found:
+        some = _rows(comparison, methods)
+        unit, edges = latex.unit(metric, some), [bool(edge) for edge in some.edge.fillna("")]
         graph = EXACT if cell.graph == "exact" else cell.graph.replace("_", " ")
-        names = [graph] * (len(varied["graph"]) > 1) + [split_text(cell.partition or "")] * (
-            len(varied["partition"]) > 1
-        )
-        title, *groups = [latex.text(name) for name in names] or [top]
-        title = f"{title} ({unit})" if unit != shared else title
-        edges = [bool(edge) for edge in some.edge.fillna("")]
+        names = {"graph": graph, "partition": split_text(cell.partition or "")}
+        own = [latex.text(names[key]) for key in names if len(varied[key]) > 1]
+        if own and unit and not in_percent(metric):
+            own[0] += f" ({unit})"
+        title, *groups = own or [captions.column_title(metric, unit)]
         columns.append(latex.Column(title, latex.results(metric, some, edges), groups=tuple(reversed(groups))))
     return columns
 

@@ -60,7 +60,7 @@ def suits_all_reduce(topology: Topology, channel: Channel | None) -> bool:
 
 
 def exchanges(topology: Topology, rounds: int | str | None, channel: Channel | None) -> tuple[int, Topology]:
-    """The number of exchanges per step, and the graphs they use in turn.
+    """The number of mixing rounds per exchange, and the graphs they use in turn.
 
     A channel rounds or compresses what it sends, which the best polynomial would amplify: there each exchange multiplies by W.
     """

@@ -52,7 +52,7 @@ class RunSpec:
     labels: Mapping[str, Any] = field(default_factory=dict)  # columns that tell these runs from others of the part
     graph: Topology = RING
     partition: str = "iid"
-    rounds: int | str = 1  # exchanges per step
+    rounds: int | str = 1  # of mixing per exchange
     every: int = 1  # steps from one that exchanges to the next
     evaluate: int | Sequence[int] | None = None  # by default at the last step
     batch: int | None = None  # by default the task's

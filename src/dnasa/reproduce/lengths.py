@@ -11,10 +11,21 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.plots import colours, drawable
-from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
-from dnasa.reproduce.network_tasks import ADAM, GENERATED, LOSS, NODES, R2, TABLE, TASKS, Measure, Task
+from dnasa.reproduce.network_tasks import (
+    ADAM,
+    GENERATED,
+    LOSS,
+    NODES,
+    R2,
+    SMALL_TEXT,
+    TABLE,
+    TASKS,
+    TEXT,
+    Measure,
+    Task,
+)
 from dnasa.reproduce.report import Report
 
 EXACT = topology.exact(NODES)
@@ -24,12 +35,11 @@ ETAS, QUICK_ETAS = (1e-3, 3e-3, 1e-2, 3e-2, 0.1), (1e-3, 1e-2)  # of D-Adam; lar
 SEEDS = 3
 LARGE = ("gpt", "cifar10")
 ON_GPU = (*LARGE, "gpt-small", "lstm", "mnist")
-TARGET = LOSS._replace(target=0.03)
-TEXT, SMALL_TEXT = (task._replace(measure=TARGET) for task in (network_tasks.TEXT, network_tasks.SMALL_TEXT))
+GPT, SMALL_GPT = (task._replace(measure=LOSS._replace(target=0.03)) for task in (TEXT, SMALL_TEXT))
 TASKS_OF_LENGTHS = {
-    "gpt-small": SMALL_TEXT,
-    "gpt": TEXT,
-    "lstm": SMALL_TEXT._replace(model="lstm:1,128,32"),
+    "gpt-small": SMALL_GPT,
+    "gpt": GPT,
+    "lstm": SMALL_GPT._replace(model="lstm:1,128,32"),
     "cifar10": TASKS["cifar10-group"],
     "mnist": TASKS["mnist"],
     "a9a": TASKS["a9a"],
@@ -37,8 +47,8 @@ TASKS_OF_LENGTHS = {
     "regression": Task(TABLE, measure=R2),
 }
 QUICK = {  # what needs no data
-    "gpt-small": SMALL_TEXT._replace(data=GENERATED, model="gpt:1,12,8", rows=2000),
-    "lstm": SMALL_TEXT._replace(data=GENERATED, model="lstm:1,16,8", rows=2000),
+    "gpt-small": SMALL_GPT._replace(data=GENERATED, model="gpt:1,12,8", rows=2000),
+    "lstm": SMALL_GPT._replace(data=GENERATED, model="lstm:1,16,8", rows=2000),
     "digits": Task("digits"),
     "regression": Task(TABLE, measure=R2, rows=2000),
 }

@@ -16,10 +16,10 @@ Meeting = tuple[np.ndarray, np.ndarray, float]  # node i averages with partner i
 
 
 def exact(n: int, weights: str | None = None) -> Topology:
-    """Pairs that change with every step and have the exact average of all nodes after one period (finite-time consensus).
+    """Pairs that change with every round and have the exact average of all nodes after one period (finite-time consensus).
 
-    A node meets one other per exchange, and there are two exchanges per step unless `rounds` says otherwise: as many messages
-    as on a ring. A period has log2(n) exchanges for a power of two, where this is the one-peer exponential graph (Ying et al.,
+    A node meets one other per round, and an exchange has two rounds unless `rounds` says otherwise: as many messages
+    as on a ring. A period has log2(n) rounds for a power of two, where this is the one-peer exponential graph (Ying et al.,
     2021), and less than 3 log2(n) for any other n; related are the Base-(k+1) graphs (Takezawa et al., 2023). When nodes are
     lost, the graph of the others is exact again.
 

@@ -21,7 +21,7 @@ MOST_VALUES = 300  # with more different eigenvalues, their range is as good
 
 
 def count_rounds(topology: Topology, rounds: Any) -> int:
-    """The number of exchanges per step; "exact" is as many as an exact average needs.
+    """The number of mixing rounds per exchange; "exact" is as many as an exact average needs.
 
     Args:
         topology: The graph.
