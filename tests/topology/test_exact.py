@@ -93,6 +93,18 @@ def test_the_polynomial_is_the_best_one(name: str, n: int, rounds: int, norm: fl
     assert np.linalg.norm(P - 1 / n, 2) == pytest.approx(norm, abs=5e-4)
 
 
+@pytest.mark.parametrize("weights", ["metropolis", "lazy"])
+@pytest.mark.parametrize(
+    ("name", "n", "rounds"), [("random", 23, 11), ("random", 36, 9), ("random", 30, 15), ("grid", 24, 20)]
+)
+def test_the_polynomial_is_at_least_as_good_as_chebyshevs(name: str, n: int, rounds: int, weights: str) -> None:
+    graph = topology.make(name, n, weights=weights)
+    values = np.linalg.eigvalsh(graph.weights)[:-1]
+    z = (2 - values[0] - values[-1]) / (values[-1] - values[0])
+    most = np.abs(np.prod([(values - root) / (1 - root) for root in roots(graph, rounds)], axis=0)).max()
+    assert most <= 1.001 / np.cosh(rounds * np.arccosh(z)) + 1e-12
+
+
 @pytest.mark.parametrize(("name", "n"), [("ring", 8), ("path", 16), ("ring", 64), ("grid", 36), ("path", 32)])
 def test_rounding_errors_stay_small_over_many_rounds(name: str, n: int) -> None:
     graph = topology.make(name, n)
@@ -116,7 +128,17 @@ def test_a_large_graph_takes_chebyshevs_polynomial() -> None:
 
 
 @pytest.mark.parametrize("rule", ["dnasa", "adanasa", "dsgt", "dsgd"])
-@pytest.mark.parametrize("graph", [topology.ring(8), topology.exact(8), topology.exact(6)])
+@pytest.mark.parametrize(
+    "graph",
+    [
+        topology.ring(8),
+        topology.exact(8),
+        topology.exact(6),
+        topology.ring(2),
+        topology.complete(5, "lazy"),
+        topology.star(2),
+    ],
+)
 def test_exact_rounds_are_the_complete_graph(rule: str, graph: Topology) -> None:
     problem = LeastSquares(graph.nodes)
     options: Any = {"steps": 30, "eta": None if rule.endswith("nasa") else 0.05}

@@ -42,7 +42,8 @@ def count_rounds(topology: Topology, rounds: Any) -> int:
             f"No number of rounds is known to average exactly on {topology.name} with {topology.nodes:,} nodes: use the graph "
             "'exact', or give a number of rounds."
         )
-    return max(1, len(_eigenvalues(topology)))
+    values = _eigenvalues(topology)
+    return max(len(values), 1 + bool(np.abs(values).max(initial=0) > SAME))  # one round multiplies by W itself
 
 
 def successive(topology: Topology, rounds: int) -> Topology:
@@ -84,10 +85,8 @@ def roots(topology: Topology, rounds: int) -> list[float]:
         rounds: The degree.
     """
     values = _eigenvalues(topology)
-    if _large(topology) or len(values) > MOST_VALUES:
-        middle, radius = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
-        return _leja(middle + radius * chebyshev.chebpts1(rounds))
-    return _leja(np.resize(values, rounds) if rounds >= len(values) else _best_roots(values, rounds))
+    few = not _large(topology) and len(values) <= MOST_VALUES
+    return _leja(np.resize(values, rounds) if few and rounds >= len(values) else _best_roots(values, rounds, few))
 
 
 def _large(topology: Topology) -> bool:
@@ -103,24 +102,27 @@ def _eigenvalues(topology: Topology) -> np.ndarray:
     return values[np.diff(values, prepend=-np.inf) > SAME]
 
 
-def _best_roots(values: np.ndarray, degree: int) -> np.ndarray:
-    """The roots of the polynomial with p(1) = 1 and the smallest max |p(values)|, by a linear program for its coefficients."""
+def _best_roots(values: np.ndarray, degree: int, few: bool) -> np.ndarray:
+    """The roots of the polynomial with p(1) = 1 and the smallest max |p(values)|, by a linear program for its coefficients.
+
+    Chebyshev's polynomial, the best for the whole range of values, is used where it leaves only rounding errors, and where
+    the program fails because values are too close together.
+    """
     from scipy.optimize import linprog  # most runs do without it
 
     middle, radius = (values[0] + values[-1]) / 2, (values[-1] - values[0]) / 2
     at_values = chebyshev.chebvander((values - middle) / radius, degree)
-    at_one = chebyshev.chebvander([(1 - middle) / radius], degree)
-    scale = at_one[0, -1]
-    bound = np.ones((len(values), 1))
-    best = linprog(
-        [0] * (degree + 1) + [1],
-        A_ub=np.block([[at_values / scale, -bound], [-at_values / scale, -bound]]),
-        b_ub=np.zeros(2 * len(values)),
-        A_eq=np.append(at_one / scale, [[0]], axis=1),
-        b_eq=[1],
+    at_one = chebyshev.chebvander([(1 - middle) / radius], degree)[0]
+    for_the_range = middle + radius * chebyshev.chebpts1(degree)
+    if not few or at_one[-1] > 1 / SAME:
+        return for_the_range
+    best = linprog(  # the largest p(1) with |p(values)| <= 1 has the same roots, and its coefficients are of one size
+        -at_one / at_one[-1],
+        A_ub=np.vstack([at_values, -at_values]),
+        b_ub=np.ones(2 * len(values)),
         bounds=(None, None),
     )
-    return np.real(chebyshev.chebroots(best.x[:-1])) * radius + middle
+    return for_the_range if best.x is None else np.real(chebyshev.chebroots(best.x)) * radius + middle
 
 
 def _leja(points: np.ndarray) -> list[float]:
