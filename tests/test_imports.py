@@ -25,12 +25,11 @@ LEVELS = [
     ["prox", "randomness", "rules", "sites", "statistics", "style", "topology"],
     ["channels", "data", "latex", "plots", "tables"],
     ["networks", "problems"],
-    ["models", "runs"],
+    ["runs"],
     ["engine"],
     ["logging", "optim", "tasks"],
     ["comparing", "trained"],
     ["pages", "reproduce", "sklearn"],
-    ["studies"],  # the old name of comparing and reproduce
     ["cli"],
     ["__main__"],
 ]
@@ -161,13 +160,6 @@ def test_every_built_in_rule_is_a_public_function() -> None:
 def test_dir_shows_the_public_names(module: ModuleType) -> None:
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, name) for name in module.__all__)
-
-
-def test_old_names_warn_and_work() -> None:
-    code = "from dnasa.studies.comparison import compare; from dnasa.studies import figure; print(compare.__module__)"
-    done = subprocess.run([sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "dnasa.comparing.comparison"
-    assert done.stderr.count("DeprecationWarning: dnasa.studies is now") == 1
 
 
 def test_docstrings_begin_with_what_is_returned_or_done() -> None:

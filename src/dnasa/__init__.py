@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         comparing,
         data,
         logging,
-        models,
         networks,
         optim,
         plots,
@@ -45,7 +44,6 @@ __all__ = [
     "data",
     "load",
     "logging",
-    "models",
     "networks",
     "on_shards",
     "optim",
@@ -76,7 +74,7 @@ def __getattr__(name: str) -> Any:
     with needed_by(f"dnasa.{name}"):
         if name in ELSEWHERE:
             return getattr(import_module(ELSEWHERE[name]), name)
-        if name in (*__all__, "studies"):  # which is deprecated
+        if name in __all__:
             return import_module(f"dnasa.{name}")
     raise AttributeError(f"module 'dnasa' has no attribute '{name}'")
 

@@ -294,7 +294,6 @@ def test_an_addition_that_failed_stops_no_other(plain: Path, tmp_path: Path, mon
     assert solved == []
     assert run(*words, "dsgd:constant,dnasa,mt:constant").returncode == 0
     assert [{rule for rule, *_ in part} for part in solved] == [{"mt"}]
-    assert run("bench-card", folder).returncode == 0
     assert run(*words, "dsgd:constant,dnasa,dsgt:constant,mt:constant").returncode == 0
     assert [{rule for rule, *_ in part} for part in solved[1:]] == [{"dsgt", "mt"}]
     assert [path.name for path in comparison.extensions(folder)] == ["extension-1", "extension-2"]

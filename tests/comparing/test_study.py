@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from launching import ENVIRONMENT, PATIENCE
-from test_card import as_json, card
 from test_comparison import measured
 from test_docs import ROOT, blocks
 from test_latex import compiled
@@ -129,21 +128,6 @@ def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, 
     assert "Ranks leave out D2: not run in every cell." in done.stdout
     assert r"\label{tab:tiny-ranks}" in (folder / "ranks.tex").read_text()
     assert set(pd.read_csv(folder / "profiles.csv").method) == set(names.values())
-
-
-def test_the_card_of_a_study_has_its_ranks(
-    whole: tuple[SimpleNamespace, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, folder = whole
-    found, page = as_json(folder, capsys, monkeypatch)["ranks"], card(folder, capsys, monkeypatch)
-    ranks = pd.read_csv(folder / "ranks.csv")
-    pd.testing.assert_frame_equal(pd.DataFrame(found["methods"]), ranks[["method", "rank", "best_in"]])
-    assert found["p of the Friedman test"] == pytest.approx(ranks.p[0])
-    assert found["critical difference of the Nemenyi test at 5 %"] == pytest.approx(ranks.critical_difference[0])
-    assert (found["note"] is None) == (ranks.p[0] < 0.05)
-    first = ranks.iloc[0]
-    assert "\n| method | average rank | best in |\n" in page
-    assert f"\n| {first.method} | {first['rank']:.2f} | {first.best_in} |\n" in page
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")

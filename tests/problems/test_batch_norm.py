@@ -10,7 +10,7 @@ from torch import nn
 
 import dnasa
 from dnasa.core import InputError
-from dnasa.models import replace_batch_norm, resnet
+from dnasa.problems.models import replace_batch_norm, resnet
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_model_keeps_all_else_and_shared_layers_stay_shared() -> None:
     inner, again = nn.Sequential(norm, nn.Conv2d(8, 8, 1), norm), nn.ModuleDict({"again": norm})
     model = nn.Sequential(inner, nn.InstanceNorm2d(8, track_running_stats=True), again)
     parameters = dict(model.named_parameters())
-    assert dnasa.models.replace_batch_norm(model) is model
+    assert dnasa.problems.models.replace_batch_norm(model) is model
     assert inner[0] is inner[2] is again["again"]
     kinds = [type(part).__name__ for part in (*inner, model[1])]
     assert kinds == ["GroupNorm", "Conv2d", "GroupNorm", "InstanceNorm2d"]

@@ -9,7 +9,6 @@ import typer
 import dnasa
 from dnasa import style
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
-from dnasa.cli.card import bench_card
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
 from dnasa.cli.keys import keys
@@ -319,7 +318,6 @@ def runs(
 
 
 app.command()(trained.report)
-app.command()(bench_card)
 app.command()(trained.watch)
 app.command()(trained.predict)
 app.command()(trained.export)

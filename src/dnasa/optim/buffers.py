@@ -82,7 +82,7 @@ class MixedBuffers:
             self.warned = True
             warnings.warn(
                 "The batch norm statistics differ between the nodes by more than chance, which can cost accuracy: "
-                "train dnasa.models.replace_batch_norm(model), which has group norm instead.",
+                "train dnasa.problems.models.replace_batch_norm(model), which has group norm instead.",
                 stacklevel=3,
             )
 

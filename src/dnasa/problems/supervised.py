@@ -165,8 +165,8 @@ class Supervised(Sharded):
         if label_difference(class_table(labels, counted, classes)) > DIFFERENT:
             warnings.warn(
                 "The model has batch norm, and the nodes have different classes: each node normalizes with the statistics of "
-                "its own, which can cost accuracy. dnasa.models.replace_batch_norm(model) and --model resnet:16,group have "
-                "group norm instead.",
+                "its own, which can cost accuracy. dnasa.problems.models.replace_batch_norm(model) and --model resnet:16,group "
+                "have group norm instead.",
                 stacklevel=4,
             )
 

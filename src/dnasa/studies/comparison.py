@@ -1,3 +1,0 @@
-"""Deprecated: use `dnasa.comparing.comparison`. Removed in 0.4."""
-
-from dnasa.comparing.comparison import *  # noqa: F403
