@@ -342,8 +342,7 @@ def test_values_of_few_rows_do_not_leave(tmp_path: Path) -> None:
     assert not {"attic", "4321.5"} & set(re.findall(r"[\w.]+", sent_by(folder)))
     test = pd.concat(made)
     test.to_csv(folder / "test.csv", index=False)
-    rows, parts = data.from_shards(folder, range(3), 3, "kind")
-    encoding = encoding_of(rows)
+    encoding = encoding_of(data.from_shards(folder, range(3), 3, "kind")[0])
     assert next(f for f in encoding.features if f.name == "ward").categories == ("attic", "north")
     made[0].loc[0, "ward"] = "cellar"  # rare everywhere, so unknown
     encoded = encoding.encode(made[0])[:, [encoding.inputs.index(f"ward={word}") for word in ("attic", "north")]]

@@ -54,7 +54,9 @@ class Session:
             self.writer.open()
             self.writer.begin(self.settings, steps, graph)
         if folder is not None and not network.simulated:
-            folder.journal = Journal(folder.path, self.events.site, network, self.names)
+            folder.journal = folder.journal or Journal(folder.path, self.events.site, network.traffic, self.names)
+            if network.own_folders:
+                folder.journal.begin()
         sites = [node_name(self.names, node) for node in network.node_ids]
         self.events.write("started", steps=steps, members=network.nodes, sites=sites)
 
@@ -189,6 +191,7 @@ class Session:
     def _end_journal(self, state: str, t: int) -> None:
         self.events.write("ended", state=state, step=t)
         if self.journal is not None:
+            self.journal.begin()
             self.journal.write(t)
             self.journal.detach()
 
@@ -230,7 +233,7 @@ class Session:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if kind is not None and kind is not Interrupted:
-            with suppress(RunError):
+            with suppress(InputError, RunError):
                 self._end_journal("failed", self.t)
         if self.writer is not None and kind is not None and kind is not Interrupted:
             with suppress(RunError):
