@@ -360,7 +360,7 @@ def test_a_site_of_few_rows_is_refused(tmp_path: Path) -> None:
         data.from_shards(write(tmp_path / "d", frames((5, 40, 15))), range(3), 3, "kind")
 
 
-CODED = {
+CODED: dict[str, Any] = {
     "'kind' of rome holds numbers; at bonn it holds text: write it": lambda kind: (kind == "k1").astype(int),
     "rome has other classes than most sites": lambda kind: kind.replace("k0", "k9"),
     "rome has a class in fewer than 5 rows that no": lambda kind: kind.where(kind.index > 1, "k11"),

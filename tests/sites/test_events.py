@@ -20,7 +20,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def start(files: Sequence[Path], *words: object) -> list[BaseProcess]:
     """Train at each of these sites: into a folder of its name, with a file for its errors."""
-    started = []
+    started: list[BaseProcess] = []
     for file in files:
         own = ["--sites", file, "--out", file.with_suffix(""), "--quiet"]
         command = [str(BIN / "dnasa"), *map(str, (*words, *own))]

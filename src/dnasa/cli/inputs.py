@@ -163,7 +163,7 @@ def tell_sites(given: Options, kind: str) -> None:
 
     print_line(f"Telling the other sites that this one stops, for at most {given.timeout:g} s.")
     with suppress(InputError):  # as for a port in use: the table matters more
-        tell_stopped(read_sites(given.sites), kind, given.timeout)
+        tell_stopped(read_sites(given.sites or ""), kind, given.timeout)
 
 
 def count_nodes(context: typer.Context, given: Options) -> int:
@@ -262,7 +262,7 @@ def begin_journal(folder: "RunFolder", given: Options) -> "Traffic":
     from dnasa.runs.journal import Journal
     from dnasa.sites.file import read_sites
 
-    listed = read_sites(given.sites)
+    listed = read_sites(given.sites or "")
     names = [site.name for site in listed.sites]
     folder.journal = Journal(folder.path, names[listed.own], traffic := Traffic(), names)
     folder.journal.begin()
