@@ -136,13 +136,11 @@ TESTED = {
     "Everything that a process sends to others from their greeting to the end of the run is counted in `audit-SITE.jsonl` by "
     "kind: arrays, texts, and what sites tell each other of the run; a line is written before the first message of each kind "
     "and at evaluations, so a killed process loses counts since its last one.": [
+        "test_journal.py::test_a_run_that_fails_before_its_first_evaluation_has_an_audit",
         "test_events.py::test_a_site_that_is_killed_before_the_run_begins_has_audited_what_it_sent",
         "test_journal.py::test_the_audit_has_every_byte_once",
         "test_events.py::test_every_site_logs_who_connected_and_audits_what_it_sent",
         "test_recovery.py::test_a_site_that_joins_with_other_data_is_refused",
-    ],
-    "Processes that share a folder begin it at the first evaluation.": [
-        "test_journal.py::test_a_run_that_fails_before_its_first_evaluation_has_an_audit",
     ],
     "Before anything of its table leaves, a site refuses columns of identifiers and free text: text that differs in nearly "
     "every row, or in more than 256 ways.": ["test_shards.py::test_identifiers_are_refused_before_anything_is_sent"],

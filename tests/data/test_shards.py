@@ -362,7 +362,7 @@ def test_a_site_of_few_rows_is_refused(tmp_path: Path) -> None:
 
 CODED: dict[str, Any] = {
     "'kind' of rome holds numbers; at bonn it holds text: write it": lambda kind: (kind == "k1").astype(int),
-    "rome has other classes than most sites": lambda kind: kind.replace("k0", "k9"),
+    "rome does not have the classes of the other sites": lambda kind: kind.replace("k0", "k9"),
     "rome has a class in fewer than 5 rows that no": lambda kind: kind.where(kind.index > 1, "k11"),
     "rome has one class only": lambda kind: "k1",
 }

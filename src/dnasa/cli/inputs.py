@@ -265,7 +265,6 @@ def begin_journal(folder: "RunFolder", given: Options) -> "Traffic":
     listed = read_sites(given.sites or "")
     names = [site.name for site in listed.sites]
     folder.journal = Journal(folder.path, names[listed.own], traffic := Traffic(), names)
-    folder.journal.begin()
     return traffic
 
 

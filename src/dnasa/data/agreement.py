@@ -39,7 +39,7 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     order = [column.name for column in first.columns]
     tables = [{column.name: column for column in summary.columns} for summary in summaries]
     for name in order:
-        columns = [table[name] for table in tables]  # one without values counts as numbers, and fits any
+        columns = [table[name] for table in tables]
         kinds = [column.kind if column.kind == "text" or column.moments.n else "" for column in columns]
         _check_kinds(name, summaries, kinds, f"correct it, or {leave_out(name)}")
     for targets in zip(*(summary.targets for summary in summaries), strict=True):
@@ -80,7 +80,7 @@ def _kind(target: Target) -> str:
 
 
 def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], remedy: str) -> None:
-    contents = {"text": "text", "number": "numbers"}
+    contents = {"text": "text", "number": "numbers"}  # a column without values fits any
     found = [kind for kind in dict.fromkeys(kinds) if kind]
     if len(found) > 1:
         odd, usual = sorted(found, key=kinds.count)
@@ -105,7 +105,7 @@ def check_classes(summaries: Sequence[Summary]) -> None:
         elif any(users[word] == 1 and count < MIN_COUNT for word, count in own.items()):
             problem = f"has a class in fewer than {MIN_COUNT} rows that no other site has"
         elif known and own.keys() - usual and (len(usual) == 2 or usual - own.keys()):
-            problem = "has other classes than most sites"
+            problem = "does not have the classes of the other sites"
         else:
             continue
         raise InputError(

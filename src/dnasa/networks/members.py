@@ -383,9 +383,6 @@ class SitesMonitor(Monitor):
             members.publish()
         return ["" if node == members.node else members.state(node).report for node in self.nodes]
 
-    def fail(self, reason: str) -> None:
-        """The others go on without this process."""
-
     def diagnose(self) -> None:
         """A loss needs no reason: the others go on."""
 

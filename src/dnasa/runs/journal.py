@@ -22,8 +22,7 @@ class Journal(logging.Handler):
     """Writes `events-SITE.jsonl` and `audit-SITE.jsonl`. Each process has files of its own, since several may share a folder.
 
     The audit has a line before the first message of each kind leaves, and one at each evaluation, so that a run that fails or
-    is killed has one too. A site begins before it connects. Processes that share a folder begin at the first evaluation:
-    until then the first of them may not have cleared the folder, and events are kept.
+    is killed has one too.
     """
 
     def __init__(self, path: Path, site: str, traffic: "Traffic", names: Sequence[str]):
@@ -32,11 +31,12 @@ class Journal(logging.Handler):
         self.path, self.site = path, site
         self.own = OwnFiles(path)
         self.audit = Audit(traffic, names)
-        traffic.report = self._report
         self.audited = 0  # the steps whose messages are in the audit
         self.waiting = KEPT.take(site)
-        self.begun = False
+        make_folder(path)
+        self.write(0)
         LOGGER.addHandler(self)
+        traffic.report = self._report
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
@@ -45,21 +45,15 @@ class Journal(logging.Handler):
             with suppress(InputError, RunError):
                 self._write_events()
 
-    def begin(self) -> None:
-        make_folder(self.path)
-        self.begun = True
-        self._write_events()
-
     def write(self, t: int) -> None:
         """Write the events that wait, and what was sent since the last time, up to step t."""
         self._write_events()
         self.acquire()
         try:
-            if self.begun:
-                time = datetime.now(UTC).isoformat(timespec="milliseconds")
-                head = {"time": time, "site": self.site, "steps": [self.audited, t]}
-                self._append("audit", [json.dumps(head | line) for line in self.audit.lines()])
-                self.audited = t
+            time = datetime.now(UTC).isoformat(timespec="milliseconds")
+            head = {"time": time, "site": self.site, "steps": [self.audited, t]}
+            self._append("audit", [json.dumps(head | line) for line in self.audit.lines()])
+            self.audited = t
         finally:
             self.release()
 
@@ -77,9 +71,8 @@ class Journal(logging.Handler):
     def _write_events(self) -> None:
         self.acquire()
         try:
-            if self.begun:
-                self._append("events", map(self.format, self.waiting))
-                self.waiting.clear()
+            self._append("events", map(self.format, self.waiting))
+            self.waiting.clear()
         finally:
             self.release()
 

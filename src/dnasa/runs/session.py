@@ -54,9 +54,9 @@ class Session:
             self.writer.open()
             self.writer.begin(self.settings, steps, graph)
         if folder is not None and not network.simulated:
+            if not network.own_folders:
+                network.allgather_text("")  # the first process has cleared the folder of all
             folder.journal = folder.journal or Journal(folder.path, self.events.site, network.traffic, self.names)
-            if network.own_folders:
-                folder.journal.begin()
         sites = [node_name(self.names, node) for node in network.node_ids]
         self.events.write("started", steps=steps, members=network.nodes, sites=sites)
 
@@ -125,10 +125,8 @@ class Session:
         measured = {name: value for name, value in recorder.rows[-1].items() if isinstance(value, float)}
         counts = {} if self.network.traffic is None else {"bytes": self.network.traffic.bytes}
         self.events.write("evaluated", step=t, members=self.network.nodes, **counts, metrics=measured)
-        if self.journal is not None:
-            self.journal.begin()
-            if t > 0:  # the starting point is evaluated after the first step
-                self.journal.write(t)
+        if self.journal is not None and t > 0:  # the starting point is evaluated after the first step
+            self.journal.write(t)
 
     @property
     def journal(self) -> Journal | None:
@@ -191,7 +189,6 @@ class Session:
     def _end_journal(self, state: str, t: int) -> None:
         self.events.write("ended", state=state, step=t)
         if self.journal is not None:
-            self.journal.begin()
             self.journal.write(t)
             self.journal.detach()
 
@@ -233,7 +230,7 @@ class Session:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if kind is not None and kind is not Interrupted:
-            with suppress(InputError, RunError):
+            with suppress(RunError):
                 self._end_journal("failed", self.t)
         if self.writer is not None and kind is not None and kind is not Interrupted:
             with suppress(RunError):
