@@ -188,12 +188,12 @@ def test_a_workbook_is_predicted_and_may_be_a_site(tmp_path: Path) -> None:
     folder = tmp_path / "sites"
     folder.mkdir()
     for name in ("bonn", "oslo"):
-        book_of(folder / f"{name}.xlsx", ["a", "b", "kind"], *BODY)
+        book_of(folder / f"{name}.xlsx", ["a", "b", "kind"], *BODY, *BODY)
     (folder / "~$bonn.xlsx").write_bytes(b"in use")
     rows, _ = data.from_shards(folder, range(2), 2, "kind")
     assert [site.name for site in rows.sites] == ["bonn", "oslo"]
     read, _ = read_rows(folder / "bonn.xlsx", encoding_of(rows))
-    assert encoding_of(rows).encode(read).shape == (10, 3)
+    assert encoding_of(rows).encode(read).shape == (20, 3)
 
 
 def test_a_missing_openpyxl_gets_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Each process reads the data of its own nodes; runs on a user's data are named after it."""
 
+import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,7 +103,7 @@ def write(folder: Path, made: Sequence[pd.DataFrame]) -> Path:
 
 def test_shards_are_standardised_as_if_their_rows_were_in_one_place(tmp_path: Path) -> None:
     """The scaler of summaries that nodes exchange against that of all rows together; rows never leave their node."""
-    made = frames()
+    made = frames((30, 60, 40))  # no category is rare at a site
     folder = write(tmp_path / "d", made)
     pd.concat(made).to_csv(folder / "test.csv", index=False)
     rows, _ = data.from_shards(folder, range(3), 3, "kind")
@@ -226,10 +227,10 @@ def test_columns_are_matched_by_name_in_any_order(tmp_path: Path) -> None:
             "^oslo has a column 'more', which the other sites do not have: remove it, or leave it",
         ),
         (lambda f: f.rename(columns={"age": "Age"}), r"^oslo has no column 'age', .* \(it has a column 'Age'"),
-        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text, such as 'old'; at bonn it holds numbers"),
+        (lambda f: f.assign(age="old"), "^Column 'age' of oslo holds text; at bonn it holds numbers: correct"),
         (
             lambda f: f.assign(town=range(len(f))),
-            "^Column 'town' of oslo holds numbers; at bonn it holds text, such as",
+            "^Column 'town' of oslo holds numbers; at bonn it holds text: correct",
         ),
     ],
 )
@@ -298,15 +299,108 @@ def test_other_spellings_and_words_of_a_site_are_named() -> None:
     parts = [frame.iloc[node::3].copy() for node in range(3)]
     parts[1]["status"] = parts[1].status.replace("severe", "Severe ")
     parts[2]["status"] = parts[2].status.map({"severe": "schwer", "mild": "leicht", "none": "keine"})
-    parts[1]["kind"] = parts[1].kind.replace("ill", "ILL")
     named = warned(parts, ("bonn", "oslo", "rome"))
-    assert [line[: line.index(",")] for line in named] == [
-        "Column 'status' of oslo has 'Severe '",
+    assert [line[: line.index(":")] for line in named] == [
+        "Column 'status' of oslo has categories that other sites write with other capitals or spaces",
         "Column 'status' of rome has no category that another site has",
-        "Column 'kind' of oslo has 'ILL'",
     ]
-    assert "different classes" in named[2]
     hospitals = [
         part.assign(status=f"of {node}") for node, part in enumerate([frame.iloc[node::3] for node in range(3)])
     ]
     assert warned(hospitals) == ()
+
+
+# ---------------------------------------------------------------- what leaves a site
+
+
+def sent_by(folder: Path, site: int = 0, nodes: int = 3, **options: Any) -> str:
+    """The text that one process would send."""
+    sent: list[str] = []
+
+    def allgather_text(text: str) -> list[str]:
+        sent.append(text)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        data.from_shards(folder, range(site, site + 1), nodes, "kind", allgather_text=allgather_text, **options)
+    return sent[0]
+
+
+@pytest.mark.parametrize(("column", "rows"), [("patient", 12), ("patient", 240), ("kind", 24), ("kind", 240)])
+def test_identifiers_are_refused_before_anything_is_sent(tmp_path: Path, column: str, rows: int) -> None:
+    made = [frame.assign(**{column: [f"P{i}" for i in range(len(frame))]}) for frame in frames((rows, 99, 99))]
+    with pytest.raises(InputError, match=rf"^node-0.csv: Column '{column}' has \d+ different") as refused:
+        data.from_shards(write(tmp_path / "d", made), range(1), 3, "kind", allgather_text=pytest.fail)
+    assert refused.value.kind == "a column of identifiers or free text"
+
+
+def test_values_of_few_rows_do_not_leave(tmp_path: Path) -> None:
+    made = [frame.drop(columns="town").assign(ward="north", dose=np.nan) for frame in frames((20, 40, 40))]
+    for frame, few in zip(made, (4, 4, 6), strict=True):
+        frame.loc[: few - 1, ["ward", "dose"]] = "attic", 4321.5
+    folder = write(tmp_path / "d", made)
+    assert not {"attic", "4321.5"} & set(re.findall(r"[\w.]+", sent_by(folder)))
+    test = pd.concat(made)
+    test.to_csv(folder / "test.csv", index=False)
+    encoding = encoding_of(data.from_shards(folder, range(3), 3, "kind")[0])
+    assert next(f for f in encoding.features if f.name == "ward").categories == ("attic", "north")
+    made[0].loc[0, "ward"] = "cellar"  # rare everywhere, so unknown
+    encoded = encoding.encode(made[0])[:, [encoding.inputs.index(f"ward={word}") for word in ("attic", "north")]]
+    assert encoded[[0, 1, 9]].tolist() == [[0, 0], [1, 0], [0, 1]]
+
+
+def test_a_column_of_rare_words_only_is_refused(tmp_path: Path) -> None:
+    made = [frame.assign(town=[f"t{i // 4}" for i in range(len(frame))]) for frame in frames((20, 40, 40))]
+    with pytest.raises(InputError, match=r"^Column 'town' has no text in at least 5 rows of a site: leave it out"):
+        data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")
+
+
+def test_a_site_of_few_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"node-0.csv: There are 4 training rows: a site needs at least 5"):
+        data.from_shards(write(tmp_path / "d", frames((5, 40, 15))), range(3), 3, "kind")
+
+
+CODED: dict[str, Any] = {
+    "'kind' of rome holds numbers; at bonn it holds text: write it": lambda kind: (kind == "k1").astype(int),
+    "rome does not have the classes of the other sites": lambda kind: kind.replace("k0", "k9"),
+    "rome has a class in fewer than 5 rows that no": lambda kind: kind.where(kind.index > 1, "k11"),
+    "rome has one class only": lambda kind: "k1",
+}
+
+
+@pytest.mark.parametrize("words", CODED)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_that_a_site_codes_differently_are_refused_with_its_name(
+    tmp_path: Path, words: str, classes: int
+) -> None:
+    names = ("bonn", "oslo", "rome")
+    made = {
+        n: f.assign(kind=[f"k{i % classes}" for i in range(60)]) for n, f in zip(names, frames((60,) * 3), strict=True)
+    }
+    made["rome"]["kind"] = CODED[words](made["rome"].kind)
+    folder = sites(tmp_path / "d", made)
+    for blocks in ([range(3)], [range(1), range(1, 3)]):
+        with pytest.raises(InputError, match=f"{words}.*the same at all sites") as refused:
+            in_processes(folder, blocks, 3, target="kind")
+        assert not re.search(r"\bk\d", str(refused.value))
+
+
+def test_classes_of_the_sites_may_differ_where_nothing_looks_coded_differently(tmp_path: Path) -> None:
+    made = [
+        frame.assign(kind=[f"k{(i % 2 + node) % 3}" for i in range(30)]) for node, frame in enumerate(frames((30,) * 3))
+    ]
+    assert encoding_of(data.from_shards(write(tmp_path / "d", made), range(3), 3, "kind")[0]).classes == (
+        "k0",
+        "k1",
+        "k2",
+    )
+    made[2]["kind"] = made[2].kind.replace("k2", "K2 ")
+    with pytest.raises(InputError, match="'kind' of node-2 has classes that other sites write with other capitals"):
+        data.from_shards(write(tmp_path / "e", made), range(3), 3, "kind")
+    one = [frame.assign(kind=f"k{node}") for node, frame in enumerate(frames((30,) * 3))]
+    folder = write(tmp_path / "f", one)
+    pd.concat(one).to_csv(folder / "test.csv", index=False)  # which says that the classes are those of all sites
+    assert len(encoding_of(data.from_shards(folder, range(3), 3, "kind")[0]).classes) == 3
+    images = {f"node-{i}.npz": npz(inputs=X, labels=np.full(len(X), i)) for i in range(3)}
+    images["test.npz"] = images["node-0.npz"]
+    assert len(encoding_of(data.from_shards(shards(tmp_path / "g", images), range(3), 3)[0]).classes) == 3

@@ -636,7 +636,7 @@ def test_a_certificate_that_is_not_that_of_another_site_is_refused_and_logged(
         (b"{", "its greeting is not JSON"),
         (b"[" * 60_000, "its greeting is not JSON"),
         (b"[]", "its greeting is not an object"),
-        (b'{"to": "berlin", "run": "another"}', "the runs differ"),
+        (b'{"to": "berlin", "run": "another"}', "The sites run different things"),
         (None, "its greeting has 4294967295 bytes"),
     ],
 )

@@ -11,6 +11,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import topology
 from dnasa.core import InputError, Network
+from dnasa.networks.processes import Traffic
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.journal import Journal
 from dnasa.sites.events import KEPT, LOGGER, Events, json_lines
@@ -57,7 +58,7 @@ def test_the_audit_has_every_byte_once(tmp_path: Path) -> None:
         exchanges = [line for line in lines if line["kind"] == "exchange"]
         assert sum(line["bytes"] for line in exchanges) == sent[node] > 0
         assert {line["to"] for line in exchanges} == {f"node {(node + other) % 4}" for other in (1, 3)}
-        assert {tuple(line["steps"]) for line in exchanges} == {(0, 3), (3, 6)}
+        assert {tuple(line["steps"]) for line in exchanges} == {(0, 0), (0, 3), (3, 6)}
         assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}  # metrics, answers, agreement on settings
 
 
@@ -69,6 +70,21 @@ def test_the_audit_names_the_arrays_that_left(tmp_path: Path) -> None:
         arrays = [array for line in lines if line["kind"] == "exchange" for array in line["arrays"]]
         assert arrays
         assert all(array["shape"][-2:] == [1, 5] and array["dtype"] == dtype for array in arrays)
+
+
+def test_a_run_that_fails_before_its_first_evaluation_has_an_audit(tmp_path: Path) -> None:
+    def fail(x: Any, node: int, rng: Any) -> Any:
+        raise InputError("no gradient")
+
+    def work(network: Network) -> None:
+        with pytest.raises(InputError, match="no gradient"):
+            dnasa.solve(problem, graph, steps=6, network=network, folder=tmp_path / "run", progress=False)
+
+    graph, problem = topology.ring(4), dnasa.problems.Custom(fail, start=np.zeros(5))
+    run_threads(graph, work)
+    for node in range(4):
+        lines = read(tmp_path / "run" / f"audit-node-{node}.jsonl")
+        assert "text" in {line["kind"] for line in lines}
 
 
 def test_a_process_alone_writes_neither(tmp_path: Path) -> None:
@@ -118,9 +134,7 @@ def test_another_run_in_the_folder_appends_to_the_audit(tmp_path: Path) -> None:
 
 def test_a_file_of_the_user_is_not_appended_to(tmp_path: Path) -> None:
     (tmp_path / "events-berlin.jsonl").write_text("mine\n")
-    journal = Journal(tmp_path, "berlin", dnasa.connect(topology.ring(4)), ["berlin"])
     Events("berlin").write("started")
     with pytest.raises(InputError, match=r"events-berlin\.jsonl was not written by dnasa"):
-        journal.begin()
-    journal.detach()
+        Journal(tmp_path, "berlin", Traffic(), ["berlin"])
     assert (tmp_path / "events-berlin.jsonl").read_text() == "mine\n"

@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(home: Path, words: str) -> Any:
-    return run("train", "--sites", "paris.toml", "--topology", "ring", *words.split(), cwd=home)
+    return run("train", "--sites", "paris.toml", "--topology", "ring", "--timeout", 0.2, *words.split(), cwd=home)
 
 
 @pytest.mark.parametrize("cause", MISTAKES)
@@ -59,6 +59,13 @@ def test_a_table_that_only_the_others_complete_is_no_mistake(home: Path) -> None
     (home / "data" / "paris.csv").write_text("a,y\n" + "".join(f"{i},n\n" for i in range(20)))  # one class
     with pytest.raises(Connecting):
         train(home, "--shard-dir data --target y")
+
+
+def test_a_dry_run_refuses_identifiers_of_a_small_site(home: Path) -> None:
+    (home / "data" / "paris.csv").write_text("id,y\n" + "".join(f"P{i},{'nm'[i % 2]}\n" for i in range(240)))
+    done = train(home, "--shard-dir data --target y --dry-run")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "paris.csv: Column 'id' has 192 different texts in 192 rows: leave it out" in done.stderr
 
 
 def test_sites_do_not_use_another_engine(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """What sites log, audit and would send, with real connections."""
 
 import json
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import BIN, FORKS, run_as_main, wait_for
+from launching import BIN, FORKS, PATIENCE, has_lines, run_as_main, wait_for, wait_until
 from local_sites import write_sites
 from test_resume import run
 
@@ -16,30 +18,37 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def start(files: Sequence[Path], *words: object) -> list[BaseProcess]:
+    """Train at each of these sites: into a folder of its name, with a file for its errors."""
+    started: list[BaseProcess] = []
+    for file in files:
+        own = ["--sites", file, "--out", file.with_suffix(""), "--quiet"]
+        command = [str(BIN / "dnasa"), *map(str, (*words, *own))]
+        outputs = [file.with_suffix(kind) for kind in (".out", ".err")]
+        started.append(FORKS.Process(target=run_as_main, args=(command, file.parent, {}, outputs)))
+        started[-1].start()
+    return started
+
+
+def audit(file: Path) -> list[dict[str, Any]]:
+    return read(file.with_suffix("") / f"audit-{file.stem}.jsonl")
+
+
 @pytest.mark.xdist_group("processes")
 def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -> None:
     files = write_sites(tmp_path, 3, hidden=["paris", "lyon"])
-    errors = tmp_path / "errors"
-    started = [
-        FORKS.Process(
-            target=run_as_main,
-            args=([str(BIN / "dnasa"), *OPTIONS, *map(str, words)], tmp_path, {}, [tmp_path / "output", errors]),
-        )
-        for words in (["--sites", file, "--out", tmp_path / file.stem, "--quiet"] for file in files)
-    ]
-    for process in started:
-        process.start()
-    assert (wait_for(started), errors.read_text()) == (0, "")
+    assert wait_for(start(files, *OPTIONS)) == 0
     for file in files:
+        assert file.with_suffix(".err").read_text() == ""
         others = {other.stem for other in files} - {file.stem}
         folder = tmp_path / file.stem
         events = read(folder / f"events-{file.stem}.jsonl")
         assert {event["peer"] for event in events if event["event"] == "connected"} == others
         assert {event["site"] for event in events} == {file.stem}
-        audit = read(folder / f"audit-{file.stem}.jsonl")
-        assert {line["to"] for line in audit if line["kind"] == "exchange"} == others
-        assert {line["to"] for line in audit if line["kind"] == "state"} == others
-        assert {"mean", "gather", "text"} <= {line["kind"] for line in audit}
+        lines = audit(file)
+        assert {line["to"] for line in lines if line["kind"] == "exchange"} == others
+        assert {line["to"] for line in lines if line["kind"] == "state"} == others
+        assert {"mean", "gather", "text"} <= {line["kind"] for line in lines}
         watched = run("watch", folder, "--once").stdout
         assert watched.count("member") == 2
         assert f"The run has ended at {file.stem} (done)." in watched
@@ -47,6 +56,49 @@ def test_every_site_logs_who_connected_and_audits_what_it_sent(tmp_path: Path) -
     assert [event["peers"] for event in relayed] == [["lyon", "paris"]] * len(relayed) != []
     dry = run(*OPTIONS, "--sites", files[1], "--dry-run")
     assert dry.returncode == 0, dry.stderr
-    lines = [line for line in read(tmp_path / "paris" / "audit-paris.jsonl") if line["kind"] == "exchange"]
+    lines = [line for line in audit(files[1]) if line["kind"] == "exchange"]
     sent = sum(line["bytes"] for line in lines if line["to"] == "berlin")
     assert any("berlin" in line and f"{sent:,}" in line for line in dry.stdout.splitlines())
+
+
+def tables(folder: Path, others: str = "id,y\n" + "1,no\n2,yes\n" * 20, **own: str) -> list[Path]:
+    """Three sites with a table each."""
+    files = write_sites(folder, 3)
+    for file in files:
+        (folder / f"{file.stem}-data").mkdir()
+        (folder / f"{file.stem}-data" / f"{file.stem}.csv").write_text(own.get(file.stem, others))
+    return files
+
+
+REFUSED = {
+    "lyon stopped before the run began, because of a column of identifiers or free text": "id,y\n"
+    + "".join(f"LY{i},{'yes' if i % 2 else 'no'}\n" for i in range(24)),
+    "Column 'y' of lyon holds numbers; at berlin it holds text": "id,y\n" + "1,0\n2,1\n" * 20,
+}
+
+
+@pytest.mark.xdist_group("processes")
+@pytest.mark.parametrize("line", REFUSED)
+def test_when_a_table_is_refused_all_sites_stop_with_one_line(tmp_path: Path, line: str) -> None:
+    files = tables(tmp_path, lyon=REFUSED[line])
+    started = [start([file], "train", "--shard-dir", f"{file.stem}-data", "--target", "y")[0] for file in files]
+    for process, file in zip(started, files, strict=True):
+        process.join(PATIENCE)
+        error = file.with_suffix(".err").read_text()
+        assert (process.exitcode, error.count("\n")) == (2, 1), error
+        if file.stem != "lyon":
+            assert error.startswith(f"Error: {line}")
+            assert "LY" not in error
+    if line.startswith("Column"):  # after the summaries were exchanged
+        assert all([entry["bytes"] for entry in audit(file) if entry["kind"] == "text"] for file in files)
+
+
+@pytest.mark.xdist_group("processes")
+def test_a_site_that_is_killed_before_the_run_begins_has_audited_what_it_sent(tmp_path: Path) -> None:
+    files = write_sites(tmp_path, 3)
+    started = start(files[:2], *OPTIONS)
+    wait_until(lambda: all(has_lines(file.with_suffix("") / f"audit-{file.stem}.jsonl", 0) for file in files[:2]))
+    for process in started:
+        process.kill()
+        process.join()
+    assert [(line["kind"], line["to"], line["messages"]) for line in audit(files[0])] == [("state", "paris", 1)]

@@ -149,6 +149,19 @@ def test_predictions_are_printed_as_csv_without_out(home: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("prediction,p_high,p_low\n")
 
 
+def test_texts_that_a_spreadsheet_would_calculate_are_written_as_texts(tmp_path: Path) -> None:
+    words = {"=1+1": "=1+1", "+x": "-1"}  # a class and an identifier
+    frame = pd.DataFrame({"@id": [*words.values()] * 20, "a": [-1.5, 1.0] * 20, "y": [*words] * 20})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    options = ["--target", "y", "--id-column", "@id", "--nodes", 2, "--steps", 9, "--model", "linear"]
+    run("train", "--data", tmp_path / "t.csv", *options, "--out", tmp_path / "run")
+    run("predict", tmp_path / "run", tmp_path / "t.csv", "--out", tmp_path / "p.csv")
+    head, *rows = [line.split(",") for line in (tmp_path / "p.csv").read_text().splitlines()]
+    assert head[:2] == ["'@id", "prediction"]
+    assert {row[0] for row in rows} == {"'=1+1", "-1"}, "a number stays a number"
+    assert {row[1] for row in rows} == {"'=1+1", "'+x"}
+
+
 def test_arrays_in_files_are_predicted_as_frames_are(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", inputs=rows, labels=(rows[:, 0] > 0).astype(int))
@@ -207,7 +220,7 @@ def test_what_cannot_be_predicted_gets_one_clear_line(
 def test_categories_that_were_not_in_training_are_named(home: Path, tmp_path: Path) -> None:
     rows = table()[INPUTS].assign(colour=["violet", "red"] * 100)
     with pytest.warns(
-        UserWarning, match=r"100 of 200 rows have a value of 'colour' that was not in training: violet\."
+        UserWarning, match=r"100 of 200 rows have a value of 'colour' that the model does not know: violet\."
     ):
         dnasa.load(home / "classification").predict(rows)
     rows.to_csv(tmp_path / "new.csv", index=False)

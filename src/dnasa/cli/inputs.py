@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from dnasa.core import InputError, choose, whole
 if TYPE_CHECKING:
     from dnasa.comparing.comparison import Comparison
     from dnasa.core import Channel, Network
+    from dnasa.networks.processes import Traffic
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.progress import Progress
     from dnasa.tasks.sources import Source
@@ -86,11 +88,23 @@ def prepare(
         return source, shared | {"network": network, "evaluate": source.evaluate, "patience": source.patience}
 
     if given.sites is not None and not given.dry_run:
-        check_alone(make_network(graph, rounds, replace(given, dry_run=True), channel), graph, made, check)
-    network = make_network(graph, rounds, given, channel)
+        silent = make_network(graph, rounds, replace(given, dry_run=True), channel)
+        try:
+            check_alone(silent, graph, made, check)
+        except InputError as error:
+            if error.kind:
+                tell_sites(given, error.kind)
+            raise
+    network = make_network(graph, rounds, given, channel, folder)
     progress = set_output(given, network.writes)
-    with showing_warnings(print_line):
-        source, shared = made(network)
+    try:
+        with showing_warnings(print_line):
+            source, shared = made(network)
+    except InputError as error:
+        network.membership.fail(error.kind)
+        if folder is not None and folder.journal is not None:
+            folder.journal.write(0)
+        raise
     names = list(network.names) or source.sites
     if folder is not None:
         folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
@@ -140,6 +154,16 @@ def check_alone(
             return
         raise
     check(source.problem, graph, **shared)
+
+
+def tell_sites(given: Options, kind: str) -> None:
+    """Tell the other sites that the table of this one is refused, and what kind of reason it has."""
+    from dnasa.networks.sites import tell_stopped
+    from dnasa.sites.file import read_sites
+
+    print_line(f"Telling the other sites that this one stops, for at most {given.timeout:g} s.")
+    with suppress(InputError):  # as for a port in use: the table matters more
+        tell_stopped(read_sites(given.sites or ""), kind, given.timeout)
 
 
 def count_nodes(context: typer.Context, given: Options) -> int:
@@ -206,13 +230,16 @@ def start_logs(given: Options) -> None:
         Exporter(given.metrics_port)
 
 
-def make_network(graph: "Topology", rounds: str, given: Options, channel: "Channel | None") -> "Network":
+def make_network(
+    graph: "Topology", rounds: str, given: Options, channel: "Channel | None", folder: "RunFolder | None" = None
+) -> "Network":
     count = int(rounds) if rounds.isdecimal() else rounds
     if given.dry_run:
         from dnasa.runs import dry_run
 
         return networks.with_pauses(dry_run.connect(graph, count, channel, given.sites), given.every)
     engine = given.engine or ("sites" if given.sites else networks.detect())
+    traffic = begin_journal(folder, given) if folder is not None and engine == "sites" else None
     network = networks.connect(
         graph,
         engine,
@@ -223,9 +250,22 @@ def make_network(graph: "Topology", rounds: str, given: Options, channel: "Chann
         survive=given.survive,
         sites=given.sites,
         every=given.every,
+        traffic=traffic,
     )
     running.engine = engine
     return network
+
+
+def begin_journal(folder: "RunFolder", given: Options) -> "Traffic":
+    """Begin the audit of this site before it connects; returns what counts its messages."""
+    from dnasa.networks.processes import Traffic
+    from dnasa.runs.journal import Journal
+    from dnasa.sites.file import read_sites
+
+    listed = read_sites(given.sites or "")
+    names = [site.name for site in listed.sites]
+    folder.journal = Journal(folder.path, names[listed.own], traffic := Traffic(), names)
+    return traffic
 
 
 def make_channel(given: Options) -> "Channel | None":

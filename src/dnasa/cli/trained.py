@@ -195,7 +195,7 @@ def predict(
         raise InputError(f"--out would replace the rows in {file}: choose another file.")
     model = load(folder, given.trust)
     table = predictions.of_file(model, file, given.separator, False if given.no_header else None, id_column)
-    text = table.to_csv(index=False, float_format="%.7g")
+    text = predictions.as_csv(table)
     if out is None:
         sys.stdout.write(text)
     else:

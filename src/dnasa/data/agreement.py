@@ -1,11 +1,15 @@
-"""Whether the tables of several sites fit together, from the summaries that nodes exchange: rows stay where they are."""
+"""Whether the tables of several sites fit together, from the summaries that nodes exchange: rows stay where they are.
+
+All sites find the same. What they say names sites and columns, and never quotes a text of a table.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from dnasa.core import InputError
 from dnasa.data.columns import MISSING, leave_out
-from dnasa.data.summaries import Column, Moments, Summary
+from dnasa.data.encoding import are_positions
+from dnasa.data.summaries import MIN_COUNT, Moments, Summary, Target
 
 FAR = 3  # standard deviations
 SCALE = 10  # a factor up to which sites do not differ
@@ -35,7 +39,13 @@ def aligned(summaries: Sequence[Summary]) -> list[Summary]:
     order = [column.name for column in first.columns]
     tables = [{column.name: column for column in summary.columns} for summary in summaries]
     for name in order:
-        _check_kinds(name, summaries, [table[name] for table in tables])
+        columns = [table[name] for table in tables]
+        kinds = [column.kind if column.kind == "text" or column.moments.n else "" for column in columns]
+        _check_kinds(name, summaries, kinds, f"correct it, or {leave_out(name)}")
+    for targets in zip(*(summary.targets for summary in summaries), strict=True):
+        _check_kinds(
+            targets[0].name, summaries, [_kind(target) for target in targets], "write it the same at all sites"
+        )
     pairs = zip(summaries, tables, strict=True)
     return [summary._replace(columns=tuple(table[name] for name in order)) for summary, table in pairs]
 
@@ -65,21 +75,45 @@ def _with(name: str, summaries: Sequence[Summary]) -> str:
     return next(summary.site for summary in summaries if any(column.name == name for column in summary.columns))
 
 
-def _check_kinds(name: str, summaries: Sequence[Summary], columns: Sequence[Column]) -> None:
-    """A column without values counts as numbers, and fits any."""
-    sites: dict[str, list[int]] = defaultdict(list)
-    for place, column in enumerate(columns):
-        if column.kind == "text" or column.moments.n:
-            sites[column.kind].append(place)
-    if len(sites) > 1:
-        odd, usual = sorted(sites, key=lambda kind: len(sites[kind]))
-        word = next(iter(columns[sites["text"][0]].counts))
-        contents = {"text": f"text, such as '{word:.30}'", "number": "numbers"}
-        where = {kind: summaries[places[0]].site for kind, places in sites.items()}
+def _kind(target: Target) -> str:
+    return "text" if any(isinstance(value, str) for value in target.values or ()) else "number"
+
+
+def _check_kinds(name: str, summaries: Sequence[Summary], kinds: Sequence[str], remedy: str) -> None:
+    contents = {"text": "text", "number": "numbers"}  # a column without values fits any
+    found = [kind for kind in dict.fromkeys(kinds) if kind]
+    if len(found) > 1:
+        odd, usual = sorted(found, key=kinds.count)
+        where = {kind: summaries[kinds.index(kind)].site for kind in found}
         raise InputError(
-            f"Column '{name}' of {where[odd]} holds {contents[odd]}; at {where[usual]} it holds {contents[usual]}: correct it, "
-            f"or {leave_out(name)}."
+            f"Column '{name}' of {where[odd]} holds {contents[odd]}; at {where[usual]} it holds {contents[usual]}: {remedy}."
         )
+
+
+def check_classes(summaries: Sequence[Summary]) -> None:
+    """Refuse a site that seems to code the classes differently. Arrays, whose columns have no names, may have any."""
+    if len(summaries) < 2 or are_positions([column.name for column in summaries[0].columns]):
+        return
+    sites, targets = [summary.site for summary in summaries], [summary.targets[0] for summary in summaries]
+    classes = [dict(zip(target.values or (), target.counts, strict=True)) for target in targets]
+    users = Counter(word for own in classes for word in own)
+    usual, holders = max(Counter(map(frozenset, classes)).items(), key=lambda item: (item[1], len(item[0])))
+    known = 2 * holders >= len(sites)
+    for site, own in zip(sites, classes, strict=True):
+        if len(own) == 1:
+            problem = "has one class only"
+        elif any(users[word] == 1 and count < MIN_COUNT for word, count in own.items()):
+            problem = f"has a class in fewer than {MIN_COUNT} rows that no other site has"
+        elif known and own.keys() - usual and (len(usual) == 2 or usual - own.keys()):
+            problem = "does not have the classes of the other sites"
+        else:
+            continue
+        raise InputError(
+            f"{site} {problem} in column '{targets[0].name}': write the classes the same at all sites; a site without rows "
+            "of a class needs a test file that has some."
+        )
+    for line in _spellings(targets[0].name, sites, [{str(word): 1 for word in own} for own in classes], "classes"):
+        raise InputError(line)
 
 
 # ---------------------------------------------------------------- warnings
@@ -95,8 +129,6 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
     for targets in zip(*(summary.targets for summary in summaries), strict=True):
         real = all(target.values is None for target in targets)
         found += _numbers(targets[0].name, sites, [target.moments for target in targets]) if real else []
-        classes = [{word: 1 for word in target.values or () if isinstance(word, str)} for target in targets]
-        found += _spellings(targets[0].name, sites, classes, "classes")
     more = len(found) - MOST
     return found[:MOST] + ([f"{more} further columns differ between the sites."] if more > 0 else [])
 
@@ -147,17 +179,18 @@ def _spellings(name: str, sites: Sequence[str], words: Sequence[Mapping[str, int
     for own in words:
         for word in own:
             spelled[_folded(word)][word] += 1
-    found = []
+    found: dict[str, None] = {}
     for spellings in spelled.values():
         (usual, _), *others = spellings.most_common()
         for other, _ in others:
             users = [site for site, own in zip(sites, words, strict=True) if other in own and usual not in own]
             if users:
-                found.append(
-                    f"Column '{name}' of {', '.join(users)} has '{other:.30}', where other sites have '{usual:.30}': these are "
-                    f"different {what} unless they are written the same."
-                )
-    return found
+                found[", ".join(users)] = None
+    return [
+        f"Column '{name}' of {users} has {what} that other sites write with other capitals or spaces: these are different "
+        f"{what} unless they are written the same."
+        for users in found
+    ]
 
 
 def _others(name: str, sites: Sequence[str], words: Sequence[Mapping[str, int]]) -> list[str]:
@@ -171,10 +204,9 @@ def _others(name: str, sites: Sequence[str], words: Sequence[Mapping[str, int]])
     ]
     if not alone or (len(alone) == sum(map(bool, folded)) > 2) or sum(map(bool, folded)) < 2:
         return []
-    some = ", ".join(f"'{word:.30}'" for word in sorted(words[alone[0]])[:3])
     return [
-        f"Column '{name}' of {', '.join(sites[place] for place in alone[:3])} has no category that another site has, such as "
-        f"{some}: is it written in other words?"
+        f"Column '{name}' of {', '.join(sites[place] for place in alone[:3])} has no category that another site has: is it "
+        "written in other words?"
     ]
 
 

@@ -20,6 +20,7 @@ MISSING_WORDS = {  # those of pandas, and ?
 MOST_CATEGORIES = 256  # of a text column
 MOST = 0.9  # the share of values that decides
 FEW = 20  # values that may all be different
+IDENTIFIERS = "a column of identifiers or free text"
 TIME = r"([T ]+\d{1,2}:\d{2}\S*( ?[AaPp][Mm])?)?"
 DATE = re.compile(rf"(\d{{4}}([-/.])\d{{1,2}}\2\d{{1,2}}|\d{{1,2}}([-/.])\d{{1,2}}\3\d{{4}}){TIME}")
 DECORATED = re.compile(r"[-+]?([$€£] ?[\d.,]+|[\d.,]+ ?[%$€£]|\d{1,3}(,\d{3})+(\.\d+)?|\d+,\d+)")  # 12%, 1,012.5
@@ -178,21 +179,22 @@ def check_text(name: str, column: "pd.Series") -> None:
         )
 
 
-def check_categories(name: str, counts: Mapping[str, int]) -> None:
-    """Refuse too many, and values that are different in nearly every row."""
-    known = sorted(word for word in counts if word != MISSING)
-    rows = sum(counts[word] for word in known)
-    if nearly_all_different(len(known), rows):
+def check_categories(name: str, counts: Mapping[str, int], few: int = FEW) -> None:
+    """Refuse too many, and values that are different in nearly every row, or in each of more than a few."""
+    known = [counts[word] for word in counts if word != MISSING]
+    if nearly_all_different(len(known), sum(known), few):
         raise InputError(
-            f"Column '{name}' has {len(known):,} different texts in {rows:,} rows, such as '{known[-1]:.30}': "
-            f"{leave_out(name)}, or keep it for the predictions with --id-column {shlex.quote(name)}."
+            f"Column '{name}' has {len(known):,} different texts in {sum(known):,} rows: {leave_out(name)}, or keep it for "
+            f"the predictions with --id-column {shlex.quote(name)}.",
+            IDENTIFIERS,
         )
     if len(known) > MOST_CATEGORIES:
         raise InputError(
-            f"Column '{name}' holds {len(known):,} different texts, such as '{known[-1]:.30}': {leave_out(name)}, or turn "
-            f"it into numbers or at most {MOST_CATEGORIES} categories."
+            f"Column '{name}' holds {len(known):,} different texts: {leave_out(name)}, or turn it into numbers or at most "
+            f"{MOST_CATEGORIES} categories.",
+            IDENTIFIERS,
         )
 
 
-def nearly_all_different(different: int, rows: int) -> bool:
-    return different > max(FEW, MOST * rows)
+def nearly_all_different(different: int, rows: int, few: int = FEW) -> bool:
+    return different > max(FEW, MOST * rows) or different == rows > few

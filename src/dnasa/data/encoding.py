@@ -141,7 +141,7 @@ class Encoding(NamedTuple):
             if len(unknown):
                 some = ", ".join(word[:30] or "a missing one" for word in unknown.unique()[:3])
                 which = f"{len(unknown):,} of {len(words):,} rows have a value of '{feature.name}'"
-                sentences.append(f"{which} that was not in training: {some}.")
+                sentences.append(f"{which} that the model does not know: {some}.")
         return sentences
 
     def _checked_array(self, rows: Any) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Rows that may not leave their node: each process reads the files of its own nodes, and all agree on one encoding.
 
-What travels is a summary of each node's rows (`summaries.py`): counts, means, variances, categories and names of classes.
+What travels is a summary of each node's rows (`summaries.py`): counts, means, variances, categories and names of classes. A
+table that holds what must not leave is refused before anything is sent.
 """
 
 import json
@@ -73,10 +74,12 @@ def from_shards(
             rows = chosen.of(rows, path.name, partly=True)
             splits.append(Split(rows, own_test if tests is None else tests, f" of {path.name}"))
             site = path.name if path.is_dir() else path.name.partition(".")[0]
-            own_summaries.append(splits[-1].summary(task)._replace(site=site))
+            own_summaries.append(splits[-1].summary(task).to_send(site))
     summaries = agreement.aligned(exchanged(own_summaries, allgather_text))
     total = reduce(Summary.merged, summaries)
     encoding = make_encoding(total, task, standardise)._replace(id_column=id_column)
+    if encoding.task == "classification":
+        agreement.check_classes(summaries)
     of_nodes = _by_node(summaries, local_nodes, nodes)
     pieces = [split.training(encoding) for split in splits]
     tested = [split.testing(encoding) for split in (splits[:1] if common else splits)]
@@ -122,11 +125,12 @@ def _shards(counts: Sequence[int], local_nodes: range, nodes: int) -> list[np.nd
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of the file to errors."""
+    """Add the name of the file to errors, and what other sites may know of them."""
     try:
         yield
     except InputError as error:
-        raise InputError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
+        line = str(error) if path.name in str(error) else f"{path.name}: {error}"
+        raise InputError(line, error.kind or "a table that cannot be used") from error
 
 
 # ---------------------------------------------------------------- files

@@ -12,6 +12,7 @@ import numpy as np
 
 from dnasa.core import InputError, choose
 from dnasa.data.columns import (
+    IDENTIFIERS,
     MISSING,
     as_words,
     check_categories,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from dnasa.data.rows import Rows
 
+MIN_COUNT = 5  # rows: nothing that is said of fewer leaves a site
 MOST_CLASSES = 1000  # whole numbers with more values are a regression's target
 RARE_CLASSES, RARE = 100, 5  # also a regression's target: more than 100 values with fewer than 5 rows each
 MOST_FRACTIONS = 20  # numbers with a fraction and more values are a regression's target
@@ -80,6 +82,12 @@ class Column(NamedTuple):
         }
         return Column(self.name, self.kind, self.gaps or other.gaps, self.moments.merged(other.moments), counts)
 
+    def without_rare(self) -> "Column":
+        """What may leave the site: no category of few rows, which is encoded as an unknown one, and no mean of few numbers."""
+        check_categories(self.name, self.counts, few=MIN_COUNT - 1)
+        counts = {word: count for word, count in self.counts.items() if word == MISSING or count >= MIN_COUNT}
+        return self._replace(counts=counts, moments=self.moments if self.moments.n >= MIN_COUNT else Moments())
+
 
 class Target(NamedTuple):
     """Summary of a target column: its distinct values and their counts in the training rows; None for real numbers."""
@@ -129,6 +137,12 @@ class Summary(NamedTuple):
             self.tests + other.tests,
         )
 
+    def to_send(self, site: str) -> "Summary":
+        """What leaves the site of this name."""
+        if self.rows < MIN_COUNT:
+            raise InputError(f"There are {self.rows} training rows: a site needs at least {MIN_COUNT}.")
+        return self._replace(columns=tuple(column.without_rare() for column in self.columns), site=site)
+
     @classmethod
     def from_json(cls, d: Any) -> "Summary":
         """Rebuild a summary that another process sent, in which tuples became lists."""
@@ -152,6 +166,8 @@ def summarise(rows: "Rows", train: np.ndarray, test: "Rows", test_picked: np.nda
     """Summarise the rows `train`; the test rows add only missing values and classes."""
     columns: tuple[Column, ...] = ()
     array = None
+    if task is not None:
+        choose("task", task, dict.fromkeys(TASKS))
     if rows.features:
         columns = tuple(_column(name, rows.column(name), train, test.column(name)) for name in rows.features)
     elif rows.inputs.dtype != np.uint8:
@@ -173,8 +189,9 @@ def _column(name: str, column: "pd.Series", train: np.ndarray, tested: "pd.Serie
         known = values[~np.isnan(values)] if gaps else values
         return Column(name, kind, gaps, Moments.of(known), {MISSING: len(values) - len(known)} if gaps else {})
     check_text(name, column)
-    categories, counts = np.unique(as_words(column.iloc[train]).astype(str), return_counts=True)
-    return Column(name, kind, gaps, counts=dict(zip(categories.tolist(), counts.tolist(), strict=True)))
+    counts = Counter(as_words(column.iloc[train]).astype(str).tolist())
+    check_categories(name, counts)
+    return Column(name, kind, gaps, counts=dict(counts))
 
 
 def _check_labels(name: str, *columns: "pd.Series") -> None:
@@ -192,17 +209,25 @@ def _target(name: str, column: "pd.Series", tested: "pd.Series", task: str | Non
         words, counts = _counted(as_words(column).astype(str), as_words(tested).astype(str))
         if task == "regression":
             raise InputError(f"Column '{name}' holds text, such as '{words[0]:.30}': a regression needs numbers.")
-        if len(words) > MOST_CLASSES:
-            raise InputError(
-                f"Column '{name}' has {len(words):,} different texts, too many for classes: is it the target?"
-            )
+        _check_classes(name, len(words), len(column) + len(tested), MOST_CLASSES)
         return Target(name, Moments(len(column)), tuple(words.tolist()), counts)
     values = numbers(name, column)
     different, counts = _counted(values, numbers(name, tested))
-    if task == "regression" or (task is None and are_real(different)):
+    rows = len(column) if nearly_all_different(len(different), len(column) + len(tested)) else np.inf
+    if task == "regression" or (task is None and are_real(different, rows)):
         return Target(name, Moments.of(values), None)
+    _check_classes(name, len(different), len(column) + len(tested))
     booleans = column.dtype.kind == "b"
     return Target(name, Moments.of(values), tuple(_plain(value, booleans) for value in different.tolist()), counts)
+
+
+def _check_classes(name: str, different: int, rows: int, most: float = np.inf) -> None:
+    if different > most or nearly_all_different(different, rows):
+        raise InputError(
+            f"Column '{name}' has {different:,} different values in {rows:,} rows, too many for classes: give another "
+            "--target, or for numbers --task regression.",
+            IDENTIFIERS,
+        )
 
 
 def _counted(trained: np.ndarray, tested: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -214,7 +239,7 @@ def _counted(trained: np.ndarray, tested: np.ndarray) -> tuple[np.ndarray, tuple
 def are_real(different: np.ndarray, rows: float = np.inf) -> bool:
     """Whether numbers are a regression's target by themselves: many values, or many with a fraction or few rows each.
 
-    A node by itself does not count rows: it may have few of each class.
+    A node by itself counts rows only if nearly all values are different: it may have few of each class.
     """
     if (different % 1 != 0).any():
         return len(different) > MOST_FRACTIONS
@@ -237,11 +262,6 @@ def make_encoding(total: Summary, task: str | None = None, standardise: bool = T
     target, classes = tuple(target.name for target in total.targets), total.targets[0].values or ()
     if task == "classification" and len(classes) < 2:
         raise InputError("All labels are the same: there is nothing to learn.")
-    if task == "classification" and nearly_all_different(len(classes), total.rows + total.tests):
-        raise InputError(
-            f"Column '{target[0]}' has {len(classes):,} different values in {total.rows + total.tests:,} rows, too many for "
-            "classes: give another --target, or for numbers --task regression."
-        )
     encoding = Encoding(task, features, shape, target, classes if task == "classification" else (), mean, scale)
     if task != "regression":
         return encoding
@@ -252,8 +272,6 @@ def make_encoding(total: Summary, task: str | None = None, standardise: bool = T
 
 
 def _task(targets: Sequence[Target], task: str | None) -> str:
-    if task is not None:
-        choose("task", task, dict.fromkeys(TASKS))
     if len(targets) > 1 and task not in (None, "multilabel"):
         raise InputError(f"A {task} has one target, not {len(targets)}: give one --target, or --task multilabel.")
     if len(targets) == 1 and task != "multilabel":
@@ -274,6 +292,10 @@ def _feature(column: Column) -> Feature:
     if column.kind == "text":
         check_categories(column.name, column.counts)
         names = set(column.counts) | ({MISSING} if column.gaps else set())
+        if not names - {MISSING}:
+            raise InputError(
+                f"Column '{column.name}' has no text in at least {MIN_COUNT} rows of a site: {leave_out(column.name)}."
+            )
         return Feature(column.name, "text", categories=tuple(sorted(names)))
     if not column.moments.n:
         raise InputError(f"Column '{column.name}' has no values in the training rows: {leave_out(column.name)}.")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from dnasa.channels import Codec
+    from dnasa.networks.processes import Traffic
     from dnasa.topology import Topology
 
 __all__ = ["ENGINES", "can_survive", "connect", "detect"]
@@ -76,6 +77,7 @@ def connect(
     site: "ProcessGroup | None" = None,
     sites: str | Path | None = None,
     every: int = 1,
+    traffic: "Traffic | None" = None,
 ) -> Network:
     """The network of this run: simulated, or of the processes that mpirun or torchrun started.
 
@@ -100,6 +102,7 @@ def connect(
             when all are there. It continues without those that are lost, and with those that come back.
         every: Exchange only at every N-th step. In the others each node moves by itself, along what it last learned of the
             average gradient.
+        traffic: Counts what this site sends, from the first byte; by default a new one.
 
     Example:
         ```python
@@ -137,7 +140,7 @@ def connect(
     elif engine == "torch":
         network = _over_torch(topology, rounds, timeout, device, channel, site)
     else:
-        network = _between_sites(topology, sites, rounds, timeout, channel)
+        network = _between_sites(topology, sites, rounds, timeout, channel, traffic)
     _exit_together(engine)
     return with_pauses(network, every)
 
@@ -178,13 +181,18 @@ def _over_torch(
 
 
 def _between_sites(
-    topology: Any, file: Any, rounds: int | str | None, timeout: float, channel: Channel | None
+    topology: Any,
+    file: Any,
+    rounds: int | str | None,
+    timeout: float,
+    channel: Channel | None,
+    traffic: "Traffic | None",
 ) -> Network:
     from dnasa.networks import sites
     from dnasa.sites.file import read_sites
 
     given = read_sites(file)
-    return sites.connect(_graph(topology, lambda: len(given.sites), channel), given, rounds, timeout, channel)
+    return sites.connect(_graph(topology, lambda: len(given.sites), channel), given, rounds, timeout, channel, traffic)
 
 
 def choose_channel(

@@ -87,7 +87,7 @@ NOTHING = SiteState(View())
 class Members:
     """This site's view of the run; `view.number` is 0 until it takes part."""
 
-    def __init__(self, sites: Sites, run: str, timeout: float):
+    def __init__(self, sites: Sites, run: str, timeout: float, traffic: Traffic | None = None):
         self.node, self.timeout = sites.own, timeout
         self.view = View()
         self.coming, self.joining, self.admits = 1, False, False
@@ -96,7 +96,7 @@ class Members:
         self.report = ""
         self.charges: dict[int, set[int]] = {}  # the sites that each site has accused so far
         self._monitor: SitesMonitor | None = None
-        self.traffic = Traffic()
+        self.traffic = traffic or Traffic()
         self.mesh = Mesh(sites, run, self._described, self._parsed, self._told)
         self.publish = self.mesh.publish
         self.mesh.open()
@@ -254,8 +254,8 @@ class Members:
         return f"{address}: {reason}" if address else reason
 
     def _raise_conflict(self) -> None:
-        if self.mesh.conflict and not self.view.number:
-            raise InputError(f"The sites run different things: {self.mesh.conflict}. Give all the same.")
+        if self.mesh.conflicts and not self.view.number:
+            raise InputError(next(iter(self.mesh.conflicts.values())))
 
     def _offered(self) -> View | None:
         """A view that others have formed with this process. If they formed one without it, it wants to join the next."""
@@ -382,9 +382,6 @@ class SitesMonitor(Monitor):
             members.report = report
             members.publish()
         return ["" if node == members.node else members.state(node).report for node in self.nodes]
-
-    def fail(self, reason: str) -> None:
-        """The others go on without this process."""
 
     def diagnose(self) -> None:
         """A loss needs no reason: the others go on."""

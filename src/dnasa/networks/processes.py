@@ -37,14 +37,20 @@ class Sending(NamedTuple):
 
 @dataclass
 class Traffic:
-    """What this process has sent: the number of messages of each kind, and their bytes."""
+    """What this process has sent: the number of messages of each kind, and their bytes.
+
+    `report` is called before the first message of each kind is sent.
+    """
 
     sent: dict[Sending, tuple[int, int]] = field(default_factory=dict)
+    report: Callable[[], None] = lambda: None
 
     def add(self, kind: str, peer: int | None, arrays: Arrays, size: int, messages: int = 1) -> None:
         sending = Sending(kind, peer, arrays)
         count, total = self.sent.get(sending, (0, 0))
         self.sent[sending] = count + messages, total + size
+        if not count:
+            self.report()
 
     @property
     def messages(self) -> int:

@@ -23,7 +23,7 @@ from dnasa.networks.transport import Message, ProcessTransport
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
 from dnasa.sites.limits import FIRST, Limits
-from dnasa.sites.links import Key, Receive
+from dnasa.sites.links import Key, Mesh, Receive
 from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
 
@@ -31,14 +31,19 @@ LONGEST_TEXT = 1 << 24  # bytes
 
 
 def connect(
-    topology: Topology, sites: Sites, rounds: int | str | None, timeout: float, channel: Channel | None
+    topology: Topology,
+    sites: Sites,
+    rounds: int | str | None,
+    timeout: float,
+    channel: Channel | None,
+    traffic: processes.Traffic | None = None,
 ) -> Network:
     """The network of these sites: waits for all of them, or joins a run that has begun."""
     if len(sites.sites) != topology.nodes:
         raise InputError(
             f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
         )
-    members = Members(sites, described(sites, topology, rounds, channel), timeout)
+    members = Members(sites, described(sites, topology, rounds, channel), timeout, traffic)
     atexit.register(leave, members)
     return SiteNetworks(members, topology, rounds, channel).first_network()
 
@@ -50,6 +55,17 @@ def described(sites: Sites, topology: Topology, rounds: int | str | None, channe
     if (number := count_rounds(topology, rounds)) > 1:
         text += f", {number} rounds"
     return text if channel is None else f"{text}, messages {channel.settings}"
+
+
+def tell_stopped(sites: Sites, reason: str, timeout: float) -> None:
+    """Tell the other sites why this one does not take part: those that come within the timeout."""
+    mesh = Mesh(sites, "", dict, dict, lambda *_: None)
+    mesh.stopped = reason
+    mesh.open()
+    end = time.monotonic() + timeout
+    while len(mesh.conflicts) < len(mesh.links) and time.monotonic() < end:
+        mesh.wait(0.1)
+    mesh.close()
 
 
 def leave(members: Members) -> None:
@@ -250,6 +266,7 @@ class SiteNetworks:
 
         membership = replace(
             network.membership,
+            fail=lambda _: self.members.mesh.drain(),
             survivors=self.survivors,
             admit=self.admit,
             returned=self.members.returned,

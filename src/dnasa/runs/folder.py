@@ -122,7 +122,7 @@ class RunFolder:
         self.check()
         make_folder(self.path)
         try:
-            self.own.begin((LOCK, RUNNING))
+            self.own.claim((LOCK, RUNNING))
             lock = locks.acquire(self.path / LOCK)
             if lock is None:
                 raise InputError(f"{self.path} is in use by another run: wait for it, or choose another folder.")

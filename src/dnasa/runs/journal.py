@@ -6,30 +6,37 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dnasa.core import InputError, Network, RunError
+from dnasa.core import InputError, RunError
 from dnasa.files import make_folder
 from dnasa.runs.audit import Audit
 from dnasa.runs.own_files import OwnFiles
 from dnasa.sites.events import KEPT, LOGGER, JsonFormatter, is_from
 
+if TYPE_CHECKING:
+    from dnasa.networks.processes import Traffic
+
 
 class Journal(logging.Handler):
     """Writes `events-SITE.jsonl` and `audit-SITE.jsonl`. Each process has files of its own, since several may share a folder.
 
-    It begins at the first evaluation: until then the first process may not have cleared the folder, and events are kept.
+    The audit has a line before the first message of each kind leaves, and one at each evaluation, so that a run that fails or
+    is killed has one too.
     """
 
-    def __init__(self, path: Path, site: str, network: Network, names: Sequence[str]):
+    def __init__(self, path: Path, site: str, traffic: "Traffic", names: Sequence[str]):
         super().__init__(logging.INFO)
         self.setFormatter(JsonFormatter())
         self.path, self.site = path, site
         self.own = OwnFiles(path)
-        self.audit = Audit(network.traffic, names)
+        self.audit = Audit(traffic, names)
         self.audited = 0  # the steps whose messages are in the audit
         self.waiting = KEPT.take(site)
-        self.begun = False
+        make_folder(path)
+        self.write(0)
         LOGGER.addHandler(self)
+        traffic.report = self._report
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep an event and write it, if possible at once: a thread of the network cannot end the run, the next `write` can."""
@@ -38,19 +45,21 @@ class Journal(logging.Handler):
             with suppress(InputError, RunError):
                 self._write_events()
 
-    def begin(self) -> None:
-        make_folder(self.path)
-        self.begun = True
-        self._write_events()
-
     def write(self, t: int) -> None:
         """Write the events that wait, and what was sent since the last time, up to step t."""
         self._write_events()
-        if self.begun:
+        self.acquire()
+        try:
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
             head = {"time": time, "site": self.site, "steps": [self.audited, t]}
             self._append("audit", [json.dumps(head | line) for line in self.audit.lines()])
             self.audited = t
+        finally:
+            self.release()
+
+    def _report(self) -> None:
+        with suppress(InputError, RunError):  # as in `emit`
+            self.write(self.audited)
 
     def detach(self) -> None:
         """Receive no more events."""
@@ -62,9 +71,8 @@ class Journal(logging.Handler):
     def _write_events(self) -> None:
         self.acquire()
         try:
-            if self.begun:
-                self._append("events", map(self.format, self.waiting))
-                self.waiting.clear()
+            self._append("events", map(self.format, self.waiting))
+            self.waiting.clear()
         finally:
             self.release()
 

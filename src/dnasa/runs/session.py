@@ -54,7 +54,9 @@ class Session:
             self.writer.open()
             self.writer.begin(self.settings, steps, graph)
         if folder is not None and not network.simulated:
-            folder.journal = Journal(folder.path, self.events.site, network, self.names)
+            if not network.own_folders:
+                network.allgather_text("")  # the first process has cleared the folder of all
+            folder.journal = folder.journal or Journal(folder.path, self.events.site, network.traffic, self.names)
         sites = [node_name(self.names, node) for node in network.node_ids]
         self.events.write("started", steps=steps, members=network.nodes, sites=sites)
 
@@ -123,10 +125,8 @@ class Session:
         measured = {name: value for name, value in recorder.rows[-1].items() if isinstance(value, float)}
         counts = {} if self.network.traffic is None else {"bytes": self.network.traffic.bytes}
         self.events.write("evaluated", step=t, members=self.network.nodes, **counts, metrics=measured)
-        if self.journal is not None:
-            self.journal.begin()
-            if t > 0:  # the starting point is evaluated after the first step
-                self.journal.write(t)
+        if self.journal is not None and t > 0:  # the starting point is evaluated after the first step
+            self.journal.write(t)
 
     @property
     def journal(self) -> Journal | None:

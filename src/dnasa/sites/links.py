@@ -202,7 +202,8 @@ class Link:
 
     def greeting(self) -> Greeting:
         mesh = self.mesh
-        return {"run": mesh.run, "instance": mesh.instance, "knows": self.instance, "received": self.received}
+        about = {"run": mesh.run, "stopped": mesh.stopped, "instance": mesh.instance}
+        return {**about, "knows": self.instance, "received": self.received}
 
     def renewal(self) -> Greeting:
         """The greeting for the next connection. The last one ends first: what has been received is final."""
@@ -235,10 +236,9 @@ class Link:
     def _resume(self, greeting: Greeting) -> None:
         if self.barred:
             raise Refused(f"this site was left out: {self.barred}")
-        if greeting.get("run") != self.mesh.run:
-            theirs, ours = difference(str(greeting.get("run"))[:5000], self.mesh.run)
-            self.mesh.conflict = f"{self.name} runs {theirs:.300}, this site {ours}"
-            raise OtherRun(f"the runs differ: {self.mesh.conflict}")
+        if conflict := self._conflict(str(greeting.get("run"))[:5000], greeting.get("stopped")):
+            self.mesh.conflicts[self.site] = conflict
+            raise OtherRun(conflict)
         instance, received = greeting.get("instance"), greeting.get("received")
         if not isinstance(instance, str) or len(instance) > 64 or not isinstance(received, int):
             raise Refused("its greeting is incomplete")
@@ -250,6 +250,17 @@ class Link:
                 self.room.notify_all()
         if greeting.get("knows") == self.mesh.instance:
             self.acknowledge(received)
+
+    def _conflict(self, run: str, stopped: object) -> str:
+        """Why the run of this site cannot begin, as far as the greeting of the other one says."""
+        if stopped:
+            return (
+                f"{self.name} stopped before the run began, because of {stopped!s:.100}: start again once it is mended."
+            )
+        if run == self.mesh.run:
+            return ""
+        theirs, ours = difference(run, self.mesh.run)
+        return f"The sites run different things: {self.name} runs {theirs:.300}, this site {ours}. Give all the same."
 
 
 def difference(theirs: str, ours: str) -> tuple[str, str]:
@@ -468,6 +479,8 @@ class Mesh:
 
     Attributes:
         opening: The texts that the sites exchanged before the first step: a site that joins reads them.
+        stopped: Why this site does not take part, which is all that it tells the others; empty if it does.
+        conflicts: The sites with which no run can begin, and why.
 
     Args:
         sites: The file of the sites.
@@ -491,7 +504,7 @@ class Mesh:
         self.inbox = Inbox()
         self.news = threading.Condition()
         self.version, self.state, self.description = 0, b"", dict[str, Any]()
-        self.conflict = ""  # with another site's run
+        self.stopped, self.conflicts = "", dict[int, str]()
         self.opening: list[list[str]] = []
         self.closed = threading.Event()
         self.door: Door | None = None
@@ -575,6 +588,8 @@ class Mesh:
             differs = isinstance(error, OtherRun)  # which both must know
             with suppress(OSError):
                 send_greeting(tls, self.links[site].greeting() if differs else {"refused": str(error)})
+            if self.stopped or greeting.get("stopped"):
+                return tls.close()  # both know why
             raise
 
     def _beat(self) -> None:
@@ -623,7 +638,7 @@ class Mesh:
         link.problem = reason = explain(error)
         log.debug("no connection", extra={"site": link.name, "reason": reason})
         refused = isinstance(error, ssl.SSLCertVerificationError) or alert_of(error)
-        if (refused or not isinstance(error, OSError)) and reason != link.warned:
+        if (refused or not isinstance(error, OSError | OtherRun)) and reason != link.warned:
             link.warned = reason
             self.events.warn(
                 "no connection", f"no connection with {link.name}: {reason}", peer=link.name, reason=reason

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
+from dnasa.data.columns import changed
 from dnasa.data.unlabelled import read_rows
 from dnasa.trained.model import TrainedModel
 
@@ -31,6 +32,22 @@ def of_file(
     if names:
         predicted.insert(0, "file" if path.is_dir() else str(wanted), names, allow_duplicates=True)
     return predicted
+
+
+def as_csv(predicted: "pd.DataFrame") -> str:
+    """The text of a CSV file; texts that a spreadsheet would calculate begin with an apostrophe there."""
+    safe = changed(predicted, lambda column: column.map(_inert))
+    return safe.set_axis([_inert(name) for name in safe], axis=1).to_csv(index=False, float_format="%.7g")
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def table(model: TrainedModel, rows: Any) -> "pd.DataFrame":
