@@ -28,9 +28,16 @@ from test_recovery import Process, in_threads
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
-from dnasa.core import Network, ProcessLost
+from dnasa.core import Membership, Network, ProcessLost
+from dnasa.data.summaries import Summary
+from dnasa.engine.plan import _node_data
+from dnasa.engine.recovery import Position, positions_of
 from dnasa.networks.members import Members, SiteState, View
+from dnasa.networks.processes import agree
+from dnasa.optim.first_pass import FirstPass
 from dnasa.rules import RULES
+from dnasa.runs.divergence import Divergence
+from dnasa.runs.timing import checked_events
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.events import Events
@@ -39,6 +46,8 @@ from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import EARLY, Limits, root_mean_square
 from dnasa.sites.links import ARRIVED, HEADER, MESSAGE, STATE, WITHDRAWN, Inbox, Key, Link
 from dnasa.sites.tls import client_context
+from dnasa.tasks.sources import checked_summaries
+from dnasa.trained.evaluation import like
 
 SIZE, CYCLE = 5_000, 8
 PAUSE = 0.02  # seconds between cycles, so that the run leaves the cores to others
@@ -282,6 +291,60 @@ def test_a_member_that_adds_absurd_numbers_to_a_sum_is_named_and_left_out(
     last.start()
     assert in_threads(*(lambda n=n: mean(n) for n in networks[:2])) == [1.0, 1.0]
     assert any(line.startswith("lyon is barred: it sent numbers of size") for line in caplog.messages)
+    for process in processes:
+        process.end()
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 20_000, "null", "3", '["a"]', "[[1, 2, 3]]", "\x00"])
+def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
+    """Texts that sites exchange are JSON, of the shape that each reader expects."""
+    accused: list[tuple[int, str]] = []
+    network = Network(
+        2,
+        lambda messages, t: messages,
+        lambda a: 0 * a.mean(-2) + 1,
+        range(1),
+        allgather_text=lambda own: [own, text],
+        names=NAMES,
+        membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+    )
+    problem, score = dnasa.problems.LeastSquares(), {"task": "classification", "site_scores": [1.0, 2.0]}
+    divergence = Divergence(network, 2, 3)
+    own = json.dumps([Summary(3, (1,), (), None, (), 1, (), "berlin")])
+    readers: list[Callable[[], Any]] = [
+        lambda: agree(network, {"the rule": "dnasa"}),
+        lambda: _node_data(problem, network, [0]),
+        lambda: positions_of(network, Position(1, 2, False, {"the rule": "dnasa"})),
+        divergence._agree,
+        lambda: network.allgather_json(score, lambda given: like(score, given)),
+        lambda: network.allgather_json([], checked_events),
+        lambda: network.allgather_json(own, lambda given: checked_summaries(own, given)),
+        lambda: FirstPass([], [], network),
+    ]
+    for number, reader in enumerate(readers, start=1):
+        with pytest.raises(ProcessLost, match=r"^No answer from paris: it sent a text that cannot be read \(\w+\)\.$"):
+            reader()
+        assert [rank for rank, _ in accused] == [1] * number
+
+
+def test_a_member_whose_text_cannot_be_read_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = [Process(sites, timeout=3.0) for sites in local_sites(tmp_path, 3)]
+    networks = in_threads(*(process.connect for process in processes))
+    for process in processes:
+        process.connection.admit()
+
+    def exchange(network: Network) -> list[int]:
+        try:
+            return network.allgather_json(network.rank, int)
+        except ProcessLost:
+            return exchange(network.membership.survivors())  # type: ignore[misc]
+
+    last = threading.Thread(target=networks[2].allgather_text, args=("nothing",), daemon=True)
+    last.start()
+    assert in_threads(*(lambda n=n: exchange(n) for n in networks[:2])) == [[0, 1]] * 2
+    assert "lyon is barred: it sent a text that cannot be read (JSONDecodeError)" in caplog.messages
     for process in processes:
         process.end()
 

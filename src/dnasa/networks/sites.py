@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
+from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError, first_line
 from dnasa.networks import processes
 from dnasa.networks.mailbox import SiteMailbox
 from dnasa.networks.members import Members
@@ -53,11 +53,11 @@ def described(sites: Sites, topology: Topology, rounds: int | str | None, channe
 
 
 def leave(members: Members) -> None:
-    """Wait until all have ended, or somebody is ahead or lost: to a process still communicating, an exit looks like a loss."""
+    """Wait until all have ended, or somebody is lost or sends more: to a process still communicating, an exit is a loss."""
     if members.view.number:
         monitor = members.monitor
         monitor.end()
-        while monitor.problem is None and not monitor.others_ended() and not monitor.others_ahead():
+        while monitor.problem is None and not monitor.others_ended() and not members.mesh.inbox.early:
             time.sleep(monitor.interval / 5)
         monitor.close()
     members.mesh.drain()
@@ -243,7 +243,12 @@ class SiteNetworks:
         network = processes.connect(graph, transport, self.rounds, self.channel, self.members.traffic)
 
         def allgather_text(text: str) -> list[str]:
-            texts = network.allgather_text(text)
+            try:
+                texts = network.allgather_text(text)
+            except ProcessLost as error:
+                if self.members.admits or self.members.view.number > 1 or self.number:  # those that are left can go on
+                    raise
+                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from error
             if not self.members.admits and len(texts) == self.topology.nodes:
                 self.members.mesh.opening.append(texts)
             return texts
