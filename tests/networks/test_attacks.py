@@ -44,7 +44,7 @@ from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import EARLY, Limits, root_mean_square
-from dnasa.sites.links import ARRIVED, HEADER, MESSAGE, STATE, WITHDRAWN, Inbox, Key, Link
+from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, WITHDRAWN, Inbox, Key, Link
 from dnasa.sites.tls import client_context
 from dnasa.tasks.sources import checked_summaries
 from dnasa.trained.evaluation import like
@@ -406,6 +406,21 @@ def test_messages_of_another_size_or_of_past_views_are_not_used() -> None:
         inbox.place(Key(1, 5, 0, 1), 8)
     with pytest.raises(Refused, match="where none were expected"):
         inbox.place(Key(1, 5, 0, 3), 1 << 30)
+
+
+def test_empty_messages_with_new_numbers_do_not_stay_in_memory() -> None:
+    inbox = Inbox()
+    inbox.enter(5)
+    inbox.enter(6)
+    for view in (5, 6, 7):
+        for network in range(100):
+            with suppress(Refused):
+                if (place := inbox.place(key := Key(1, view, network, 1), 0)) is not None:
+                    inbox.arrived(key, place)
+    assert len(inbox.counts) <= 3 * NETWORKS
+    assert len(inbox.early) <= EARLY_LIMIT
+    with pytest.raises(Refused, match=f"it sent a message of network {NETWORKS}"):
+        inbox.place(Key(1, 5, NETWORKS, 1), 0)
 
 
 # ---------------------------------------------------------------- accusations
