@@ -266,7 +266,7 @@ def test_a_member_that_sends_nonsense_is_named_and_left_out(
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(1e30, "numbers of size 1.0e+30"), (np.nan, "not finite"), (-np.inf, "not finite")]
+    ("value", "reason"), [(9e11, "numbers of size 9.0e+11"), (np.nan, "not finite"), (-np.inf, "not finite")]
 )
 def test_a_member_that_sends_absurd_numbers_is_named_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float, reason: str
@@ -341,8 +341,11 @@ def test_a_member_whose_text_cannot_be_read_is_named_and_left_out(
         except ProcessLost:
             return exchange(network.membership.survivors())  # type: ignore[misc]
 
-    last = threading.Thread(target=networks[2].allgather_text, args=("nothing",), daemon=True)
-    last.start()
+    def send_nothing() -> None:
+        with suppress(ProcessLost):
+            networks[2].allgather_text("nothing")
+
+    threading.Thread(target=send_nothing, daemon=True).start()
     assert in_threads(*(lambda n=n: exchange(n) for n in networks[:2])) == [[0, 1]] * 2
     assert "lyon is barred: it sent a text that cannot be read (JSONDecodeError)" in caplog.messages
     for process in processes:
@@ -497,26 +500,49 @@ def test_the_size_of_numbers(dtype: str) -> None:
     assert np.isnan(root_mean_square(np.array([1.0, np.nan])))
 
 
-def test_limits_are_learned() -> None:
+def test_what_a_site_sends_does_not_raise_its_own_limit() -> None:
     limits, ones = Limits(), np.ones((1, 1, 4))
 
     def wrong(value: float, own: float = 0.0, peer: int = 1) -> str:
         return limits.check(peer, [value * ones], [own * ones])
 
     assert not wrong(0)
-    assert not wrong(9e11)  # among the first
+    assert "size 9.0e+11, those of this site have 1.0e+00" in wrong(9e11)
+    assert not wrong(9e9)  # among the first
+    assert not wrong(9e9, own=3e9)
+    assert "size 2.0e+19, those of this site have 3.0e+09" in wrong(2e19)  # one such jump is enough
     for _ in range(EARLY):
-        assert not wrong(0.1, peer=2)
-    assert "size 1.1e+06, the largest before had 1.0e+00" in wrong(1.1e6, peer=2)
-    assert not wrong(9e5, peer=2)
-    assert not wrong(5e11, peer=2)  # learned
-    assert "size 1.0e+30, the largest before had 5.0e+11" in wrong(1e30, peer=2)
+        assert not wrong(9e5, peer=2)
+    assert "size 1.1e+06, those of this site have 1.0e+00" in wrong(1.1e6, peer=2)
     assert not wrong(1e19, own=9e14, peer=2)  # not much larger than this site's own
     assert "not finite" in wrong(np.nan)
     assert "not finite" in wrong(np.inf)
     assert not wrong(np.nan, own=1e16)  # the whole run diverges
     assert not wrong(np.nan, own=np.nan)
     assert not limits.check(1, [np.full(3, 200, np.uint8)], [np.zeros(3, np.uint8)])
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_numbers_that_grow_step_by_step_are_refused_unless_those_of_this_site_follow(follows: bool) -> None:
+    """If they follow, as in a run that diverges, the first site whose numbers are absurd is named."""
+    limits, size, own, wrong = Limits(), 1.0, 1.0, ""
+    while size < 1e100 and not wrong:
+        wrong = limits.check(7, [np.full((1, 4), size)], [np.full((1, 4), own)])
+        size, own = 1e5 * size, size / 3 if follows else 1.0
+    assert wrong == ("" if follows else "it sent numbers of size 1.0e+15, those of this site have 1.0e+00")
+    assert limits.diverged == (7 if follows else None)
+
+
+def test_a_site_whose_numbers_diverge_with_those_of_this_site_is_named_once(tmp_path: Path) -> None:
+    processes = [Process(sites) for sites in local_sites(tmp_path, 2)]
+    networks = in_threads(*(process.connect for process in processes))
+    transport: Any = networks[0].at(0).transport
+    large = [np.full((1, 4), 2e15)]
+    with pytest.warns(UserWarning, match=r"^The numbers of paris have passed 1e\+15: the run diverges, or ") as told:
+        assert [transport.inspect(1, large, large) for _ in range(3)] == [None] * 3
+    assert len(told) == 1
+    for process in processes:
+        process.end()
 
 
 @pytest.mark.filterwarnings("ignore")  # the run diverges

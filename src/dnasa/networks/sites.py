@@ -6,6 +6,7 @@ one part of the numbers and sends it to all.
 
 import atexit
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, ProcessTransport
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
-from dnasa.sites.limits import FIRST, Limits
+from dnasa.sites.limits import DIVERGED, FIRST, Limits
 from dnasa.sites.links import Key, Receive
 from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
@@ -125,9 +126,16 @@ class SiteTransport(ProcessTransport):
         return done
 
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
-        """Accuse a site whose numbers are not finite, or much larger than those before."""
+        """Accuse a site whose numbers are not finite, or much larger than this site's own."""
+        known = self.limits.diverged
         if wrong := self.limits.check(peer, arrived, own):
             raise self._accused(peer, wrong)
+        if known is None and self.limits.diverged is not None:
+            name = self.members.name(self.sites[peer])
+            warnings.warn(
+                f"The numbers of {name} have passed {DIVERGED:.0e}: the run diverges, or that site sends wrong numbers.",
+                stacklevel=2,
+            )
 
     def _inspect_sum(self, peer: int, arrived: np.ndarray, own: np.ndarray) -> None:
         if wrong := self.sum_limits.check(peer, [arrived], [own]):
