@@ -4,12 +4,13 @@ Arrays have shape `(..., k, m)`: `k` nodes held by this process, `m` numbers eac
 node's own). Leading axes are independent runs, so that a whole grid search is one array. NumPy and torch both work.
 """
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 __all__ = [
     "Array",
@@ -36,6 +37,7 @@ __all__ = [
     "slices",
 ]
 
+T = TypeVar("T")
 Array = Any
 """A NumPy array or a torch tensor."""
 State = Any
@@ -474,6 +476,25 @@ class Network:
             rank: The number of the process.
         """
         return self.names[self.node_ids[rank]] if self.names else f"rank {rank}"
+
+    def allgather_json(self, own: Any, read: Callable[[Any], T]) -> list[T]:
+        """What every process gives, as `read` takes it; one whose text cannot be read is accused, and named in the error.
+
+        Args:
+            own: What this process gives: anything that JSON has.
+            read: Makes something of what a process gave; raises any error if that has another shape.
+        """
+        return [self._read(rank, text, read) for rank, text in enumerate(self.allgather_text(json.dumps(own)))]
+
+    def _read(self, rank: int, text: str, read: Callable[[Any], T]) -> T:
+        try:
+            return read(json.loads(text))
+        except Exception as error:
+            if rank == self.rank:
+                raise
+            reason = f"it sent a text that cannot be read ({type(error).__name__})"
+            self.membership.accuse(rank, reason)
+            raise ProcessLost(f"No answer from {self.process_name(rank)}: {reason}.") from error
 
     def exchanges(self, t: int) -> range:
         """The numbers of the exchanges of step t, counted from the start of the run.

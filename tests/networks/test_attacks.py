@@ -28,17 +28,26 @@ from test_recovery import Process, in_threads
 from thread_network import ThreadTransport, run_threads
 
 import dnasa
-from dnasa.core import Network, ProcessLost
+from dnasa.core import Membership, Network, ProcessLost
+from dnasa.data.summaries import Summary
+from dnasa.engine.plan import _node_data
+from dnasa.engine.recovery import Position, positions_of
 from dnasa.networks.members import Members, SiteState, View
+from dnasa.networks.processes import agree
+from dnasa.optim.first_pass import FirstPass
 from dnasa.rules import RULES
+from dnasa.runs.divergence import Divergence
+from dnasa.runs.timing import checked_events
 from dnasa.sites import connecting
 from dnasa.sites.connecting import LENGTH, PENDING, Refused, dial
 from dnasa.sites.events import Events
 from dnasa.sites.file import Sites
 from dnasa.sites.keys import make_authority, make_site, revoke
 from dnasa.sites.limits import EARLY, Limits, root_mean_square
-from dnasa.sites.links import ARRIVED, HEADER, MESSAGE, STATE, WITHDRAWN, Inbox, Key, Link
+from dnasa.sites.links import ARRIVED, EARLY_LIMIT, HEADER, MESSAGE, NETWORKS, STATE, WITHDRAWN, Inbox, Key, Link
 from dnasa.sites.tls import client_context
+from dnasa.tasks.sources import checked_summaries
+from dnasa.trained.evaluation import like
 
 SIZE, CYCLE = 5_000, 8
 PAUSE = 0.02  # seconds between cycles, so that the run leaves the cores to others
@@ -257,7 +266,7 @@ def test_a_member_that_sends_nonsense_is_named_and_left_out(
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"), [(1e30, "numbers of size 1.0e+30"), (np.nan, "not finite"), (-np.inf, "not finite")]
+    ("value", "reason"), [(9e11, "numbers of size 9.0e+11"), (np.nan, "not finite"), (-np.inf, "not finite")]
 )
 def test_a_member_that_sends_absurd_numbers_is_named_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, value: float, reason: str
@@ -282,6 +291,63 @@ def test_a_member_that_adds_absurd_numbers_to_a_sum_is_named_and_left_out(
     last.start()
     assert in_threads(*(lambda n=n: mean(n) for n in networks[:2])) == [1.0, 1.0]
     assert any(line.startswith("lyon is barred: it sent numbers of size") for line in caplog.messages)
+    for process in processes:
+        process.end()
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 20_000, "null", "3", '["a"]', "[[1, 2, 3]]", "\x00"])
+def test_a_text_that_cannot_be_read_names_its_site(text: str) -> None:
+    """Texts that sites exchange are JSON, of the shape that each reader expects."""
+    accused: list[tuple[int, str]] = []
+    network = Network(
+        2,
+        lambda messages, t: messages,
+        lambda a: 0 * a.mean(-2) + 1,
+        range(1),
+        allgather_text=lambda own: [own, text],
+        names=NAMES,
+        membership=Membership(accuse=lambda *accusation: accused.append(accusation)),
+    )
+    problem, score = dnasa.problems.LeastSquares(), {"task": "classification", "site_scores": [1.0, 2.0]}
+    divergence = Divergence(network, 2, 3)
+    own = json.dumps([Summary(3, (1,), (), None, (), 1, (), "berlin")])
+    readers: list[Callable[[], Any]] = [
+        lambda: agree(network, {"the rule": "dnasa"}),
+        lambda: _node_data(problem, network, [0]),
+        lambda: positions_of(network, Position(1, 2, False, {"the rule": "dnasa"})),
+        divergence._agree,
+        lambda: network.allgather_json(score, lambda given: like(score, given)),
+        lambda: network.allgather_json([], checked_events),
+        lambda: network.allgather_json(own, lambda given: checked_summaries(own, given)),
+        lambda: FirstPass([], [], network),
+    ]
+    for number, reader in enumerate(readers, start=1):
+        with pytest.raises(ProcessLost, match=r"^No answer from paris: it sent a text that cannot be read \(\w+\)\.$"):
+            reader()
+        assert [rank for rank, _ in accused] == [1] * number
+
+
+def test_a_member_whose_text_cannot_be_read_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = [Process(sites, timeout=3.0) for sites in local_sites(tmp_path, 3)]
+    networks = in_threads(*(process.connect for process in processes))
+    for process in processes:
+        process.connection.admit()
+
+    def exchange(network: Network) -> list[int]:
+        try:
+            return network.allgather_json(network.rank, int)
+        except ProcessLost:
+            return exchange(network.membership.survivors())  # type: ignore[misc]
+
+    def send_nothing() -> None:
+        with suppress(ProcessLost):
+            networks[2].allgather_text("nothing")
+
+    threading.Thread(target=send_nothing, daemon=True).start()
+    assert in_threads(*(lambda n=n: exchange(n) for n in networks[:2])) == [[0, 1]] * 2
+    assert "lyon is barred: it sent a text that cannot be read (JSONDecodeError)" in caplog.messages
     for process in processes:
         process.end()
 
@@ -343,6 +409,21 @@ def test_messages_of_another_size_or_of_past_views_are_not_used() -> None:
         inbox.place(Key(1, 5, 0, 1), 8)
     with pytest.raises(Refused, match="where none were expected"):
         inbox.place(Key(1, 5, 0, 3), 1 << 30)
+
+
+def test_empty_messages_with_new_numbers_do_not_stay_in_memory() -> None:
+    inbox = Inbox()
+    inbox.enter(5)
+    inbox.enter(6)
+    for view in (5, 6, 7):
+        for network in range(100):
+            with suppress(Refused):
+                if (place := inbox.place(key := Key(1, view, network, 1), 0)) is not None:
+                    inbox.arrived(key, place)
+    assert len(inbox.counts) <= 3 * NETWORKS
+    assert len(inbox.early) <= EARLY_LIMIT
+    with pytest.raises(Refused, match=f"it sent a message of network {NETWORKS}"):
+        inbox.place(Key(1, 5, NETWORKS, 1), 0)
 
 
 # ---------------------------------------------------------------- accusations
@@ -419,26 +500,49 @@ def test_the_size_of_numbers(dtype: str) -> None:
     assert np.isnan(root_mean_square(np.array([1.0, np.nan])))
 
 
-def test_limits_are_learned() -> None:
+def test_what_a_site_sends_does_not_raise_its_own_limit() -> None:
     limits, ones = Limits(), np.ones((1, 1, 4))
 
     def wrong(value: float, own: float = 0.0, peer: int = 1) -> str:
         return limits.check(peer, [value * ones], [own * ones])
 
     assert not wrong(0)
-    assert not wrong(9e11)  # among the first
+    assert "size 9.0e+11, those of this site have 1.0e+00" in wrong(9e11)
+    assert not wrong(9e9)  # among the first
+    assert not wrong(9e9, own=3e9)
+    assert "size 2.0e+19, those of this site have 3.0e+09" in wrong(2e19)  # one such jump is enough
     for _ in range(EARLY):
-        assert not wrong(0.1, peer=2)
-    assert "size 1.1e+06, the largest before had 1.0e+00" in wrong(1.1e6, peer=2)
-    assert not wrong(9e5, peer=2)
-    assert not wrong(5e11, peer=2)  # learned
-    assert "size 1.0e+30, the largest before had 5.0e+11" in wrong(1e30, peer=2)
+        assert not wrong(9e5, peer=2)
+    assert "size 1.1e+06, those of this site have 1.0e+00" in wrong(1.1e6, peer=2)
     assert not wrong(1e19, own=9e14, peer=2)  # not much larger than this site's own
     assert "not finite" in wrong(np.nan)
     assert "not finite" in wrong(np.inf)
     assert not wrong(np.nan, own=1e16)  # the whole run diverges
     assert not wrong(np.nan, own=np.nan)
     assert not limits.check(1, [np.full(3, 200, np.uint8)], [np.zeros(3, np.uint8)])
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_numbers_that_grow_step_by_step_are_refused_unless_those_of_this_site_follow(follows: bool) -> None:
+    """If they follow, as in a run that diverges, the first site whose numbers are absurd is named."""
+    limits, size, own, wrong = Limits(), 1.0, 1.0, ""
+    while size < 1e100 and not wrong:
+        wrong = limits.check(7, [np.full((1, 4), size)], [np.full((1, 4), own)])
+        size, own = 1e5 * size, size / 3 if follows else 1.0
+    assert wrong == ("" if follows else "it sent numbers of size 1.0e+15, those of this site have 1.0e+00")
+    assert limits.diverged == (7 if follows else None)
+
+
+def test_a_site_whose_numbers_diverge_with_those_of_this_site_is_named_once(tmp_path: Path) -> None:
+    processes = [Process(sites) for sites in local_sites(tmp_path, 2)]
+    networks = in_threads(*(process.connect for process in processes))
+    transport: Any = networks[0].at(0).transport
+    large = [np.full((1, 4), 2e15)]
+    with pytest.warns(UserWarning, match=r"^The numbers of paris have passed 1e\+15: the run diverges, or ") as told:
+        assert [transport.inspect(1, large, large) for _ in range(3)] == [None] * 3
+    assert len(told) == 1
+    for process in processes:
+        process.end()
 
 
 @pytest.mark.filterwarnings("ignore")  # the run diverges

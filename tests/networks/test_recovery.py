@@ -154,7 +154,9 @@ def test_a_process_with_another_rule_is_refused_and_the_others_continue(tmp_path
     assert [opt.t for opt in opts] == [60, 60]
 
 
-def test_solve_continues_without_a_lost_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_solve_continues_without_a_site_that_catches_its_error(tmp_path: Path, ends: bool) -> None:
+    """Whether its script ends then, or does something else."""
     processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
 
     def solve(process: Process) -> Any:
@@ -168,13 +170,30 @@ def test_solve_continues_without_a_lost_process(tmp_path: Path) -> None:
         try:
             return dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=process.connect(), evaluate=[20, 60])
         except InputError:
-            return process.end()
+            return leave(process.members) if ends else None
 
     with pytest.warns(UserWarning, match=r"^After step \d+ the run continues without paris: 2 sites\.$"):
         results = [result for result in in_threads(*(lambda p=p: solve(p) for p in processes)) if result]
+    with pytest.raises(RunError, match="paris has left the run: Rank 1 stopped at step 29: "):
+        processes[1].members.monitor.note("a network", "a call")
     assert len(results) == 2
     assert [result.settings["site"] for result in results] == ["berlin", "lyon"]
     assert results[0].history.nodes.tolist() == [3, 2]
+    for process in processes:
+        process.end()
+
+
+def test_a_site_lost_before_the_first_step_of_solve_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    processes, graph = processes_of(tmp_path, 3), dnasa.topology.ring(3)
+    networks = in_threads(*(process.connect for process in processes))
+    problem = dnasa.problems.Custom(lambda x, node, rng: x, start=np.zeros(2), fingerprint="quadratic")
+    processes[1].end()
+
+    def solve(network: Network) -> None:
+        with pytest.raises(RunError, match=r"^[^\n]*paris[^\n]* before the first step: start all sites again\.$"):
+            dnasa.solve(problem, graph, "dsgt", eta=0.1, steps=60, network=network)
+
+    in_threads(*(lambda n=n: solve(n) for n in (networks[0], networks[2])))
     for process in processes:
         process.end()
 
@@ -601,21 +620,24 @@ def test_an_exit_waits_for_those_that_end_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:After step")
-@pytest.mark.parametrize("rule", ["dnasa", "adanasa"])
-def test_the_others_go_on_without_a_site_whose_script_has_ended(tmp_path: Path, rule: str) -> None:
+@pytest.mark.parametrize(("rule", "steps"), [("dnasa", 5), ("adanasa", 5), ("adanasa", 0)])
+def test_the_others_go_on_without_a_site_whose_script_has_ended(tmp_path: Path, rule: str, steps: int) -> None:
+    """After some steps, or before it made an optimizer."""
     processes = processes_of(tmp_path, 3)
 
     def work(process: Process) -> Any:
         network, net = process.connect(), model()
+        if process is processes[1] and not steps:
+            return leave(process.members)
         process.opt = Decentralized(net.parameters(), network, rule)
-        while process.opt.t < (5 if process is processes[1] else 20):
+        while process.opt.t < (steps if process is processes[1] else 20):
             process.opt.zero_grad()
             backward(net, network.rank, process.opt.t)
             process.opt.step()
         leave(process.members)
         return process.opt.nodes
 
-    assert in_threads(*(lambda p=p: work(p) for p in processes)) == [[0, 2], [0, 1, 2], [0, 2]]
+    assert in_threads(*(lambda p=p: work(p) for p in processes)) == [[0, 2], [0, 1, 2] if steps else None, [0, 2]]
     for process in processes:
         process.end()
 

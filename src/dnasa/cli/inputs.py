@@ -69,7 +69,7 @@ def prepare(
     With `validate`, the problem has validation rows, and its curves have enough points. A site calls `check`, with the
     arguments of `solve`, before it connects.
     """
-    from dnasa.tasks.sources import SourceOptions, make_source
+    from dnasa.tasks.sources import SourceOptions, checked_summaries, make_source
 
     given, graph, channel, folder = begun
     rounds = given.rounds or ("1" if given.drop or given.away or given.stale else str(graph.rounds))
@@ -84,7 +84,10 @@ def prepare(
     }
 
     def made(network: "Network") -> tuple["Source", dict[str, Any]]:
-        source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, network.allgather_text)
+        def allgather_text(text: str) -> list[str]:
+            return network.allgather_json(text, lambda given: checked_summaries(text, given))
+
+        source = make_source(SourceOptions.of(vars(given)), network.local_nodes, validate, allgather_text)
         return source, shared | {"network": network, "evaluate": source.evaluate, "patience": source.patience}
 
     if given.sites is not None and not given.dry_run:

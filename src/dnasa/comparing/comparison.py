@@ -4,7 +4,6 @@ Stepsizes are never chosen on the test rows (`tuning.select`). In a run folder, 
 that are added and runs that are timed by themselves have folders of their own inside it, `extension-1`, ..., `alone-1`, ....
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -635,7 +634,7 @@ class GridRunner:
         """Use the variants of the first process everywhere: their last bits may differ between processes."""
         if self.network is None or self.network.simulated:
             return wanted
-        return [Variant(*entry) for entry in json.loads(self.network.allgather_text(json.dumps(wanted))[0])]
+        return self.network.allgather_json(wanted, lambda given: [Variant(*entry) for entry in given])[0]
 
     def added(self, wanted: Sequence[Variant], seeds: Sequence[int]) -> list[pd.DataFrame]:
         """The histories of what was added to the grid, finished now where it was stopped, unless a rule is unwanted by now."""

@@ -1,6 +1,5 @@
 """`solve`: gradients, exchange, rule, and at some steps an evaluation."""
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -45,7 +44,7 @@ from dnasa.runs.history import Evaluation, Metric, Recorder
 from dnasa.runs.progress import Progress, make_progress
 from dnasa.runs.result import Result
 from dnasa.runs.session import Session
-from dnasa.runs.timing import Timeline, now, write_trace
+from dnasa.runs.timing import Timeline, checked_events, now, write_trace
 
 if TYPE_CHECKING:
     from dnasa.channels import Codec
@@ -389,7 +388,7 @@ class Run:
     def _result(self, answers: Array) -> Result:
         folder = self.session.folder
         if self.options.trace is not None:
-            parts = self.network.allgather_text(json.dumps(self.timeline.events))
+            parts = self.network.allgather_json(self.timeline.events, checked_events)
             if self.network.writes:
                 write_trace(Path(self.options.trace), parts, None if folder is None else folder.own, self.network.names)
         timing = self.timeline.summary(self.t - self.first, self.network.traffic)

@@ -290,7 +290,13 @@ def _node_data(problem: "Problem", network: Network, seeds: list[int]) -> tuple[
     given: dict[str, Any] = {"seeds": seeds} if problem.by_seed else {}
     with UserCode(lambda: "The problem's node_fingerprint(node) or rows(node)"):
         local = [[problem.node_fingerprint(node, **given), problem.rows(node, **given)] for node in network.local_nodes]
-    everyone = [pair for text in network.allgather_text(json.dumps(local)) for pair in json.loads(text)]
+    shape = np.shape(local[0][1] or 0)
+
+    def read(given: Any) -> list[tuple[str, Any]]:
+        counts = [None if count is None else np.array(count, int).reshape(shape).tolist() for _, count in given]
+        return list(zip([str(mark) for mark, _ in given], counts, strict=True))
+
+    everyone = [pair for pairs in network.allgather_json(local, read) for pair in pairs]
     rows = [count for _, count in everyone]
     checksum = crc32(json.dumps([fingerprint for fingerprint, _ in everyone]).encode())
     return f"{checksum:08x}", None if None in rows else np.array(rows).T

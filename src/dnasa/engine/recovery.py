@@ -1,7 +1,6 @@
 """Recovery from a change of the network: the processes that are left continue together, with those that joined."""
 
 import json
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -56,8 +55,7 @@ class Position(NamedTuple):
 
 def positions_of(network: Network, own: Position) -> list[Position]:
     """Everyone's position. All must have the same settings: a process with others that wants to join is refused."""
-    texts = network.allgather_text(json.dumps(own))
-    positions = [_position(network, own, rank, text) for rank, text in enumerate(texts)]
+    positions = network.allgather_json(own, lambda given: _position(network, own, given))
     known = next((position for position in positions if not position.new), None)
     if known is None:
         raise RunError("All processes that had the model are gone.")
@@ -68,16 +66,13 @@ def positions_of(network: Network, own: Position) -> list[Position]:
     return positions
 
 
-def _position(network: Network, own: Position, rank: int, text: str) -> Position:
-    """The position of that process; one that has none, or one that none can have, is left out."""
-    try:
-        position = Position(*json.loads(text))
-        apart: float = max(abs(position.calls - own.calls), abs(position.step - own.step))
-    except (TypeError, ValueError, RecursionError):
-        position, apart = own._replace(new=False), math.inf
+def _position(network: Network, own: Position, given: Any) -> Position:
+    """The position of a process; raises an error if none can be there."""
+    calls, step, new, settings = given
+    position = Position(int(calls), int(step), bool(new), type(own.settings)(settings))
+    apart = max(abs(position.calls - own.calls), abs(position.step - own.step))
     if apart > APART * network.every and not (own.new or position.new):
-        network.membership.accuse(rank, f"it is at {text[:70]!r}")
-        raise ProcessLost(f"Rank {rank} has no position like the others.")
+        raise ValueError("no two processes are that far apart")
     return position
 
 
@@ -101,8 +96,8 @@ def warn_of_changes(network: Network, lost: list[int], joined: list[int], step: 
 def check_joining(own: dict[str, Any], known: dict[str, Any]) -> None:
     """Check that a process that joins has the settings of the others."""
     for name, value in known.items():
-        if own[name] != value:
-            detail = "" if len(str(value)) > 60 else f": {value} there, {own[name]} here"
+        if own.get(name) != value:
+            detail = "" if len(str(value)) > 60 else f": {value} there, {own.get(name)} here"
             raise InputError(
                 f"The run has another setting of {name} than this process{detail}. Use the same settings in every process."
             )

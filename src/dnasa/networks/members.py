@@ -383,6 +383,13 @@ class SitesMonitor(Monitor):
             members.publish()
         return ["" if node == members.node else members.state(node).report for node in self.nodes]
 
+    def fail(self, reason: str) -> None:
+        """After an error of `solve`, leave: the others go on. An optimizer notes its calls, and may repeat one that failed."""
+        if not self.counts:
+            self.problem = RunError(f"{self.name(self.rank)} has left the run: {reason}")
+            self.members.mesh.drain()
+            self.members.mesh.close()
+
     def diagnose(self) -> None:
         """A loss needs no reason: the others go on."""
 
@@ -403,10 +410,6 @@ class SitesMonitor(Monitor):
 
     def _away(self, rank: int) -> bool:
         return self.members.mesh.gone(self.nodes[rank]) or self.silent(rank, self.members.timeout)
-
-    def others_ahead(self) -> bool:
-        """Whether another process is in a call that this one has not made."""
-        return any(self.others_call(network) for network in self.counts)
 
     def others_call(self, network: str) -> str:
         """The call of the others after this process's last one; empty as long as there is none."""

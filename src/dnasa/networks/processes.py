@@ -5,7 +5,6 @@ neighbour needs of everything the rule sends. Receives are posted first, the pro
 while messages travel, and there are no barriers.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -323,7 +322,7 @@ def decoded(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] 
 
 def agree(network: Network, settings: dict[str, Any]) -> None:
     """Every process must have been started with the same settings; names the first that differs, before the first step."""
-    everyone = [json.loads(text) for text in network.allgather_text(json.dumps(settings))]
+    everyone = network.allgather_json(settings, lambda given: {**given})
     for name, value in everyone[0].items():
         for rank, other in enumerate(everyone):
             if other.get(name) != value:

@@ -6,6 +6,7 @@ one part of the numbers and sends it to all.
 
 import atexit
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError
+from dnasa.core import Array, Channel, InputError, Membership, Network, ProcessLost, RunError, first_line
 from dnasa.networks import processes
 from dnasa.networks.mailbox import SiteMailbox
 from dnasa.networks.members import Members
 from dnasa.networks.transport import Message, ProcessTransport
 from dnasa.sites.connecting import Refused
 from dnasa.sites.file import Sites
-from dnasa.sites.limits import FIRST, Limits
+from dnasa.sites.limits import DIVERGED, FIRST, Limits
 from dnasa.sites.links import Key, Mesh, Receive
 from dnasa.topology import Topology, count_rounds
 from dnasa.topology.types import checksum
@@ -69,11 +70,11 @@ def tell_stopped(sites: Sites, reason: str, timeout: float) -> None:
 
 
 def leave(members: Members) -> None:
-    """Wait until all have ended, or somebody is ahead or lost: to a process still communicating, an exit looks like a loss."""
+    """Wait until all have ended, or somebody is lost or sends more: to a process still communicating, an exit is a loss."""
     if members.view.number:
         monitor = members.monitor
         monitor.end()
-        while monitor.problem is None and not monitor.others_ended() and not monitor.others_ahead():
+        while monitor.problem is None and not monitor.others_ended() and not members.mesh.inbox.early:
             time.sleep(monitor.interval / 5)
         monitor.close()
     members.mesh.drain()
@@ -141,9 +142,16 @@ class SiteTransport(ProcessTransport):
         return done
 
     def inspect(self, peer: int, arrived: Sequence[Array], own: Sequence[Array]) -> None:
-        """Accuse a site whose numbers are not finite, or much larger than those before."""
+        """Accuse a site whose numbers are not finite, or much larger than this site's own."""
+        known = self.limits.diverged
         if wrong := self.limits.check(peer, arrived, own):
             raise self._accused(peer, wrong)
+        if known is None and self.limits.diverged is not None:
+            name = self.members.name(self.sites[peer])
+            warnings.warn(
+                f"The numbers of {name} have passed {DIVERGED:.0e}: the run diverges, or that site sends wrong numbers.",
+                stacklevel=2,
+            )
 
     def _inspect_sum(self, peer: int, arrived: np.ndarray, own: np.ndarray) -> None:
         if wrong := self.sum_limits.check(peer, [arrived], [own]):
@@ -259,14 +267,18 @@ class SiteNetworks:
         network = processes.connect(graph, transport, self.rounds, self.channel, self.members.traffic)
 
         def allgather_text(text: str) -> list[str]:
-            texts = network.allgather_text(text)
+            try:
+                texts = network.allgather_text(text)
+            except ProcessLost as error:
+                if self.members.admits or self.members.view.number > 1 or self.number:  # those that are left can go on
+                    raise
+                raise RunError(f"{first_line(error)}, before the first step: start all sites again.") from error
             if not self.members.admits and len(texts) == self.topology.nodes:
                 self.members.mesh.opening.append(texts)
             return texts
 
         membership = replace(
             network.membership,
-            fail=lambda _: self.members.mesh.drain(),
             survivors=self.survivors,
             admit=self.admit,
             returned=self.members.returned,

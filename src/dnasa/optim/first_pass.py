@@ -27,8 +27,8 @@ class FirstPass:
         self.model: nn.Module | None = None
         self.sharded, self.checksum = False, 0
         rank = dist.get_rank() if dist.is_initialized() else -1
-        texts = [text.split() for text in network.allgather_text(f"{network.rank} {rank}")]
-        self.ranks = {int(other) for node, other in texts if int(node) == network.rank}  # several for a site
+        pairs = network.allgather_json([network.rank, rank], lambda given: (int(given[0]), int(given[1])))
+        self.ranks = {other for node, other in pairs if node == network.rank}  # several for a site
         method = weakref.WeakMethod(self._before_forward)  # an optimizer that is no longer used is not held by the hook
 
         def before_forward(module: nn.Module, args: Any) -> None:

@@ -1,6 +1,5 @@
 """Which runs have diverged, when, and at which node."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -70,8 +69,8 @@ class Divergence:
         """Agree on the first step and node at which any process saw a run diverge."""
         changed = np.full((1, 1), float((self.steps != self.agreed).any()))
         if self.network.mean(changed)[0] > 0:
-            texts = self.network.allgather_text(json.dumps([self.steps.tolist(), self.nodes.tolist()]))
-            for steps, nodes in (np.array(json.loads(text)) for text in texts):
+            shape, own = (2, *self.steps.shape), [self.steps.tolist(), self.nodes.tolist()]
+            for steps, nodes in self.network.allgather_json(own, lambda given: np.array(given, int).reshape(shape)):
                 earlier = (steps >= 0) & ((self.steps < 0) | (steps < self.steps))
                 self.steps[earlier], self.nodes[earlier] = steps[earlier], nodes[earlier]
             self.agreed = self.steps.copy()

@@ -1,6 +1,5 @@
 """The history of a run: a row of metrics per evaluation and run, and which runs have diverged."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -110,7 +109,9 @@ class Recorder:
         """The first process decides for all which runs have improved."""
         flags = early_stopping.improved(rows)
         if not self.network.simulated:
-            flags = json.loads(self.network.allgather_text(json.dumps(flags))[0])
+            flags = self.network.allgather_json(flags, lambda given: np.array(given, int).reshape(len(rows)).tolist())[
+                0
+            ]
         for row, flag in zip(rows, flags, strict=True):
             row["improved"] = flag
         early_stopping.update(rows, answers)

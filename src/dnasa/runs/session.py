@@ -75,13 +75,13 @@ class Session:
             return 0, snapshots
         name = self._newest()
         found = checkpoints.load(self.folder.path / "checkpoints" / name) if name else None
-        rows = self.network.allgather_text(self.writer.truncate_history(found) if self.writer else "")[0]
+        rows = self.network.allgather_text(self.writer.truncate_history(found) if self.writer else "")
         if found is None:
             self.log("Resumed from the beginning: there is no checkpoint yet.")
             return 0, snapshots
         self._check_settings(found.notes["settings"])
         restored = [_restored(found, i, snapshot, self.network) for i, snapshot in enumerate(snapshots)]
-        recorder.restore(found.notes, parse_rows(rows))
+        recorder.restore(found.notes, parse_rows(rows[self.network.rank if self.network.own_folders else 0]))
         if recorder.early_stopping is not None:
             since = [row for row in recorder.rows if row["step"] >= recorder.periods[-1][0]]
             kept = [_kept(found, name, snapshots, self.network) for name in ("average", "best")]

@@ -55,9 +55,14 @@ class Timeline:
         return out
 
 
-def write_trace(path: Path, parts: list[str], own: OwnFiles | None, sites: Sequence[str] = ()) -> None:
+def checked_events(given: Any) -> list[dict[str, Any]]:
+    """The events of another process; raises an error if they are none."""
+    return [{**event, "ts": float(event["ts"]), "pid": int(event["pid"])} for event in given]
+
+
+def write_trace(path: Path, parts: list[list[dict[str, Any]]], own: OwnFiles | None, sites: Sequence[str] = ()) -> None:
     """One file for all processes, each a row of its own; in the folder of the run it is one of its files."""
-    events = [event for part in parts for event in json.loads(part)]
+    events = [event for part in parts for event in part]
     first = min((event["ts"] for event in events), default=0.0)
     for event in events:
         event["ts"] -= first

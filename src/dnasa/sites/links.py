@@ -41,6 +41,7 @@ from dnasa.sites.tls import REVOKED, REVOKED_CERTIFICATE
 HEADER = struct.Struct("!BQIQQ")  # kind, view, network, number, bytes that follow
 STATE, MESSAGE, ARRIVED, WITHDRAWN, ASK, OPENING = range(6)
 STATE_LIMIT, OPENING_LIMIT, MESSAGE_LIMIT = 1 << 20, 1 << 26, 1 << 40  # bytes
+NETWORKS = 6  # numbers of networks: exchanges, sums and mail, of `connect` and of an optimizer
 EARLY_LIMIT = 8  # messages of a site that came before they were wanted; then no more is read from it
 ACKNOWLEDGED, LARGE = 4, 1 << 20  # messages acknowledged together; of this many bytes, one at a time
 UNSENT_LIMIT = 16  # messages to a site; then the sender waits
@@ -107,6 +108,8 @@ class Inbox:
 
     def place(self, key: Key, size: int) -> memoryview | None:
         """Where a message goes; None if it must wait until it is wanted."""
+        if key.network >= NETWORKS:
+            raise Refused(f"it sent a message of network {key.network}")
         with self.lock:
             last = self.counts.get(key._replace(number=0), key.number - 1 if key.view in self.past else 0)
             if key.number != last + 1:

@@ -1,16 +1,19 @@
 """From options by name to the problem that is trained, as `dnasa train`, `dnasa compare` and `dnasa study` take them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from dnasa.core import InputError, choose, size, whole
+from dnasa.data.agreement import aligned
 from dnasa.data.columns import MISSING
-from dnasa.data.shards import alone
+from dnasa.data.shards import alone, exchanged
+from dnasa.data.summaries import Summary
 from dnasa.data.text import CONTEXT
 from dnasa.engine.plan import evenly
 from dnasa.extras import needed_by
@@ -234,6 +237,13 @@ def divided(
 
 def load_rows(options: SourceOptions, local_nodes: range) -> tuple["Dataset", "Shards"]:
     return load_data(options), []
+
+
+def checked_summaries(own: str, given: str) -> str:
+    """Another process's text about its tables; raises an error if it is none. Tables that do not fit are named later."""
+    with suppress(InputError):
+        reduce(Summary.merged, aligned(exchanged((), lambda _: [own, given])))
+    return given
 
 
 def load_shards(

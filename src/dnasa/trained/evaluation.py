@@ -59,6 +59,12 @@ def merged(parts: Sequence[Evaluation]) -> Evaluation:
     }
 
 
+def like(own: Evaluation, given: Any) -> Evaluation:
+    """Another process's evaluation; raises an error if its sums have other shapes than those of this one."""
+    merged([own, given])
+    return {name: value if name in NOT_SUMMED else given[name] for name, value in own.items()}
+
+
 def score(model: "TrainedModel", inputs: np.ndarray, labels: np.ndarray) -> float:
     """The number of right decisions; in a regression, the sum of squared errors."""
     outputs = model.outputs(inputs)

@@ -1,6 +1,5 @@
 """What a finished run leaves: the trained model and its tests."""
 
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +37,7 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
         return TrainedModel(problem.network(point, statistics), encoding, kind)
 
     def of_all(part: Evaluation) -> Evaluation:
-        return evaluation.merged([json.loads(text) for text in network.allgather_text(json.dumps(part))])
+        return evaluation.merged(network.allgather_json(part, lambda given: evaluation.like(part, given)))
 
     own_tests = bool(rows.test_counts) and not network.simulated  # each process has the test rows of its nodes
     lost = result.settings.get("lost")
