@@ -421,7 +421,9 @@ def test_a_comparison_in_which_everything_diverged_fails() -> None:
 
 
 def test_a_diverged_run_fails_with_exit_code_1() -> None:
-    done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20 --evaluate 20".split())
+    done = run(
+        *"train --problem least_squares --nodes 4 --rule dsgd:fixed --eta 1e160 --steps 20 --evaluate 20".split()
+    )
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
 

@@ -233,6 +233,10 @@ def broken(gradient: Callable[..., Any]) -> Custom:
             "Unknown rule 'dsdg'. Choose from: dsgd, dmsgd, dadam, d2",
         ),
         (lambda p, g: dnasa.solve(p, g, schedule="constant", steps=5), "Unknown schedule for dnasa 'constant'"),
+        (
+            lambda p, g: dnasa.solve(p, g, "dsgd:constant", eta=1, schedule="fixed", steps=5),
+            "No rule uses the schedule",
+        ),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
         (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),
         (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta and schedule out"),

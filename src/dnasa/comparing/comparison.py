@@ -23,7 +23,7 @@ from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.latex import Column
 from dnasa.plots import label
-from dnasa.rules.registry import COMPARED, Variant, find, variants
+from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
@@ -340,7 +340,8 @@ def compare(
         steps: The number of steps.
         seed: The seed, or several, whose results are reported.
         schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
-            rule's own default is. Rules that need no stepsize use their default where they do not have it.
+            rule's own default is. Rules that need no stepsize use their default where they do not have it. One that no rule
+            uses is an error.
         metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
         x: What curves are drawn against, one or several of "steps", "epochs", "samples", "bytes", "messages" and "seconds";
             for seconds the chosen variants are run again, each by itself. Default: steps, and bytes too where methods send
@@ -417,7 +418,9 @@ def grid_of(
 ) -> list[Variant]:
     """Every rule with each of its stepsizes, as `compare` takes them."""
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
-    return [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    check_used(schedule, wanted)
+    return wanted
 
 
 def _lines(wanted: Sequence[Variant]) -> list[tuple[str, str]]:

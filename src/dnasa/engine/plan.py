@@ -111,7 +111,7 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
-    takes_eta = [registry.find(str(name).partition(":")[0]).needs_eta for name in named]
+    takes_eta = [registry.find(str(name)).needs_eta for name in named]
     if not named and (etas or schedule is not None):
         raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
     if etas and not any(takes_eta):
@@ -122,6 +122,7 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
             runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
         else:
             runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
+    registry.check_used(schedule, runs)
     distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
 
