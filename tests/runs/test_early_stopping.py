@@ -11,7 +11,9 @@ from thread_network import run_threads
 from typer.testing import CliRunner
 
 import dnasa
+from dnasa import pages
 from dnasa.cli import app
+from dnasa.comparing import run_table
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset, hold_out_of_each
 from dnasa.runs.early_stopping import EarlyStopping
@@ -164,6 +166,11 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
     for text in (printed, CliRunner().invoke(app, ["report", str(tmp_path / "run")]).output):
         assert f"Early stopping after step {last}: the model of step {kept} is kept" in " ".join(text.split())
         assert re.search(rf"│ +{kept} │", text)  # a row of the table
+    (folder,) = pages.Folders(tmp_path / "run").contents()["folders"]
+    (row,) = run_table.table(tmp_path).to_dict("records")
+    assert (folder["lines"][0]["answer"]["step"], row["step"]) == (kept, f"{kept} / 200")
+    for accuracy in (folder["lines"][0]["answer"]["test_accuracy"], row["test accuracy"]):
+        assert accuracy == pytest.approx(result.final().test_accuracy[0], rel=1e-6)
     config = tmp_path / "run" / "config.json"
     for words in (
         ["--config", config, "--no-early-stopping", "--out", tmp_path / "off"],

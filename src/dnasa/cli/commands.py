@@ -312,7 +312,7 @@ def resume(
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
 ) -> None:
-    """A table of all runs in a folder: rule, data, nodes, state, last metrics."""
+    """A table of all runs in a folder: rule, data, nodes, state, and the metrics of its answer."""
     from dnasa.comparing import run_table
 
     print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))

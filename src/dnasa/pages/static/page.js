@@ -32,11 +32,11 @@ function bare(object = {}) {
   return Object.setPrototypeOf(object, null);
 }
 
-function lineOf(contents, folder, { run, name, seed }, anew) {
+function lineOf(contents, folder, { run, name, seed, answer }, anew) {
   const id = `${folder.name}/${run}`;
   const group = contents.folders.length === 1 ? name : `${folder.name}: ${name}`;
   const line = state.lines.get(id) ?? { folder: folder.name, run, seed, shown: true };
-  Object.assign(line, { name, group, title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
+  Object.assign(line, { name, group, answer: bare(answer), title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
   if (anew || !line.columns) line.columns = bare();
   state.lines.set(id, line);
 }
@@ -95,7 +95,7 @@ function progress(folder) {
 }
 
 function overview(contents) {
-  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), lastEvaluation(contents)];
+  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), results(contents)];
 }
 
 // One row for each folder, with the settings in which they differ.
@@ -116,10 +116,11 @@ function comparison(contents) {
   return rows.length ? section("Comparison", table(several ? ["run", ...columns] : columns, rows), note) : null;
 }
 
-function lastEvaluation(contents) {
-  const names = contents.metrics.map((metric) => metric.name);
-  const rows = Array.from(state.lines.values(), (line) => [line.group, line.seed, line.columns.step?.at(-1) ?? null, ...names.map((name) => line.columns[name]?.at(-1) ?? null)]);
-  return rows.length ? section("Last evaluation", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows)) : null;
+function results(contents) {
+  const names = ["step", ...contents.metrics.map((metric) => metric.name)];
+  const rows = Array.from(state.lines.values(), (line) => [line.group, line.seed, ...names.map((name) => line.answer[name] ?? null)]);
+  const note = element("p", { class: "note" }, "Of the last evaluation or, with early stopping, of the model that was kept.");
+  return rows.length ? section("Results", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows), note) : null;
 }
 
 function choice(contents) {
