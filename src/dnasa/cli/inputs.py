@@ -11,7 +11,7 @@ from dnasa import networks
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
-from dnasa.cli.rendering import console, print_line, showing_warnings
+from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
@@ -88,16 +88,18 @@ def prepare(
     if given.sites is not None and not given.dry_run:
         check_alone(make_network(graph, rounds, replace(given, dry_run=True), channel), graph, made, check)
     network = make_network(graph, rounds, given, channel)
-    progress = set_output(given, network.writes)
-    with showing_warnings(print_line):
+    progress, warned = set_output(given, network.writes), list[str]()
+    with showing_warnings(warned.append):
         source, shared = made(network)
+    warned += [f"Warning: {sentence}" for sentence in source.warnings]
     names = list(network.names) or source.sites
     if folder is not None:
+        folder.warnings = warned
         folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
-    for sentence in source.warnings:
-        print_line(f"Warning: {sentence}")
+    for line in warned if network.writes else ():
+        print_error(line)
     return source, shared | {"progress": progress}
 
 

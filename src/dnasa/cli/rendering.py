@@ -1,5 +1,6 @@
 """Results as tables and sentences."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,10 @@ COLUMNS = {
 
 def print_line(text: str) -> None:
     console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def print_error(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -156,6 +156,7 @@ class Folder:
             "timing": settings.get("timing", {}),
             "trace": self._attempt(lambda: parts.trace(self.path), []),
             "events": log,
+            "warnings": self._attempt(lambda: parts.warnings(self.path), []),
         }
         diverged = self._attempt(lambda: parts.diverged(self.path, history, sites), [])
         lost = parts.lost(settings, log, sites)

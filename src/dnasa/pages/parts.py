@@ -130,9 +130,18 @@ def trace(path: Path) -> list[list[Any]]:
 
 def log(path: Path) -> list[str]:
     """The last lines of `log.txt`."""
+    return [line[:300] for line in _lines(path)[-MOST_EVENTS:]]
+
+
+def warnings(path: Path) -> list[str]:
+    """The warnings in `log.txt`, each once."""
+    found = dict.fromkeys(line[29:] for line in _lines(path) if line[19:29] == " Warning: ")
+    return [text(line) for line in found][:MOST_EVENTS]
+
+
+def _lines(path: Path) -> list[str]:
     file = path / "log.txt"
-    lines = read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
-    return [line[:300] for line in lines[-MOST_EVENTS:]]
+    return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
 
 
 def members(path: Path) -> list[list[Any]]:

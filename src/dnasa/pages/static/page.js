@@ -95,7 +95,7 @@ function progress(folder) {
 }
 
 function overview(contents) {
-  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), results(contents)];
+  return [listed("What failed", "failures", contents.folders), listed("Warnings", "warnings", contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), results(contents)];
 }
 
 // One row for each folder, with the settings in which they differ.
