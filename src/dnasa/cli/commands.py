@@ -103,7 +103,7 @@ def train(context: typer.Context, given: Options) -> None:
     print_lost_nodes(result.settings, names)
     title = f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
-    print_kept(result.history)
+    print_kept(result)
     if given.compress or given.message_dtype or given.every > 1:
         print_sent(result.history)
     if given.local_accuracy:

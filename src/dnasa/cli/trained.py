@@ -101,7 +101,7 @@ def report(
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
         console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
-    print_kept(result.history)
+    print_kept(result)
     print_lost_nodes(result.settings, run.sites)
     for line in warnings(folder):
         print_line(f"Warning: {line}")

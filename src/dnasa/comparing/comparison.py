@@ -275,7 +275,7 @@ class Comparison:
             reason = "The grid has one stepsize, so none was chosen" if one else "Nothing was tuned"
             lines[0] = f"{reason}; results are those on {where}, {spread}."
         edges = [self._edge_note(row) for row in self.choice[self.choice.edge != ""].itertuples()]
-        return (lines if count > 1 else lines[:1]) + edges + self._still_notes()
+        return (lines if count > 1 else lines[:1]) + tables.baseline(self.settings) + edges + self._still_notes()
 
     def _still_notes(self) -> list[str]:
         """The chosen variants whose runs did not improve on the start, where that was measured."""

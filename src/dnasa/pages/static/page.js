@@ -119,8 +119,11 @@ function comparison(contents) {
 function results(contents) {
   const names = ["step", ...contents.metrics.map((metric) => metric.name)];
   const rows = Array.from(state.lines.values(), (line) => [line.group, line.seed, ...names.map((name) => line.answer[name] ?? null)]);
-  const note = element("p", { class: "note" }, "Of the last evaluation or, with early stopping, of the model that was kept.");
-  return rows.length ? section("Results", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows), note) : null;
+  const several = contents.folders.length > 1;
+  const baselines = contents.folders.flatMap(({ name, baseline }) => baseline.map((line) => (several ? `${name}: ${line}` : line)));
+  const kept = "Of the last evaluation or, with early stopping, of the model that was kept.";
+  const notes = [kept, ...baselines].map((line) => element("p", { class: "note" }, line));
+  return rows.length ? section("Results", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows), ...notes) : null;
 }
 
 function choice(contents) {
