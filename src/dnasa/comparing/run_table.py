@@ -164,7 +164,7 @@ def _last_row(path: Path) -> dict[str, Any]:
     answers = list({row.get("run"): row for row in rows if is_answer(row)}.values())
     if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in answers}) != 1:
         return {"step": rows[-1].get("step")}
-    means = {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))}
+    means: dict[str, Any] = {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))}
     for name in METRICS:
         values = [value for row in answers if isinstance(value := row.get(name), float) and isfinite(value)]
         if len(values) == len(answers):

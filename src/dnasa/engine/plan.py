@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
     weight_decay: float
+    trained: bool  # whether the user gave a start
 
 
 def make_plan(
@@ -92,7 +93,8 @@ def make_plan(
     epoch = None if rows is None else float(rows.mean())
     eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch, options.patience is not None)
     decay = float(options.weight_decay)
-    return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0], decay)
+    about = (steps, eval_steps, epoch, checksum, weights, points[0], decay, start is not None)
+    return Plan(topology, network, groups, x, seeds, *about)
 
 
 # ---------------------------------------------------------------- rules
