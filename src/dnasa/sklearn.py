@@ -22,8 +22,7 @@ with needed_by("dnasa.sklearn"):
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-    from dnasa.tasks.sources import PATIENCE
-    from dnasa.tasks.sources import stops_early as by_default
+    from dnasa.tasks.sources import PATIENCE, too_short
     from dnasa.tasks.tasks import on_shards
     from dnasa.trained import TrainedModel
 
@@ -115,7 +114,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"n_iter_no_change must be at least 1, not {self.n_iter_no_change!r}.")
         counts = [len(shard) for shard in shards]
         if self.early_stopping == "auto":
-            return by_default(counts, self.steps * self.batch, getattr(self, "class_weight", None))
+            return not too_short(counts, self.steps * self.batch)
         return bool(self.early_stopping)
 
     def _shards(self, X: np.ndarray, groups: Any, seed: int) -> list[np.ndarray]:
@@ -164,7 +163,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         class_weight: None, "balanced" or a weight for each class, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
         early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
-            with at least 100 rows and 20 passes over them.
+            with at least 100 rows and more than 5 passes over them.
         validation_fraction: The share of each node's rows that is validated on.
         n_iter_no_change: Evaluations without improvement after which training stops.
 
@@ -240,7 +239,7 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
         random_state: The seed, as in scikit-learn.
         weight_decay: Decoupled weight decay, as in `dnasa.solve`.
         early_stopping: Whether to stop when the loss on validation rows no longer improves, and to keep the best model. "auto":
-            with at least 100 rows and 20 passes over them.
+            with at least 100 rows and more than 5 passes over them.
         validation_fraction: The share of each node's rows that is validated on.
         n_iter_no_change: Evaluations without improvement after which training stops.
     """

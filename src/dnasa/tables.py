@@ -1,6 +1,7 @@
 """Frames of results as text: with ±, and in notebooks."""
 
 import re
+from collections.abc import Mapping
 from math import floor, inf, isnan, log10
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandas as pd
 
 from dnasa.statistics import in_percent
 
-__all__ = ["html", "metric_name", "number", "with_interval", "with_spread"]
+__all__ = ["baseline", "html", "metric_name", "number", "with_interval", "with_spread"]
 
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
@@ -23,6 +24,13 @@ def number(metric: str, value: float, digits: int = 3) -> str:
     if pd.isna(value):
         return "-"
     return f"{100 * value:.2f} %" if in_percent(metric) else f"{value:.{digits}g}"
+
+
+def baseline(settings: Mapping[str, Any]) -> list[str]:
+    """What an accuracy is to be compared with, in a sentence; none where the settings of a run do not have it."""
+    share = settings.get("baseline")
+    shown = number("accuracy", share) if isinstance(share, float) else ""
+    return [f"Always predicting the most frequent class has a test accuracy of {shown}."] if shown else []
 
 
 def with_spread(metric: str, row: Any) -> str:

@@ -17,7 +17,7 @@ from test_resume import run
 from typer.testing import CliRunner
 
 import dnasa
-from dnasa import cli
+from dnasa import cli, pages
 from dnasa.channels.compressed import COMPRESSIONS
 from dnasa.cli.options import FIELDS, OF_COMPARE, OF_TRAIN
 from dnasa.reproduce import FIGURES
@@ -74,11 +74,16 @@ def test_the_version_is_shown() -> None:
 
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
-def test_a_warning_of_a_run_is_one_line_on_standard_error(quiet: list[str]) -> None:
-    words = "train --problem least_squares --nodes 4 --topology ring --steps 3 --compress moniqua:8/100"
-    done = run(*words.split(), *quiet)
-    assert done.stderr == "Warning: Rule 'dnasa' sent no message in 3 steps: the nodes trained alone.\n"
+def test_a_warning_of_a_run_is_one_line_on_standard_error_and_in_its_folder(quiet: list[str], tmp_path: Path) -> None:
+    words = "train --problem least_squares --nodes 4 --topology ring --steps 3 --compress moniqua:8/100 --out"
+    done = run(*words.split(), tmp_path / "run", *quiet)
+    line = "Rule 'dnasa' sent no message in 3 steps: the nodes trained alone."
+    assert done.stderr == f"Warning: {line}\n"
     assert bool(done.stdout) == (not quiet)
+    assert f" Warning: {line}\n" in (tmp_path / "run" / "log.txt").read_text()
+    (folder,) = pages.Folders(tmp_path / "run").contents()["folders"]
+    assert folder["warnings"] == [line]
+    assert f"Warning: {line}\n" in run("report", tmp_path / "run").stdout
 
 
 @pytest.mark.parametrize("saving", ["--compress 8bit", "--every 2", "--message-dtype bfloat16", ""])
@@ -421,7 +426,9 @@ def test_a_comparison_in_which_everything_diverged_fails() -> None:
 
 
 def test_a_diverged_run_fails_with_exit_code_1() -> None:
-    done = run(*"train --problem least_squares --nodes 4 --rule dsgd --eta 1e160 --steps 20 --evaluate 20".split())
+    done = run(
+        *"train --problem least_squares --nodes 4 --rule dsgd:fixed --eta 1e160 --steps 20 --evaluate 20".split()
+    )
     assert done.returncode == 1
     assert re.search(r"The run diverged at step \d+ at node \d: try a smaller --eta", done.stderr)
 

@@ -92,6 +92,8 @@ def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
         ("--metric wat", "There is no metric 'wat'"),
         ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
         ("--rules wat:constant", "Unknown rule 'wat'"),
+        ("--rules adanasa --schedule diminishing", "adanasa has linear, averaged"),
+        ("--rules dsgd:constant --schedule fixed", "No rule uses the schedule fixed"),
         ("--rules dsgd,dsgd:diminishing", "dsgd:diminishing with eta 0.0001 is given twice"),
         ("--etas 0.1 --extend", "give at least two stepsizes"),
         ("--extend --survive --engine simulated", "leave out --survive"),

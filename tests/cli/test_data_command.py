@@ -148,17 +148,19 @@ def test_sites_in_other_units_and_sites_of_very_different_sizes_are_named(tmp_pa
     options = ["--shard-dir", sites(tmp_path / "d", made), "--nodes", 3, "--target", "kind"]
     for command in (
         ["data"],
-        ["train", "--steps", 2],
+        ["train", "--steps", 2, "--quiet", "--out", tmp_path / "run"],
         ["compare", "--rules", "dnasa,dsgd", "--etas", "1", "--steps", 2],
     ):
         code, out, err = run(*command, *options)
         assert code == 0, err
-        assert "Warning: Column 'age' of oslo has mean" in out
-        assert out.count("Warning") == 2
+        said = out if command == ["data"] else err
+        assert "Warning: Column 'age' of oslo has mean" in said
+        assert said.count("Warning") == 2
         assert (
-            "Warning: bonn trains on 16 rows and rome on 384, and each site counts the same: with --weights-by" in out
+            "Warning: bonn trains on 16 rows and rome on 384, and each site counts the same: with --weights-by" in said
         )
-    assert run("train", "--steps", 2, "--weights-by", "rows", *options)[1].count("Warning") == 1
+    assert (tmp_path / "run" / "log.txt").read_text().count(" Warning: ") == 2
+    assert run("train", "--steps", 2, "--weights-by", "rows", *options)[2].count("Warning") == 1
 
 
 def test_training_says_what_was_done_and_is_named_after_its_file(table: Path, run: Run) -> None:

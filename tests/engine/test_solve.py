@@ -1,5 +1,6 @@
 """The loop: what it records, what it refuses, and that a batch is nothing but its runs."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
 from pathlib import Path
@@ -14,8 +15,10 @@ from thread_network import run_threads
 import dnasa
 from dnasa import Result, rules, topology
 from dnasa.core import Array, InputError, Layout, Network, Rule, Schedule
+from dnasa.data import Dataset
 from dnasa.networks.simulated import connect
-from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression
+from dnasa.problems import Classification, Custom, LeastSquares, RobustRegression, Supervised
+from dnasa.problems.supervised import cross_entropy
 from dnasa.rules import schedules
 from dnasa.runs.divergence import Divergence
 from dnasa.runs.history import Evaluation
@@ -233,6 +236,10 @@ def broken(gradient: Callable[..., Any]) -> Custom:
             "Unknown rule 'dsdg'. Choose from: dsgd, dmsgd, dadam, d2",
         ),
         (lambda p, g: dnasa.solve(p, g, schedule="constant", steps=5), "Unknown schedule for dnasa 'constant'"),
+        (
+            lambda p, g: dnasa.solve(p, g, "dsgd:constant", eta=1, schedule="fixed", steps=5),
+            "No rule uses the schedule",
+        ),
         (lambda p, g: dnasa.solve(p, g, [], steps=5), "No rule given"),
         (lambda p, g: dnasa.solve(p, g, "dnasa", eta=0.1, steps=5), "takes no stepsize"),
         (lambda p, g: dnasa.solve(p, g, rules.dsgd(lambda t: 1), eta=0.1, steps=5), "leave eta and schedule out"),
@@ -745,3 +752,27 @@ def test_a_result_is_printed_as_its_settings_and_last_values(seeds: int) -> None
     assert "1.25" in repr(result)
     assert ("... and 25 more runs" in lines) == (seeds == 30)
     assert len(lines) < 20
+
+
+def test_a_run_that_gets_worse_than_trained_weights_warns_once() -> None:
+    problem, graph = LeastSquares(), topology.ring(4)
+    options: Any = {"steps": 40, "evaluate": 10, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained = dnasa.solve(problem, graph, "dsgd", eta=0.003, **options | {"steps": 400})
+        dnasa.solve(problem, graph, "dsgd", eta=1e-6, start=trained.mean, **options)
+    with pytest.warns(UserWarning, match="test loss is .* at step 10 and was .* at the start") as warned:
+        dnasa.solve(problem, graph, "dsgd:constant", eta=0.05, start=trained.mean, **options)
+    assert len(warned) == 1
+
+
+def test_a_model_that_comes_trained_and_gets_worse_warns_at_the_end() -> None:
+    """Nobody said that it is trained, but it is better than the most frequent class."""
+    inputs = np.linspace(-1, 1, 40, dtype=np.float32)[:, None]
+    classes = (inputs[:, 0] > 0).astype(int)
+    module = torch.nn.Linear(1, 2, bias=False)
+    module.weight.data = torch.tensor([[-1.0], [1.0]])
+    wrong = Dataset("wrong", inputs, 1 - classes, inputs, classes)
+    problem = Supervised(module, cross_entropy, wrong, [np.arange(20), np.arange(20, 40)])
+    with pytest.warns(UserWarning, match=r"dsgd: the test accuracy is 0.00 % at step 60 and was 100.00 % at the start"):
+        dnasa.solve(problem, topology.ring(2), "dsgd", eta=1, steps=60, evaluate=20, progress=False)

@@ -170,7 +170,7 @@ def test_shards_of_any_size_train_alike_simulated_and_for_real(engine: str, targ
     words = f"train --nodes 3 --topology path --steps 40 --shard-dir {folder} --target {target} --out {tmp_path}/run"
     done = launch_script(engine, 2, BIN / "dnasa", *words.split())
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("Warning: Column 'town' of node-2 has categories that other sites write with other") == 1
+    assert done.stderr.count("Warning: Column 'town' of node-2 has categories that other sites write with other") == 1
     real = pd.read_csv(tmp_path / "run" / "history.csv")
     together = tasks.on_shards(*from_shards(folder, range(3), 3, target))
     simulated = solve(together, topology.path(3), steps=40).history

@@ -1031,6 +1031,8 @@ def test_an_update_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Mon
         ({"rule": "adam"}, "Unknown rule 'adam'"),
         ({"rule": "dsgd"}, "needs a stepsize"),
         ({"eta": 0.1}, "takes no stepsize"),
+        ({"schedule": "diminishing"}, "Unknown schedule for adanasa 'diminishing'. Choose from: linear, averaged"),
+        ({"rule": "dsgd:constant", "eta": 0.1, "schedule": "fixed"}, "No rule uses the schedule fixed"),
         ({"rule": "dnasa", "schedule": "fixed"}, "depends on the number of steps: give steps="),
         ({"rule": "dmsgd", "eta": 0.1}, "'cosine' depends on the number of steps: give steps="),
         ({"weight_decay": -1.0}, "weight_decay must be a positive number"),

@@ -49,7 +49,7 @@ def test_a_page_shows_every_part_of_a_run(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star")) as page:
         titles = page.locator("h2").all_inner_texts()
         assert titles == [
-            *("Last evaluation", "Curves", "Tests of the trained model", "Nodes", "Graph", "Settings", "Timeline")
+            *("Results", "Curves", "Tests of the trained model", "Nodes", "Graph", "Settings", "Timeline")
         ]
         assert "done step 60 of 60, digits" in page.locator("header").inner_text()
         metrics = page.locator(".charts figure").evaluate_all("all => all.map(one => one.dataset.metric)")
@@ -150,7 +150,7 @@ def test_a_phone_needs_no_horizontal_scrolling(several: bool, chromium: Any, hom
 
 def test_a_phone_shows_that_a_table_scrolls(chromium: Any, home: Path) -> None:
     with opened(chromium, address(home / "star"), **PHONE) as page:
-        table = page.locator("section[aria-label='Last evaluation'] .scroll")
+        table = page.locator("section[aria-label='Results'] .scroll")
         page.wait_for_function("box => box.classList.contains('more-right')", arg=table.element_handle())
         fade = "box => getComputedStyle(box).maskImage"
         assert re.search(r"rgba\(0, 0, 0, 0\)\)$", table.evaluate(fade))

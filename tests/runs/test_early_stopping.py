@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from thread_network import run_threads
 from typer.testing import CliRunner
 
 import dnasa
+from dnasa import pages
 from dnasa.cli import app
+from dnasa.comparing import run_table
 from dnasa.core import InputError, Network
 from dnasa.data import Dataset, hold_out_of_each
 from dnasa.runs.early_stopping import EarlyStopping
@@ -101,21 +104,36 @@ def table(path: Path, rows: int) -> Path:
     return path
 
 
-def patience_of(data: object, **options: object) -> int | None:
+def patience_of(data: object, said: str, **options: object) -> int | None:
     chosen = SourceOptions(data=str(data), nodes=2, **({"steps": 200} | options))  # type: ignore[arg-type]
-    return make_source(chosen, range(2), validate=False).patience
+    source = make_source(chosen, range(2), validate=False)
+    assert f"Early stopping is {said}" in source.description
+    return source.patience
 
 
 def test_own_tables_stop_early_by_default_and_nothing_else_does(tmp_path: Path) -> None:
     small, tiny = table(tmp_path / "t.csv", 160), table(tmp_path / "tiny.csv", 40)
-    assert patience_of(small, target="y") == PATIENCE
-    assert patience_of(small, target="y", early_stopping=False) is None
-    assert patience_of(small, target="y", steps=10) is None
-    assert patience_of(small, target="y", class_weight="balanced") is None
-    assert patience_of(tiny, target="y") is None
-    assert patience_of(tiny, target="y", early_stopping=True) == PATIENCE
-    assert patience_of("digits", steps=10_000) is None
-    assert patience_of("digits", patience=3) == 3
+    on = "on: a tenth of the training rows is held out"
+    assert patience_of(small, on, target="y") == PATIENCE
+    assert patience_of(small, "off: --no-early-stopping", target="y", early_stopping=False) is None
+    assert patience_of(small, on, target="y", steps=11) == PATIENCE  # 5.5 passes over 128 rows
+    assert patience_of(small, "off: 5.0 passes over the rows are not more than 5", target="y", steps=10) is None
+    assert patience_of(small, on, target="y", class_weight="balanced") == PATIENCE
+    assert patience_of(tiny, "off: 32 training rows are fewer than 100", target="y") is None
+    assert patience_of(tiny, on, target="y", early_stopping=True) == PATIENCE
+    assert patience_of("digits", "off: it is the default for tables of your own", steps=10_000) is None
+    assert patience_of("digits", on, patience=3) == 3
+
+
+def test_a_test_file_leaves_early_stopping_on(tmp_path: Path) -> None:
+    """Validation rows come from the training rows, and test rows are all tested."""
+    table(tmp_path / "train.csv", 160)
+    table(tmp_path / "test.csv", 40)
+    chosen = SourceOptions(data=str(tmp_path), target="y", nodes=2, steps=200)
+    source = make_source(chosen, range(2), validate=False)
+    problem: Any = source.problem
+    assert source.patience == PATIENCE
+    assert (problem.test_total, sum(map(len, problem.validation)), sum(map(len, problem.shards))) == (40, 16, 144)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +166,19 @@ def test_a_saved_run_has_the_tests_of_its_best_model_and_is_repeated(tmp_path: P
     for text in (printed, CliRunner().invoke(app, ["report", str(tmp_path / "run")]).output):
         assert f"Early stopping after step {last}: the model of step {kept} is kept" in " ".join(text.split())
         assert re.search(rf"│ +{kept} │", text)  # a row of the table
+    (folder,) = pages.Folders(tmp_path / "run").contents()["folders"]
+    (row,) = run_table.table(tmp_path).to_dict("records")
+    assert (folder["lines"][0]["answer"]["step"], row["step"]) == (kept, f"{kept} / 200")
+    for accuracy in (folder["lines"][0]["answer"]["test_accuracy"], row["test accuracy"]):
+        assert accuracy == pytest.approx(result.final().test_accuracy[0], rel=1e-6)
     config = tmp_path / "run" / "config.json"
-    assert "Early stopping" not in train("--config", config, "--no-early-stopping", "--out", tmp_path / "off")
-    assert "Early stopping" not in train("--config", tmp_path / "off" / "config.json")
+    for words in (
+        ["--config", config, "--no-early-stopping", "--out", tmp_path / "off"],
+        ["--config", tmp_path / "off" / "config.json"],
+    ):
+        printed = train(*words)
+        assert "Early stopping is off" in printed
+        assert "is kept" not in printed
 
 
 def test_processes_stop_at_the_same_step_with_the_model_of_the_simulator() -> None:

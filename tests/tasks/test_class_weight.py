@@ -83,7 +83,7 @@ def test_a_rare_class_is_recognised_with_balanced_weights() -> None:
         for weight in (None, "balanced")
     ]
     assert recalls[0] < 0.2
-    assert recalls[1] > 0.7
+    assert recalls[1] > 0.5
 
 
 def test_the_option_reaches_training_and_the_report(tmp_path: Path, run: Run) -> None:

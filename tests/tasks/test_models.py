@@ -225,7 +225,7 @@ def test_images_of_bytes_are_trained_with_a_residual_net(tmp_path: Path, monkeyp
     assert done.returncode == 0, done.stderr
     assert "Model resnet:8 with 44,274 parameters" in done.stdout
     assert "D-Adam" in done.stdout
-    assert done.stdout.count("Warning: The model has batch norm, and the nodes have different classes") == 1
+    assert done.stderr.count("Warning: The model has batch norm, and the nodes have different classes") == 1
     assert "UserWarning" not in done.stderr
 
 

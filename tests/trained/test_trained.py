@@ -21,7 +21,9 @@ from test_cli import refused
 from thread_network import run_threads
 
 import dnasa
+from dnasa import pages
 from dnasa.cli import app
+from dnasa.comparing import run_table
 from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
 from dnasa.networks.processes import Sending
@@ -88,6 +90,26 @@ def evaluated(folder: Path) -> Any:
 
 def last(folder: Path) -> pd.Series:
     return answered(pd.read_csv(folder / "history.csv")).iloc[-1]
+
+
+def test_the_accuracy_of_the_most_frequent_class_is_next_to_every_accuracy(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confusion = np.array(evaluated(home / "classification")["confusion"])
+    share = confusion.sum(1).max() / confusion.sum()
+    line = f"Always predicting the most frequent class has a test accuracy of {100 * share:.2f} %."
+    words = ["--data", home / "classification.csv", "--target", "kind", "--nodes", 3, "--steps", 5]
+    for command in (["train", *words], ["compare", *words, "--rules", "dnasa"], ["report", home / "classification"]):
+        run(*command)
+        assert line in capsys.readouterr().out
+    (folder,) = pages.Folders(home / "classification").contents()["folders"]
+    assert folder["baseline"] == [line]
+    assert f"{100 * share:.2f} % of the most frequent class" in folder["tests"]["tables"][0]["title"]
+    runs = run_table.table(home).set_index("run")
+    assert runs["baseline accuracy"]["classification"] == pytest.approx(share)
+    several = np.array(evaluated(home / "multilabel")["confusion"]).sum(2)
+    assert runs["baseline accuracy"]["multilabel"] == pytest.approx((several.max(1) / several.sum(1)).mean())
+    assert np.isnan(runs["baseline accuracy"]["regression"])
 
 
 # ---------------------------------------------------------------- predict
@@ -471,6 +493,7 @@ def test_each_label_has_its_accuracy_recall_and_precision() -> None:
         "rows": 4,
         "predicted": 3,
         "accuracy": 0.7,
+        "baseline accuracy": 0.6,
         "recall": 0.5,
         "precision": pytest.approx(2 / 3),
     }

@@ -1,15 +1,13 @@
 """The command line: `dnasa train | compare | resume | runs | report | watch | predict | export | ...`."""
 
-import sys
-
 from dnasa.cli.commands import app
 from dnasa.cli.exits import fail, run_app, running, tolerant_output
-from dnasa.cli.rendering import console, showing_warnings
+from dnasa.cli.rendering import console, print_error, showing_warnings
 
 __all__ = ["app", "console", "fail", "main", "running"]
 
 
 def main() -> None:
     """A user's mistake ends in one line and exit code 2, a run that failed in one line and exit code 1."""
-    with tolerant_output(), showing_warnings(lambda line: print(line, file=sys.stderr)):
+    with tolerant_output(), showing_warnings(print_error):
         run_app(app)

@@ -34,7 +34,7 @@ from dnasa.cli.study import study
 from dnasa.core import InputError
 from dnasa.files import make_folder
 from dnasa.reproduce import FIGURES
-from dnasa.rules.registry import DEFAULT_RULE, RULES
+from dnasa.rules.registry import DEFAULT_RULE, find
 from dnasa.runs.own_files import OwnFiles
 
 app = typer.Typer(
@@ -100,9 +100,9 @@ def train(context: typer.Context, given: Options) -> None:
     inputs.set_output(given, result.writes)
     names = shared["network"].names or source.sites
     print_lost_nodes(result.settings, names)
-    title = f"{RULES[given.rule].title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
+    title = f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
     console.print(history_table(result.history, title))
-    print_kept(result.history)
+    print_kept(result)
     if given.compress or given.message_dtype or given.every > 1:
         print_sent(result.history)
     if given.local_accuracy:
@@ -121,7 +121,7 @@ def train(context: typer.Context, given: Options) -> None:
     lost = result.runs[result.runs.diverged.notna()]
     if len(lost):
         smaller = f"try a smaller --eta, or --rule {DEFAULT_RULE}, which needs none"
-        remedy = smaller if RULES[given.rule].needs_eta else "check the data for values that are not finite"
+        remedy = smaller if find(given.rule).needs_eta else "check the data for values that are not finite"
         fail(1, divergence(lost.diverged.iloc[0], lost.diverged_node.iloc[0], remedy, names))
 
 
@@ -311,7 +311,7 @@ def resume(
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
 ) -> None:
-    """A table of all runs in a folder: rule, data, nodes, state, last metrics."""
+    """A table of all runs in a folder: rule, data, nodes, state, and the metrics of its answer."""
     from dnasa.comparing import run_table
 
     print_wide(frame_table(run_table.table(folder), f"Runs in {folder}"))

@@ -16,7 +16,7 @@ import typer
 from dnasa import networks
 from dnasa.cli import pictures, plugins
 from dnasa.cli.options import FIELDS, Options, flag, negative, split
-from dnasa.cli.rendering import print_line
+from dnasa.cli.rendering import print_error, print_line
 from dnasa.core import InputError
 from dnasa.files import read_bytes, read_json
 from dnasa.rules.registry import find
@@ -81,7 +81,7 @@ def _check_continued(folder: "RunFolder", given: Options, config: dict[str, Any]
     print_line(f"The runs are read from {folder.path}{f'; new: {first_of(new)}' if new else ''}.")
     for path, checksum in config.get(PLUGINS, {}).items():
         if isinstance(before, dict) and before.get(path, checksum) != checksum:
-            print_line(f"Warning: {path} has changed since these runs. They are not repeated: --force repeats all.")
+            print_error(f"Warning: {path} has changed since these runs. They are not repeated: --force repeats all.")
 
 
 def _checksums(files: Sequence[Path]) -> dict[str, str]:

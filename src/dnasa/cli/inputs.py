@@ -12,7 +12,7 @@ from dnasa import networks
 from dnasa.cli import configs, pictures, plugins
 from dnasa.cli.exits import running
 from dnasa.cli.options import Options, flag, split
-from dnasa.cli.rendering import console, print_line, showing_warnings
+from dnasa.cli.rendering import console, print_error, print_line, showing_warnings
 from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
@@ -99,22 +99,24 @@ def prepare(
                 tell_sites(given, error.kind)
             raise
     network = make_network(graph, rounds, given, channel, folder)
-    progress = set_output(given, network.writes)
+    progress, warned = set_output(given, network.writes), list[str]()
     try:
-        with showing_warnings(print_line):
+        with showing_warnings(warned.append):
             source, shared = made(network)
     except InputError as error:
         network.membership.fail(error.kind)
         if folder is not None and folder.journal is not None:
             folder.journal.write(0)
         raise
+    warned += [f"Warning: {sentence}" for sentence in source.warnings]
     names = list(network.names) or source.sites
     if folder is not None:
+        folder.warnings = warned
         folder.config |= {"engine": running.engine} | source.facts | ({"sites": names} if names else {})
     if source.description:
         print_line(source.description)
-    for sentence in source.warnings:
-        print_line(f"Warning: {sentence}")
+    for line in warned if network.writes else ():
+        print_error(line)
     return source, shared | {"progress": progress}
 
 

@@ -142,8 +142,8 @@ class Options:
     early_stopping: bool | None = option(
         None,
         "Hold out a tenth of the training rows, stop when the loss on them no longer improves, and keep the best model. "
-        "Default for `dnasa train` on your own tables with at least 100 rows and 20 passes over them; --no-early-stopping "
-        "switches it off.",
+        "Default for `dnasa train` on your own tables with at least 100 rows and more than 5 passes over them; "
+        "--no-early-stopping switches it off.",
     )
     patience: int | None = option(
         None, "Stop early, after this many evaluations without improvement. Default of early stopping: 40."

@@ -1,5 +1,6 @@
 """Results as tables and sentences."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,10 @@ COLUMNS = {
 
 def print_line(text: str) -> None:
     console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def print_error(line: str) -> None:
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -181,9 +186,14 @@ def print_dry_run(network: "Network", steps: int) -> None:
     )
 
 
-def print_kept(history: "pd.DataFrame") -> None:
-    if steps := ", ".join(map(str, kept_steps(history))):
-        last = int(history.step.max())
+def print_kept(result: "Result") -> None:
+    """What the table of a history does not say: which model was kept, and what an accuracy is to be compared with."""
+    from dnasa import tables
+
+    for line in tables.baseline(result.settings):
+        print_line(line)
+    if steps := ", ".join(map(str, kept_steps(result.history))):
+        last = int(result.history.step.max())
         print_line(
             f"Early stopping after step {last}: the model of step {steps} is kept, with the smallest validation loss."
         )

@@ -1,7 +1,7 @@
 """The trained model of a run: saved at the end, reported on, used to predict, exported."""
 
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -53,10 +53,13 @@ def save(folder: Path | None, source: "Source", result: "Result", network: "Netw
     """
     if source.rows is None or result.runs.diverged.notna().all():
         return
+    from dnasa.runs.folder import RunFolder, logging_warnings
     from dnasa.trained.finished import save_run
 
+    log = RunFolder(folder, resume=True).log if folder is not None and result.writes else None
     try:
-        tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
+        with logging_warnings(log) if log else nullcontext():
+            tested = save_run(folder, cast("Sharded", source.problem), source.rows, source.model, result, network)
     except OSError as error:
         raise RunError(f"Cannot write to {folder}: {error.strerror}. Free some space, then `dnasa resume`.") from error
     if folder is None:
@@ -83,7 +86,7 @@ def report(
     if out is not None:
         raise InputError("--out is the file of a page: give --html too.")
     from dnasa.comparing.run_table import data_name
-    from dnasa.pages.parts import settings
+    from dnasa.pages.parts import settings, warnings
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
     from dnasa.trained import evaluation
@@ -98,8 +101,10 @@ def report(
     keys = [name for name in ("rule", "schedule", "eta") if name in result.history]
     for values, some in result.history.groupby(keys, dropna=False, sort=False):
         console.print(history_table(some, _variant(dict(zip(keys, values, strict=True)), run.looks)))
-    print_kept(result.history)
+    print_kept(result)
     print_lost_nodes(result.settings, run.sites)
+    for line in warnings(folder):
+        print_line(f"Warning: {line}")
     print_line(timing_line(result))
     for title, table in tables(measured, run.sites) if measured else ():
         print_wide(frame_table(table, title))

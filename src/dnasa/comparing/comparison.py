@@ -22,7 +22,7 @@ from dnasa.engine.plan import as_list, distinct
 from dnasa.files import fits
 from dnasa.latex import Column
 from dnasa.plots import label
-from dnasa.rules.registry import COMPARED, Variant, find, variants
+from dnasa.rules.registry import COMPARED, Variant, check_used, find, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.history import Evaluation
 from dnasa.runs.own_files import LIST
@@ -274,7 +274,7 @@ class Comparison:
             reason = "The grid has one stepsize, so none was chosen" if one else "Nothing was tuned"
             lines[0] = f"{reason}; results are those on {where}, {spread}."
         edges = [self._edge_note(row) for row in self.choice[self.choice.edge != ""].itertuples()]
-        return (lines if count > 1 else lines[:1]) + edges + self._still_notes()
+        return (lines if count > 1 else lines[:1]) + tables.baseline(self.settings) + edges + self._still_notes()
 
     def _still_notes(self) -> list[str]:
         """The chosen variants whose runs did not improve on the start, where that was measured."""
@@ -339,7 +339,8 @@ def compare(
         steps: The number of steps.
         seed: The seed, or several, whose results are reported.
         schedule: The schedule of rules that need a stepsize and name none; by default diminishing, whatever the
-            rule's own default is. Rules that need no stepsize use their default where they do not have it.
+            rule's own default is. Rules that need no stepsize use their default where they do not have it. One that no rule
+            uses is an error.
         metric: What is compared (default: the test accuracy, else the test loss, else the training loss, ...).
         x: What curves are drawn against, one or several of "steps", "epochs", "samples", "bytes", "messages" and "seconds";
             for seconds the chosen variants are run again, each by itself. Default: steps, and bytes too where methods send
@@ -416,7 +417,9 @@ def grid_of(
 ) -> list[Variant]:
     """Every rule with each of its stepsizes, as `compare` takes them."""
     grids = {rule: _grid(etas, rule, extend) for rule in distinct("rule", list(rules))}
-    return [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    wanted = [variant for rule, grid in grids.items() for variant in variants(rule, grid, schedule_of(rule, schedule))]
+    check_used(schedule, wanted)
+    return wanted
 
 
 def _lines(wanted: Sequence[Variant]) -> list[tuple[str, str]]:

@@ -8,9 +8,9 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from dnasa.core import InputError
-from dnasa.files import read_bytes
+from dnasa.files import read_bytes, read_json
 from dnasa.runs.folder import RunFolder
-from dnasa.runs.result import parse_rows
+from dnasa.runs.result import is_answer, parse_rows
 from dnasa.tasks.sources import first_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "te
 
 
 def table(folder: Path) -> "pd.DataFrame":
-    """One row per run: its settings, its state, its step, and its last metrics."""
+    """One row per run: its settings, its state, and the step and the metrics of its answer."""
     import pandas as pd
 
     if not folder.is_dir():
@@ -123,6 +123,7 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         run = RunFolder(path, resume=True)
         options, last = run.config.get("options", {}), _last_row(path / "history.csv")
+        settings = read_json(path / "settings.json", "") if (path / "settings.json").is_file() else {}
         return {
             "run": _text(path.name),
             "rule": _text(as_words(options.get("rule", options.get("rules")))),
@@ -132,6 +133,7 @@ def _row(path: Path) -> dict[str, Any]:
             "state": run.state,
             "step": f"{_text(last.get('step', 0))} / {_text(options.get('steps'))}",
             **{name.replace("_", " "): last[name] for name in METRICS if isinstance(last.get(name), float)},
+            "baseline accuracy": baseline if isinstance(baseline := settings.get("baseline"), float) else None,
         }
     except (InputError, OSError, ValueError, AttributeError, RecursionError, csv.Error):  # anybody may have written it
         return {"run": _text(path.name), "state": "damaged"}
@@ -155,18 +157,19 @@ def changed(name: str, before: list[Any], now: list[Any]) -> str:
 
 
 def _last_row(path: Path) -> dict[str, Any]:
-    """The mean over the seeds in the last step; of several methods or stepsizes, only the step."""
+    """The mean over the seeds of the answers, with their steps; of several methods or stepsizes, only the last step."""
     rows = parse_rows(read_bytes(path).decode()) if path.exists() else []
     if not rows:
         return {}
-    last = [row for row in rows if row.get("step") == rows[-1].get("step")]
-    means = {}
-    if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in last}) == 1:
-        for name in METRICS:
-            values = [value for row in last if isinstance(value := row.get(name), float) and isfinite(value)]
-            if len(values) == len(last):
-                means[name] = mean(values)
-    return {"step": rows[-1].get("step")} | means
+    answers = list({row.get("run"): row for row in rows if is_answer(row)}.values())
+    if len({tuple(row.get(name) for name in ("rule", "schedule", "eta")) for row in answers}) != 1:
+        return {"step": rows[-1].get("step")}
+    means: dict[str, Any] = {"step": ", ".join(dict.fromkeys(str(row.get("step")) for row in answers))}
+    for name in METRICS:
+        values = [value for row in answers if isinstance(value := row.get(name), float) and isfinite(value)]
+        if len(values) == len(answers):
+            means[name] = mean(values)
+    return means
 
 
 def _text(value: Any) -> str:

@@ -69,6 +69,20 @@ class Dataset(NamedTuple):
         return len(self.vocabulary) or int(max(self.labels.max(), self.test_labels.max())) + 1
 
     @property
+    def baseline(self) -> float | None:
+        """The test accuracy of always predicting the most frequent class, or of each label its more frequent value.
+
+        None where there are no classes, or where other processes have test rows.
+        """
+        labels = np.asarray(self.test_labels)
+        if sum(self.test_counts) > len(labels) or not len(labels):
+            return None
+        if self.task == "multilabel":
+            return float(np.maximum(labels.mean(0), 1 - labels.mean(0)).mean())
+        classes = labels.ndim == 1 and labels.dtype.kind in "iu"
+        return float(np.unique(labels, return_counts=True)[1].max() / len(labels)) if classes else None
+
+    @property
     def outputs(self) -> int:
         """How many numbers a model gives for a row."""
         return self.encoding.outputs if self.encoding else self.classes

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from dnasa.problems.problem import Problem
     from dnasa.topology import Topology
 
+COMPARED = ("test_accuracy", "test_label_accuracy", "test_r2", "test_loss")  # with the start, the first that there is
+WORSE = 0.02  # less accuracy or R^2 than at the start, or so much more loss, in relation to it
+
 
 def solve(
     problem: "Problem",
@@ -175,6 +178,7 @@ class Run:
         self.options = options
         self.network = plan.network
         self.t = self.first = 0
+        self.warned = False
         self.timeline = Timeline(plan.network.rank, options.trace is not None)
         self.recorder = Recorder(
             problem,
@@ -329,7 +333,34 @@ class Run:
         self.bar.show(t, evaluation.rows)
         self.session.record(self.recorder, t)
         self.timeline.add("evaluation", began, t)
+        if self.network.writes and not self.warned and self.recorder.early_stopping is None:
+            self._warn_if_worse(self.recorder.rows[: len(evaluation.rows)], evaluation.rows)
         return self._stops(evaluation)
+
+    def _warn_if_worse(self, start: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Warn where a run from trained weights is worse than its start.
+
+        Weights that the user gave are; at the end of a run, also those that had learned more than the most frequent class.
+        """
+        from dnasa import tables
+        from dnasa.statistics import larger_is_better
+
+        metric, t = next((name for name in COMPARED if name in rows[0]), ""), rows[0]["step"]
+        if not metric or start[0]["step"] > 0:
+            return
+        pairs = [(old[metric], new[metric]) for old, new in zip(start, rows, strict=True)]
+        worse = [old - new > WORSE if larger_is_better(metric) else new - old > WORSE * abs(old) for old, new in pairs]
+        baseline = self.problem.baseline if t == self.plan.steps and metric == "test_accuracy" else None
+        learned = baseline is not None and min(old for old, _ in pairs) > baseline + WORSE
+        if any(worse) and (self.plan.trained or learned):
+            self.warned, place = True, worse.index(True)
+            old, new = (tables.number(metric, value) for value in pairs[place])
+            warnings.warn(
+                f"{rows[place]['rule']}: the {tables.metric_name(metric)} is {new} at step {t} and was {old} at the start. "
+                "Try a smaller stepsize, or early stopping, which keeps the best model. From trained weights, if the nodes' "
+                "labels differ, D-Adam with eta 0.0001 lost least (docs/networks.md, fine-tuning).",
+                stacklevel=6,
+            )
 
     def _stops(self, evaluation: Evaluation) -> bool:
         """Whether to stop; the first process decides for all."""

@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     node_weights: np.ndarray | None  # (n,), or (seeds, n) where nodes have different rows for each seed
     start: Array  # of the first seed, for the settings
     weight_decay: float
+    trained: bool  # whether the user gave a start
 
 
 def make_plan(
@@ -92,7 +93,8 @@ def make_plan(
     epoch = None if rows is None else float(rows.mean())
     eval_steps = _eval_steps(options.evaluate, steps, problem.batch, epoch, options.patience is not None)
     decay = float(options.weight_decay)
-    return Plan(topology, network, groups, x, seeds, steps, eval_steps, epoch, checksum, weights, points[0], decay)
+    about = (steps, eval_steps, epoch, checksum, weights, points[0], decay, start is not None)
+    return Plan(topology, network, groups, x, seeds, *about)
 
 
 # ---------------------------------------------------------------- rules
@@ -111,7 +113,7 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
     if np.ndim(eta) > 1:
         raise InputError(f"eta must be a number, a function of t or a list of these; it has shape {np.shape(eta)}.")
     etas = [] if eta is None else distinct("eta", as_list(eta))
-    takes_eta = [registry.find(str(name).partition(":")[0]).needs_eta for name in named]
+    takes_eta = [registry.find(str(name)).needs_eta for name in named]
     if not named and (etas or schedule is not None):
         raise InputError("A rule of your own has its schedules inside: leave eta and schedule out, or register it.")
     if etas and not any(takes_eta):
@@ -122,6 +124,7 @@ def _runs(rule: Any, eta: Any, schedule: str | Sequence[str] | None) -> list[Any
             runs += registry.variants(each.rule, [] if each.eta is None else [each.eta], each.schedule)
         else:
             runs += [each] if isinstance(each, Rule) else registry.variants(each, etas, schedule)
+    registry.check_used(schedule, runs)
     distinct("rule", [_text(run) for run in runs if isinstance(run, Variant)])  # such as "dsgd" and "dsgd:diminishing"
     return runs
 

@@ -44,9 +44,10 @@ def make_rule(
     method = registry.find(rule)
     if eta is not None and not method.needs_eta:
         raise InputError(f"Rule '{rule}' takes no stepsize: leave eta out.")
-    if schedule is None and steps is None and not method.needs_eta:
+    if schedule is None and steps is None and not method.needs_eta and ":" not in rule:
         schedule = next((name for name, made in method.schedules.items() if not made.needs_steps), None)
     variant: Variant = registry.variants(rule, [] if eta is None else [eta], schedule)[0]
+    registry.check_used(schedule, [variant])
     schedules = registry.schedules_of(variant, nodes, steps)
     make, spec = partial(_make, method, layout), variant.spec
     known = steps if spec and spec.needs_steps is not False else None

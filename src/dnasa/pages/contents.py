@@ -154,8 +154,10 @@ class Folder:
             "tests": self._attempt(lambda: parts.tests(self.path), None),
             "comparison": self._attempt(lambda: parts.comparison(self.path, history.looks), []),
             "timing": settings.get("timing", {}),
+            "baseline": settings.get("baseline", []),
             "trace": self._attempt(lambda: parts.trace(self.path), []),
             "events": log,
+            "warnings": self._attempt(lambda: parts.warnings(self.path), []),
         }
         diverged = self._attempt(lambda: parts.diverged(self.path, history, sites), [])
         lost = parts.lost(settings, log, sites)

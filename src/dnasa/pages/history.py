@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from dnasa.core import COLUMNS, InputError, first_line
 from dnasa.files import LARGEST, open_regular
 from dnasa.plots import Looks, label
-from dnasa.runs.result import parse_rows
+from dnasa.runs.result import is_answer, parse_rows
 
 AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # what a curve can be drawn against
 DIGITS = 7  # of the numbers in a page
@@ -30,7 +30,7 @@ class History:
         self.end = b""
         self.header = b""
         self.columns: dict[str, list[Any]] = {}
-        self.lines: dict[int, dict[str, Any]] = {}  # name and seed of each run
+        self.lines: dict[int, dict[str, Any]] = {}  # name, seed and answer of each run
         self.count = 0
         self.damage = ""
 
@@ -64,11 +64,14 @@ class History:
         if None in row or not all(type(row[name]) is int and abs(row[name]) < WHOLE for name in ("run", "step")):
             raise ValueError(f"row {self.count + 1} is not an evaluation")
         if row["run"] not in self.lines:
-            line = {"name": self._name(row), "seed": short(row.get("seed")), "rule": str(row.get("rule"))}
+            line = {"name": self._name(row), "seed": short(row.get("seed")), "rule": str(row.get("rule")), "answer": {}}
             self.lines[row["run"]] = line
-        for name, value in row.items():
-            if name in ("run", "consensus", *AXES) or name not in COLUMNS:
-                self.columns.setdefault(name, []).append(short(value))
+        shown = ("run", "consensus", *AXES)
+        values = {name: short(value) for name, value in row.items() if name in shown or name not in COLUMNS}
+        for name, value in values.items():
+            self.columns.setdefault(name, []).append(value)
+        if is_answer(row):
+            self.lines[row["run"]]["answer"] = values
         self.count += 1
 
     def _name(self, row: dict[str, Any]) -> str:

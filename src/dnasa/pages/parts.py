@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dnasa import tables as results
 from dnasa.core import InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.pages.history import History, is_number, short, text
@@ -45,12 +46,12 @@ def settings(path: Path, config: Mapping[str, Any], options: Mapping[str, Any]) 
 
 
 def result_settings(path: Path) -> dict[str, Any]:
-    """`settings.json`, written at the end: seconds by kind of work, and lost nodes."""
+    """`settings.json`, written at the end: seconds by kind of work, lost nodes, and a sentence about the baseline."""
     stored = _stored(path, "settings.json") or {}
     timing, lost_nodes = stored.get("timing", {}), stored.get("lost", [])
     if not fits(timing, {}) or not all(map(is_number, timing.values())) or not fits(lost_nodes, [{}]):
         raise _damaged(path / "settings.json")
-    return {"timing": timing, "lost": lost_nodes}
+    return {"timing": timing, "lost": lost_nodes, "baseline": results.baseline(stored)}
 
 
 def graph(path: Path) -> dict[str, Any] | None:
@@ -130,9 +131,18 @@ def trace(path: Path) -> list[list[Any]]:
 
 def log(path: Path) -> list[str]:
     """The last lines of `log.txt`."""
+    return [line[:300] for line in _lines(path)[-MOST_EVENTS:]]
+
+
+def warnings(path: Path) -> list[str]:
+    """The warnings in `log.txt`, each once."""
+    found = dict.fromkeys(line[29:] for line in _lines(path) if line[19:29] == " Warning: ")
+    return [text(line) for line in found][:MOST_EVENTS]
+
+
+def _lines(path: Path) -> list[str]:
     file = path / "log.txt"
-    lines = read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
-    return [line[:300] for line in lines[-MOST_EVENTS:]]
+    return read_bytes(file).decode(errors="replace").splitlines() if file.is_file() else []
 
 
 def members(path: Path) -> list[list[Any]]:

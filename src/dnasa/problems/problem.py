@@ -18,6 +18,7 @@ class Problem(Protocol):
     batch: int = 1  # samples per node and step
     loss_scale: float = 1.0  # factor of the gradients; the reported loss is not scaled
     prox: Prox | None = None  # the proximal operator of h, where f + h is minimized
+    baseline: float | None = None  # the test accuracy of always predicting the most frequent class
     by_seed: bool = False  # whether nodes have different rows for each seed: what depends on them is also given `seeds`
 
     @cached_property

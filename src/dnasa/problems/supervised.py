@@ -110,7 +110,7 @@ class Supervised(Sharded):
             raise InputError(f"data must be a dnasa.data.Dataset, not {type(data).__name__}.")
         if self.local_buffers and self.test_counts:
             raise InputError('buffers="local" tests on all test rows, and here each node has its own: use "mixed".')
-        self.augment = augment
+        self.augment, self.baseline = augment, data.baseline
         self.inputs, self.labels = self._stored("inputs", data.inputs), self._stored("labels", data.labels)
         self.test_inputs = self._stored("test_inputs", data.test_inputs)
         self.test_labels = self._stored("test_labels", data.test_labels)

@@ -196,7 +196,8 @@ BUILT_IN = frozenset(RULES)
 
 
 def find(name: str) -> Method:
-    """The rule of that name; an installed package that has it is imported now."""
+    """The rule of that name, also with its schedule, as in "dsgd:constant"; a package that has it is imported now."""
+    name = name.partition(":")[0]
     if name not in RULES:
         installed.load(name)
     method: Method = choose("rule", name, RULES)
@@ -276,6 +277,15 @@ def variants(rule: str, etas: Sequence[Eta] = (), schedule: str | Sequence[str] 
             positive("eta", eta)
     plain = [Variant(rule, name, float(eta)) for name in names for eta in etas if not callable(eta)]
     return plain + [Variant(rule, CUSTOM, eta) for eta in functions]
+
+
+def check_used(schedule: str | Sequence[str] | None, runs: Sequence[Variant | Rule]) -> None:
+    """Refuse a schedule that no rule uses, such as where each names its own."""
+    given = {schedule} if isinstance(schedule, str) else {*(schedule or ())}
+    if given and not given & {run.schedule for run in runs if isinstance(run, Variant)}:
+        names = dict.fromkeys(run.rule for run in runs if isinstance(run, Variant))
+        known = "; ".join(f"{name} has {', '.join(RULES[name].schedules)}" for name in names)
+        raise InputError(f"No rule uses the schedule {', '.join(given)}: leave it out, or choose another ({known}).")
 
 
 def groups(

@@ -5,9 +5,10 @@ import json
 import os
 import sys
 import time
+import warnings
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class RunFolder:
     """A run on disk, written as it happens and locked while in use.
 
     `config.json` has everything needed to repeat the run, `graph.json` the graph of its nodes, `history.csv` grows by one
-    row per evaluation and run, `checkpoints/` holds the last few states, `log.txt` the events of the run, and `status.json`
+    row per evaluation and run, `checkpoints/` holds the last few states, `log.txt` events and warnings, and `status.json`
     how it ended. Processes among several add their events and what they sent (`Journal`). The trained model and its tests,
     `model.json`, `model.safetensors` and `evaluation.json`, are written at the end. A process that writes holds `.lock`,
     which excludes other writers, and `.running`, by which readers see that it runs: a reader never touches `.lock`, so it
@@ -64,6 +65,7 @@ class RunFolder:
         self.locks = ExitStack()
         self.journal: Journal | None = None  # of a process among several
         self.steps: int | None = None
+        self.warnings: list[str] = []  # of what came before the run
         self.history_bytes = self.history_crc = 0
         if resume:
             self.config = self.read_config()
@@ -285,6 +287,21 @@ class RunFolder:
         if state not in STATES:
             return "unknown"
         return "killed" if state == "running" else str(state)
+
+
+@contextmanager
+def logging_warnings(log: Callable[[str], None]) -> Iterator[None]:
+    """Log Python's warnings, and show them as before."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def both(message: Any, *more: Any, **options: Any) -> None:
+            with suppress(RunError):  # a full disk is reported by the run itself
+                log(f"Warning: {' '.join(str(message).split())}")
+            show(message, *more, **options)
+
+        warnings.showwarning = both
+        yield
 
 
 def looks_of(rules: Iterable[str]) -> dict[str, Look | None]:

@@ -235,6 +235,8 @@ class Recorder:
         for name, values in (("diverged", self.divergence.steps), ("diverged_node", self.divergence.nodes)):
             runs[name] = pd.array([int(t) if t >= 0 else pd.NA for t in values.ravel()], dtype="Int64")
         settings = {"nodes": self.periods[0][1], "topology": topology, "steps": steps, "timing": timing}
+        if self.problem.baseline is not None:
+            settings["baseline"] = self.problem.baseline
         if self.network.names:
             settings["site"] = self.network.process_name(self.network.rank)
         if self.lost:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite
@@ -157,6 +158,11 @@ def _check(x: np.ndarray, history: "pd.DataFrame", settings: dict[str, Any]) -> 
         raise ValueError("settings.json has no timing in numbers")
     if not fits(settings.get("lost", []), [{"step": lambda step: step is not None, "nodes": list}]):
         raise ValueError("settings.json has lost nodes without a step")
+
+
+def is_answer(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a history is of its run's answer, unless a later one is: with early stopping, where it improved."""
+    return row.get("improved", 1) == 1 or row.get("consensus") != row.get("consensus")
 
 
 def parse_rows(text: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from dnasa.rules.registry import VariantGroup
 from dnasa.runs import checkpoints
 from dnasa.runs.checkpoints import Checkpoint
 from dnasa.runs.early_stopping import EarlyStopping
-from dnasa.runs.folder import RunFolder
+from dnasa.runs.folder import RunFolder, logging_warnings
 from dnasa.runs.graph import graph_json
 from dnasa.runs.history import Recorder
 from dnasa.runs.journal import Journal
@@ -53,6 +53,8 @@ class Session:
             graph = None if network.topology is None else graph_json(network.topology)
             self.writer.open()
             self.writer.begin(self.settings, steps, graph)
+            for line in self.writer.warnings:
+                self.writer.log(line)
         if folder is not None and not network.simulated:
             if not network.own_folders:
                 network.allgather_text("")  # the first process has cleared the folder of all
@@ -216,7 +218,9 @@ class Session:
 
     def __enter__(self) -> "Session":
         self.handlers: dict[int, Any] = {}
+        self.hooks = ExitStack()
         if self.folder is not None and threading.current_thread() is threading.main_thread():
+            self.hooks.enter_context(logging_warnings(self.log))
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a shell
                 self.handlers[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_signal)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # under MPI it reports a lost process
@@ -237,6 +241,7 @@ class Session:
                 self.writer.status("failed", self.t, self.steps)
                 self.log(f"Failed at step {self.t}: {' '.join(str(error).split()) or kind.__name__}")
             self.writer.close()
+        self.hooks.close()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
 

@@ -29,7 +29,8 @@ Allgather = Callable[[str], list[str]]
 CURVE_POINTS = 50
 SMALL, MORE_POINTS = 10_000, 100  # rows and points: up to so many rows, evaluations cost little compared to steps
 PATIENCE = 40  # D-NASA's loss can stall for a while: with 10 it lost 0.03 in R^2 on a table of 4,000 rows
-ENOUGH_ROWS, ENOUGH_PASSES = 100, 20  # of a table, to stop early by default: with fewer passes no model overfits
+ENOUGH_ROWS, FEW_PASSES = 100, 5  # of a table, to stop early by default
+STOPS_EARLY = "Early stopping is on: a tenth of the training rows is held out, and the best model on them is kept."
 UNEVEN = 10  # times as many rows at a site as at another
 OF_TABLES = ("target", "columns", "drop_columns", "id_column", "separator", "no_header", "task")  # options of data
 OF_FILES = (*OF_TABLES, "no_standardise")  # without effect on known datasets
@@ -146,7 +147,7 @@ def make_source(
     batch = options.batch or tasks.BATCH
     load = partial(load_shards, allgather_text=allgather_text) if options.shard_dir else load_rows
     rows, own = load(options, local_nodes)
-    patience = find_patience(options, rows, batch, by_default=not validate)
+    patience, stopping = find_patience(options, rows, batch, by_default=not validate)
     shards, validation = divided(options, rows, own, validate or patience is not None)
     model = options.model or models.default(rows)
     train_metrics = not validate or measures_training(options, rows, batch)
@@ -169,7 +170,8 @@ def make_source(
     if options.model is None and model == "resnet" and task.device.type == "cpu":
         lines.append("A residual net is slow on a CPU: --model resnet:8 is a smaller one.")
     warnings = (*rows.warnings, *uneven(rows.sites, options.weights_by))
-    return Source(task, evaluate, " ".join(lines), model, rows, warnings, patience)
+    description = " ".join(lines) + (f"\n{stopping}" if patience or not validate else "")
+    return Source(task, evaluate, description, model, rows, warnings, patience)
 
 
 def uneven(sites: Sequence["Site"], weights_by: str | None) -> list[str]:
@@ -192,31 +194,35 @@ def synthetic(options: SourceOptions) -> "Problem":
     return RobustRegression(options.nodes)
 
 
-def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_default: bool) -> int | None:
-    """After how many evaluations without improvement the run stops; None: never. By default tables of the user stop."""
+def find_patience(options: SourceOptions, rows: "Dataset", batch: int, by_default: bool) -> tuple[int | None, str]:
+    """After how many evaluations without improvement the run stops, None: never; and a sentence that says why."""
     from dnasa.data.datasets import DATASETS
 
-    wanted = True if options.patience is not None else options.early_stopping
-    if wanted is None and by_default and (options.shard_dir is not None or options.data not in DATASETS):
+    patience = PATIENCE if options.patience is None else options.patience
+    own_table = rows.inputs.ndim == 2 and not rows.vocabulary and (options.shard_dir or options.data not in DATASETS)
+    if options.early_stopping or options.patience is not None:
+        off = ""
+    elif options.early_stopping is not None:
+        off = "--no-early-stopping, or sites that do not wait"
+    elif not by_default or not own_table:
+        off = "it is the default for tables of your own; here --early-stopping switches it on"
+    else:
         counts = [site.rows for site in rows.sites] or [len(rows.labels) // options.nodes] * options.nodes
-        table = rows.inputs.ndim == 2 and not rows.vocabulary
-        wanted = table and stops_early(counts, options.steps * batch, options.class_weight)
-    return (PATIENCE if options.patience is None else options.patience) if wanted else None
+        off = too_short(counts, options.steps * batch)
+    return (None, f"Early stopping is off: {off}.") if off else (patience, STOPS_EARLY)
 
 
-def stops_early(counts: Sequence[int], samples: int, class_weight: object = None) -> bool:
-    """Whether to stop early by default: where rows are not too few to validate on, and the run passes over them often.
-
-    Not with class weights: the validation loss has none, and few rows of a rare class are held out.
+def too_short(counts: Sequence[int], samples: int) -> str:
+    """Why a run on a table does not stop early by default; empty where it does.
 
     Args:
         counts: The number of training rows of each node.
         samples: How many rows a node draws in the run.
-        class_weight: The class weights, if there are any.
     """
-    if class_weight is not None:
-        return False
-    return sum(counts) >= ENOUGH_ROWS and min(counts) > 1 and samples * len(counts) >= ENOUGH_PASSES * sum(counts)
+    if sum(counts) < ENOUGH_ROWS or min(counts) < 2:
+        return f"{sum(counts)} training rows are fewer than {ENOUGH_ROWS}, or a node has only one"
+    passes = samples * len(counts) / sum(counts)
+    return "" if passes > FEW_PASSES else f"{passes:.1f} passes over the rows are not more than {FEW_PASSES}"
 
 
 def divided(

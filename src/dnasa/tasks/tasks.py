@@ -92,7 +92,7 @@ def on_shards(
         options |= {"augment": augment, "train_metrics": False, "autocast": "bfloat16" if mixed_precision else None}
         loss = cross_entropy if weights is None else WeightedCrossEntropy(weights)
         return Supervised(models.make(name, rows), loss, rows, shards, test_loss=cross_entropy, **options)
-    return Classification(
+    problem = Classification(
         models.make(name, rows),
         rows.inputs.astype(np.float32, copy=False),
         rows.labels,
@@ -104,6 +104,8 @@ def on_shards(
         class_weight=weights,
         **options,
     )
+    problem.baseline = rows.baseline
+    return problem
 
 
 def class_weights(rows: Dataset, how: ClassWeight) -> np.ndarray | None:

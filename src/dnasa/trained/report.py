@@ -55,7 +55,8 @@ def _classification(evaluation: Evaluation) -> Tables:
     import pandas as pd
 
     names, counts = list(map(str, evaluation["names"])), np.array(evaluation["confusion"])
-    rows = f"{evaluation['rows']:,} test rows"
+    most = f"{100 * counts.sum(1).max() / max(1, counts.sum()):.2f} %"
+    rows = f"{evaluation['rows']:,} test rows, {most} of the most frequent class"
     if len(names) <= MOST:
         matrix = pd.DataFrame(counts, columns=names)
         matrix.insert(0, "true / predicted", names)
@@ -80,7 +81,8 @@ def _multilabel(evaluation: Evaluation) -> Tables:
     counts = np.array(evaluation["confusion"])  # of each label: rows are without and with it
     names, rows = list(map(str, evaluation["names"])), f"{evaluation['rows']:,} test rows"
     right = np.trace(counts, axis1=1, axis2=2) / evaluation["rows"]
-    yield _each("label", names, rows, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1), accuracy=right)
+    more = {"accuracy": right, "baseline accuracy": counts.sum(2).max(1) / counts.sum((1, 2))}
+    yield _each("label", names, rows, counts[:, 1, 1], counts[:, 1].sum(1), counts[:, :, 1].sum(1), **more)
     yield _calibration(evaluation)
 
 

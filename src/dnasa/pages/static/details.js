@@ -12,9 +12,10 @@ function nodeName(folder, i) {
   return folder.sites[i] ?? `node ${i}`;
 }
 
-function failures(folders) {
-  const lines = folders.flatMap((folder) => folder.failures.map((line) => (folders.length > 1 ? `${folder.name}: ${line}` : line)));
-  return lines.length ? section("What failed", element("ul", { class: "failures" }, ...lines.map((line) => element("li", {}, line)))) : null;
+// The lines of this kind, "failures" or "warnings", of all folders.
+function listed(title, kind, folders) {
+  const lines = folders.flatMap((folder) => folder[kind].map((line) => (folders.length > 1 ? `${folder.name}: ${line}` : line)));
+  return lines.length ? section(title, element("ul", { class: kind }, ...lines.map((line) => element("li", {}, line)))) : null;
 }
 
 function settings(folder) {

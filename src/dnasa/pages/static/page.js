@@ -32,11 +32,11 @@ function bare(object = {}) {
   return Object.setPrototypeOf(object, null);
 }
 
-function lineOf(contents, folder, { run, name, seed }, anew) {
+function lineOf(contents, folder, { run, name, seed, answer }, anew) {
   const id = `${folder.name}/${run}`;
   const group = contents.folders.length === 1 ? name : `${folder.name}: ${name}`;
   const line = state.lines.get(id) ?? { folder: folder.name, run, seed, shown: true };
-  Object.assign(line, { name, group, title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
+  Object.assign(line, { name, group, answer: bare(answer), title: `${group}, seed ${seed}`, colour: contents.colours[group] ?? "#888888" });
   if (anew || !line.columns) line.columns = bare();
   state.lines.set(id, line);
 }
@@ -95,7 +95,7 @@ function progress(folder) {
 }
 
 function overview(contents) {
-  return [failures(contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), lastEvaluation(contents)];
+  return [listed("What failed", "failures", contents.folders), listed("Warnings", "warnings", contents.folders), contents.folders.length > 1 ? runs(contents) : null, comparison(contents), results(contents)];
 }
 
 // One row for each folder, with the settings in which they differ.
@@ -116,10 +116,14 @@ function comparison(contents) {
   return rows.length ? section("Comparison", table(several ? ["run", ...columns] : columns, rows), note) : null;
 }
 
-function lastEvaluation(contents) {
-  const names = contents.metrics.map((metric) => metric.name);
-  const rows = Array.from(state.lines.values(), (line) => [line.group, line.seed, line.columns.step?.at(-1) ?? null, ...names.map((name) => line.columns[name]?.at(-1) ?? null)]);
-  return rows.length ? section("Last evaluation", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows)) : null;
+function results(contents) {
+  const names = ["step", ...contents.metrics.map((metric) => metric.name)];
+  const rows = Array.from(state.lines.values(), (line) => [line.group, line.seed, ...names.map((name) => line.answer[name] ?? null)]);
+  const several = contents.folders.length > 1;
+  const baselines = contents.folders.flatMap(({ name, baseline }) => baseline.map((line) => (several ? `${name}: ${line}` : line)));
+  const kept = "Of the last evaluation or, with early stopping, of the model that was kept.";
+  const notes = [kept, ...baselines].map((line) => element("p", { class: "note" }, line));
+  return rows.length ? section("Results", table(["run", "seed", "step", ...contents.metrics.map((metric) => metric.label)], rows), ...notes) : null;
 }
 
 function choice(contents) {
