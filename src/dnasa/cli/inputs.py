@@ -211,7 +211,7 @@ def make_network(graph: "Topology", rounds: str, given: Options, channel: "Chann
     if given.dry_run:
         from dnasa.runs import dry_run
 
-        return networks.with_pauses(dry_run.connect(graph, count, channel, given.sites), given.every)
+        return dry_run.connect(graph, count, channel, given.sites, every=given.every)
     engine = given.engine or ("sites" if given.sites else networks.detect())
     network = networks.connect(
         graph,

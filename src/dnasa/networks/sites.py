@@ -25,31 +25,29 @@ from dnasa.sites.file import Sites
 from dnasa.sites.limits import FIRST, Limits
 from dnasa.sites.links import Key, Receive
 from dnasa.topology import Topology, count_rounds
-from dnasa.topology.types import checksum
 
 LONGEST_TEXT = 1 << 24  # bytes
 
 
 def connect(
-    topology: Topology, sites: Sites, rounds: int | str | None, timeout: float, channel: Channel | None
+    topology: Topology, sites: Sites, rounds: int | str | None, timeout: float, channel: Channel | None, every: int = 1
 ) -> Network:
     """The network of these sites: waits for all of them, or joins a run that has begun."""
     if len(sites.sites) != topology.nodes:
         raise InputError(
             f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
         )
-    members = Members(sites, described(sites, topology, rounds, channel), timeout)
+    members = Members(sites, described(sites, topology, rounds, channel, every), timeout)
     atexit.register(leave, members)
-    return SiteNetworks(members, topology, rounds, channel).first_network()
+    return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
 
-def described(sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
+def described(
+    sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None, every: int = 1
+) -> str:
     """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
     names = ", ".join(site.name for site in sites.sites)
-    text = f"with the sites {names} in this order\n{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
-    if (number := count_rounds(topology, rounds)) > 1:
-        text += f", {number} rounds"
-    return text if channel is None else f"{text}, messages {channel.settings}"
+    return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
 
 
 def leave(members: Members) -> None:
@@ -232,6 +230,7 @@ class SiteNetworks:
     topology: Topology
     rounds: int | str | None
     channel: Channel | None
+    every: int = 1
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
 
     def first_network(self) -> Network:
@@ -240,7 +239,7 @@ class SiteNetworks:
     def network(self) -> Network:
         transport = SiteTransport(self.members, self.number)
         graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
-        network = processes.connect(graph, transport, self.rounds, self.channel, self.members.traffic)
+        network = processes.connect(graph, transport, self.rounds, self.channel, self.every, self.members.traffic)
 
         def allgather_text(text: str) -> list[str]:
             texts = network.allgather_text(text)
@@ -290,6 +289,7 @@ class SiteNetworks:
             refuse,
             traffic=self.members.traffic,
             rounds=count_rounds(self.topology, self.rounds),
+            every=self.every,
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,
