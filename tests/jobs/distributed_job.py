@@ -224,20 +224,25 @@ def compressed(engine: str) -> None:
 def settings(engine: str) -> None:
     """One setting after the other differs between the processes, and nothing else does."""
 
-    def attempt(name: str = "ring", data: str = "same", **options: Any) -> None:
-        graph = topology.make(name, 4)
-        network = connect(graph, engine)
+    def attempt(name: str = "ring", data: str = "same", seed: int = 0, **how: Any) -> None:
         try:
+            graph = topology.make(name, 4)
             problem = Custom(lambda x, node, rng: x, np.zeros(3), fingerprint=data)
-            solve(problem, graph, network=network, **{"steps": 5} | options)
+            solve(problem, graph, network=connect(graph, engine, **how), steps=5, seed=seed)
         except InputError as error:
-            if network.rank == 0:
+            if rank == 1:  # rank 0 names the same
                 print(error)
 
     rank = connect("ring", engine).rank
     attempt(seed=rank)
-    attempt(("ring", "star")[rank])
     attempt(data=f"set {rank}")
+    attempt(("complete", "star")[rank])
+    attempt(rounds=1 + rank)
+    attempt(every=1 + rank)
+    attempt(message_dtype=(None, "bfloat16")[rank])
+    attempt(timeout=30 + rank)
+    attempt()
+    print("done")
 
 
 def trip(engine: str) -> None:

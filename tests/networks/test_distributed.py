@@ -109,12 +109,22 @@ def test_commands_with_different_settings_end_before_the_first_step() -> None:
     assert "steps is 5 at rank 0 and 6 at rank 1" in done.stderr
 
 
-@needs_mpi
-def test_the_setting_that_differs_between_processes_is_named() -> None:
-    done = launch("mpi", 2, JOB, "settings", "mpi")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_setting_that_differs_between_processes_is_named(engine: str) -> None:
+    done = launch_script(engine, 2, JOB, "settings", engine)
     assert done.returncode == 0, done.stderr[-2000:]
-    named = [line.partition("different settings: ")[2].partition(" at rank 0")[0] for line in done.stdout.splitlines()]
-    assert [words.partition(" is ")[0] for words in named] == ["seed", "the topology", "the data"]
+    found = re.findall("different settings: (.*) is (.*) at rank 0 and (.*) at rank 1", done.stdout)
+    pairs = [(name, *(re.sub(", checksum [0-9a-f]+", "", value) for value in pair)) for name, *pair in found]
+    assert pairs == [
+        ("seed", "0", "1"),
+        ("the data", "set 0", "set 1"),
+        ("the network", "complete, 4 nodes", "star, 4 nodes"),
+        ("the network", "ring, 4 nodes", "ring, 4 nodes, 2 rounds"),
+        ("the network", "ring, 4 nodes", "ring, 4 nodes, exchanges every 2 steps"),
+        ("the network", "ring, 4 nodes", "ring, 4 nodes, messages bfloat16"),
+        ("timeout", "30", "31"),
+    ]
+    assert done.stdout.count("done") == 2
 
 
 @pytest.mark.parametrize("engine", [ENGINES[0], pytest.param("torch", marks=LONG)])

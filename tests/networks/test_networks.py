@@ -13,7 +13,7 @@ from dnasa import topology
 from dnasa.channels import cast, exchange
 from dnasa.channels.exchange import row_bytes
 from dnasa.core import Array, InputError, Messages, Network, ProcessLost, RunError, Sent
-from dnasa.networks import processes, simulated
+from dnasa.networks import processes, simulated, torchdist
 from dnasa.networks.groups import GroupTransport
 from dnasa.networks.liveness import Liveness
 from dnasa.networks.sites import SiteTransport
@@ -218,6 +218,17 @@ def test_transports_declare_what_they_support() -> None:
     assert [issubclass(transport, SupportsDuplicate) for transport in transports] == [True, True, False]
     assert not any(issubclass(transport, SupportsShrink) for transport in transports)
     assert [issubclass(transport, SupportsAllReduce) for transport in transports] == [True, False, False]
+
+
+def test_nccl_keeps_torchs_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
+    monkeypatch.setattr(torchdist.dist, "rendezvous", lambda *_, **__: iter([(torch.distributed.HashStore(), 0, 1)]))
+    monkeypatch.setattr(torchdist.dist, "init_process_group", lambda *_, timeout, **__: limits.append(timeout))
+    torchdist.start_group(30.0, "cuda")
+    assert limits == [None]
 
 
 class Lost(Liveness):

@@ -14,7 +14,7 @@ from local_sites import local_sites
 import dnasa
 from dnasa import topology
 from dnasa.core import Array, InputError, Network
-from dnasa.networks import choose_channel, with_pauses
+from dnasa.networks import choose_channel
 from dnasa.networks.members import Members
 from dnasa.networks.sites import SiteNetworks, described
 from dnasa.rules.registry import RULES, example
@@ -39,11 +39,12 @@ def connected(
 ) -> Iterator[list[Network]]:
     channel = choose_channel(how.get("dtype"), None, how.get("compress"))
     members = [
-        Members(given, described(given, graph, rounds, channel), 60.0) for given in local_sites(folder, NODES, hidden)
+        Members(given, described(given, graph, rounds, channel, every), 60.0)
+        for given in local_sites(folder, NODES, hidden)
     ]
 
     def connect(own: Members) -> Network:
-        return with_pauses(SiteNetworks(own, graph, rounds, channel).first_network(), every)
+        return SiteNetworks(own, graph, rounds, channel, every).first_network()
 
     try:
         yield in_threads(connect, members)

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_mpi
-from launching import JOBS, launch_script
+from launching import JOBS, launch, launch_script
 from test_optim import RING, alone, backward, flat, model
 from thread_network import run_threads
 
 from dnasa.core import InputError, Network, RunError
 from dnasa.networks.monitor import Monitor
-from dnasa.optim import Decentralized, Join
+from dnasa.optim import Decentralized, Join, checks
 
 JOB = str(JOBS / "loop_job.py")
 
@@ -348,8 +349,80 @@ def test_models_of_equal_shapes_with_other_modules_are_noticed() -> None:
         net[1] = torch.nn.ReLU() if network.rank == 3 else net[1]
         Decentralized(net, network)
 
-    with pytest.raises(InputError, match=r"different models: \(1\): Tanh\(\) at rank 0 and \(1\): ReLU\(\) at rank 3"):
+    with pytest.raises(InputError, match=r"the model is \(1\): Tanh\(\) at rank 0 and \(1\): ReLU\(\) at rank 3"):
         run_threads(RING, work)
+
+
+@pytest.mark.parametrize("change", ["order", "activation"])
+@pytest.mark.parametrize("named", [True, False])
+def test_parameters_of_equal_shapes_that_belong_to_other_models_are_noticed(change: str, named: bool) -> None:
+    def work(network: Network) -> None:
+        net = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5))
+        if network.rank == 3 and change == "activation":
+            net[1] = torch.nn.ReLU()
+        given = list(net.named_parameters()) if named else list(net.parameters())
+        opt = Decentralized(given[2:] + given[:2] if network.rank == 3 and change == "order" else given, network)
+        backward(net, network.rank, 0)
+        opt.step()
+
+    place = r"Tanh\(\) at rank 0 and .*ReLU\(\)" if change == "activation" else "0.weight.* at rank 0 and .*2.weight.*"
+    with pytest.raises(InputError, match=rf"is .*{place} at rank 3"):
+        run_threads(RING, work)
+
+
+def test_a_parameter_replaced_after_the_optimizer_was_made_is_refused() -> None:
+    net = model()
+    opt = Decentralized(net, alone())
+    net[0].weight = torch.nn.Parameter(net[0].weight.detach().clone())
+    backward(net, 0, 0)
+    with pytest.raises(InputError, match=r"'0\.weight' .* replaced or added after the optimizer was made"):
+        opt.step()
+
+
+@pytest.mark.parametrize("cleared", [True, False])
+def test_a_step_without_a_backward_pass_gets_one_warning(cleared: bool, recwarn: pytest.WarningsRecorder) -> None:
+    def work(network: Network) -> None:
+        net = model()
+        opt = Decentralized(net, network)
+        for t in range(3):
+            if cleared:
+                opt.zero_grad()
+            if network.rank != 2:
+                backward(net, network.rank, t)
+            opt.step()
+
+    run_threads(RING, work)
+    found = [str(w.message) for w in recwarn if "backward()" in str(w.message)]
+    assert found == ["At rank 2, step 1: no parameter has got a gradient: call backward() before step()."]
+
+
+@pytest.mark.parametrize(("slow", "told"), [("exchange", 1), ("gradient", 0), ("gradient of one node", 0)])
+def test_exchanges_that_take_longer_than_gradients_get_one_warning(
+    slow: str, told: int, recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = [0.0] * 4
+    rank_of = threading.local()
+    monkeypatch.setattr(checks, "perf_counter", lambda: clocks[rank_of.rank])
+
+    def work(network: Network) -> None:
+        rank, net = network.rank, model()
+        rank_of.rank = rank
+        opt = Decentralized(net, network)
+        take = opt.node.step
+
+        def step(gradients: Any) -> None:
+            take(gradients)
+            clocks[rank] += 5 if slow == "exchange" or (slow == "gradient of one node" and rank) else 1
+
+        opt.node.step = step  # type: ignore[method-assign]
+        for t in range(30):
+            clocks[rank] += 5 if slow == "gradient" or (slow == "gradient of one node" and not rank) else 1
+            batches(opt, net, rank, [t])
+
+    run_threads(RING, work)
+    found = [str(w.message) for w in recwarn if "longer than gradients" in str(w.message)]
+    assert len(found) == told
+    assert all("5 s and 1 s per step" in text and "compress='moniqua:8'" in text for text in found)
 
 
 def test_a_parameter_frozen_later_and_a_learning_rate_set_later_are_refused() -> None:
@@ -440,10 +513,11 @@ def test_who_is_silent_is_named_while_the_others_run() -> None:
 @pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("engine", [pytest.param("mpi", marks=(needs_mpi, pytest.mark.long)), "torch"])
 def test_a_long_validation_ends_nobody_and_a_number_that_is_not_finite_everybody(engine: str, tmp_path: Path) -> None:
-    done = launch_script(engine, 2, JOB, "validate", engine, cwd=tmp_path)
+    done = launch(engine, 2, JOB, "validate", engine, cwd=tmp_path)  # the exit of real interpreters is part of it
     for rank in range(2):
         reason = (tmp_path / f"rank-{rank}").read_text()
         assert reason.startswith("At rank 1, step 6: the gradient of 'weight' is not finite"), done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]  # all have caught it
 
 
 @pytest.mark.xdist_group("processes")

@@ -242,7 +242,7 @@ def make_network(
     if given.dry_run:
         from dnasa.runs import dry_run
 
-        return networks.with_pauses(dry_run.connect(graph, count, channel, given.sites), given.every)
+        return dry_run.connect(graph, count, channel, given.sites, every=given.every)
     engine = given.engine or ("sites" if given.sites else networks.detect())
     traffic = begin_journal(folder, given) if folder is not None and engine == "sites" else None
     network = networks.connect(

@@ -173,13 +173,13 @@ def _prox(problem: "Problem", first: Array, network: Network) -> Prox | None:
 
 
 def _network(topology: "Topology", options: RunOptions) -> Network:
-    from dnasa.networks import choose_channel, with_pauses
+    from dnasa.networks import choose_channel
     from dnasa.networks.simulated import connect
 
     network = options.network
     if network is None:
         channel = choose_channel(options.message_dtype, None, options.compress)
-        return with_pauses(connect(topology, options.rounds, channel), options.every)
+        return connect(topology, options.rounds, channel, options.every)
     given = (options.rounds, options.message_dtype, options.compress)
     if options.every != 1 or any(option is not None for option in given):
         raise InputError(

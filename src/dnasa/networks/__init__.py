@@ -3,11 +3,10 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnasa.core import Channel, InputError, Network, choose, whole
+from dnasa.core import Channel, InputError, Network, choose
 from dnasa.extras import needed_by
 
 if TYPE_CHECKING:
@@ -130,37 +129,20 @@ def connect(
     if engine == "simulated":
         from dnasa.networks import simulated
 
-        return with_pauses(simulated.connect(_graph(topology, lambda: 1, channel), rounds, channel), every)
+        return simulated.connect(_graph(topology, lambda: 1, channel), rounds, channel, every)
     if engine == "mpi":
         if survive:
             prepare_to_survive(timeout)
         from dnasa.networks import mpi
 
-        network = mpi.connect(_graph(topology, mpi.world_size, channel), rounds, timeout, channel, survive)
-    elif engine == "torch":
-        network = _over_torch(topology, rounds, timeout, device, channel, site)
+        _exit_together(engine)
+        return mpi.connect(_graph(topology, mpi.world_size, channel), rounds, timeout, channel, survive, every)
+    if engine == "torch":
+        network = _over_torch(topology, rounds, timeout, device, channel, site, every)
     else:
-        network = _between_sites(topology, sites, rounds, timeout, channel, traffic)
-    _exit_together(engine)
-    return with_pauses(network, every)
-
-
-def with_pauses(network: Network, every: int) -> Network:
-    """The network with exchanges only at every N-th step, also after processes were lost or joined."""
-    every = whole("every", every)
-    if every == 1:
-        return network
-
-    def paused(make: Callable[[], Network] | None) -> Callable[[], Network] | None:
-        return make and (lambda: with_pauses(make(), every))
-
-    members = network.membership
-    return replace(
-        network,
-        every=every,
-        duplicate=paused(network.duplicate),
-        membership=replace(members, survivors=paused(members.survivors), join=paused(members.join)),
-    )
+        network = _between_sites(topology, sites, rounds, timeout, channel, every, traffic)
+    _exit_together(engine)  # after torch has set its own excepthook
+    return network
 
 
 def _over_torch(
@@ -170,14 +152,15 @@ def _over_torch(
     device: str | None,
     channel: Channel | None,
     site: Any,
+    every: int,
 ) -> Network:
     with needed_by("The engine torch"):
         from dnasa.networks import groups, torchdist
     if site is not None:
         members = groups.find_groups(site, timeout)
-        return groups.connect(_graph(topology, lambda: len(members), channel), members, timeout, rounds, channel)
+        return groups.connect(_graph(topology, lambda: len(members), channel), members, timeout, rounds, channel, every)
     graph = _graph(topology, lambda: torchdist.world_size(timeout, device), channel)
-    return torchdist.connect(graph, rounds, timeout, device, channel)
+    return torchdist.connect(graph, rounds, timeout, device, channel, every)
 
 
 def _between_sites(
@@ -186,13 +169,15 @@ def _between_sites(
     rounds: int | str | None,
     timeout: float,
     channel: Channel | None,
+    every: int,
     traffic: "Traffic | None",
 ) -> Network:
     from dnasa.networks import sites
     from dnasa.sites.file import read_sites
 
     given = read_sites(file)
-    return sites.connect(_graph(topology, lambda: len(given.sites), channel), given, rounds, timeout, channel, traffic)
+    graph = _graph(topology, lambda: len(given.sites), channel)
+    return sites.connect(graph, given, rounds, timeout, channel, every, traffic)
 
 
 def choose_channel(

@@ -35,7 +35,8 @@ def find_groups(site: Any, timeout: float) -> list[list[int]]:
             "site, _ = torch.distributed.new_subgroups(group_size=...)."
         )
     own = sorted(dist.get_process_group_ranks(site)) if isinstance(site, dist.ProcessGroup) else []
-    everyone = [json.loads(text) for text in TorchTransport((), timeout).allgather_text(json.dumps(own))]
+    texts = TorchTransport((), timeout).allgather_text(json.dumps({"site": own}))
+    everyone = [json.loads(text)["site"] or [] for text in texts]
     if any(rank not in ranks or everyone[ranks[0]] != ranks for rank, ranks in enumerate(everyone)):
         raise InputError(f"Every process must be in one site, the same for all of its processes; they gave {everyone}.")
     return sorted({ranks[0]: ranks for ranks in everyone}.values())
@@ -47,10 +48,13 @@ def connect(
     timeout: float,
     rounds: int | str | None = None,
     channel: Channel | None = None,
+    every: int = 1,
 ) -> Network:
     """The network of these sites; its `rank` is the number of this process's site."""
     transport = GroupTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
-    return processes.connect(topology, transport, rounds, channel)
+    own = {"the network": processes.network_text(topology, rounds, channel, every), "timeout": timeout}
+    processes.agree(transport, own)
+    return processes.connect(topology, transport, rounds, channel, every)
 
 
 class GroupTransport:

@@ -101,6 +101,14 @@ class Monitor(ThreadedLiveness):
         self.ended = True
         self._beat()
 
+    def wait_for_ends(self, timeout: float) -> None:
+        """Wait until the scripts of all others have ended, too, or these are silent."""
+        others = set(range(len(self.reports))) - {self.rank}
+        while not self.stop.is_set() and not all(
+            self._has_ended(rank) or self.silent(rank, timeout) for rank in others
+        ):
+            time.sleep(self.interval / 5)
+
     def lost(self, began: float, timeout: float) -> list[int]:
         """The processes that were silent for the timeout; raises the problem, if there is one."""
         self._raise_problem()

@@ -47,6 +47,7 @@ def connect(
     timeout: float = 30.0,
     channel: Channel | None = None,
     survive: bool = False,
+    every: int = 1,
 ) -> Network:
     """The network of all processes that `mpirun` started; each holds a block of the nodes.
 
@@ -54,11 +55,17 @@ def connect(
     `survive`, the others continue without it.
     """
     nodes = processes.blocks(topology.nodes, world_size())
+    own = {
+        "the network": processes.network_text(topology, rounds, channel, every),
+        "timeout": timeout,
+        "survive": survive,
+    }
+    processes.agree(MPITransport(world_link(), nodes, timeout, Liveness()), own)  # before any makes a monitor
     if not survive:
-        return processes.connect(topology, MPITransport(world_link(), nodes, timeout), rounds, channel)
+        return processes.connect(topology, MPITransport(world_link(), nodes, timeout), rounds, channel, every)
     transport = SurvivingTransport(world_link(), nodes, timeout)
     atexit.register(transport.leave)
-    return processes.connect(topology, transport, rounds, channel)
+    return processes.connect(topology, transport, rounds, channel, every)
 
 
 @dataclass

@@ -5,20 +5,22 @@ neighbour needs of everything the rule sends. Receives are posted first, the pro
 while messages travel, and there are no barriers.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnasa.arrays import concatenate, contiguous
-from dnasa.core import Array, Channel, InputError, Membership, Messages, Network
+from dnasa.core import Array, Channel, InputError, Membership, Messages, Network, whole
 from dnasa.networks.buffers import Arrays, Buffers, Routes, described
 from dnasa.networks.simulated import Product, dense_if_small, exchanges, product, split, suits_all_reduce, turns
 from dnasa.networks.transport import SupportsAllReduce, SupportsDuplicate, SupportsInspect, SupportsShrink, Transport
-from dnasa.topology import Topology, without
+from dnasa.topology import Topology, count_rounds, without
+from dnasa.topology.types import checksum
 
 Sum = Callable[[Array], Array]  # over all processes, of an array that it may overwrite
 
@@ -70,10 +72,22 @@ def connect(
     transport: Transport,
     rounds: int | str | None = None,
     channel: Channel | None = None,
+    every: int = 1,
     traffic: Traffic | None = None,
 ) -> Network:
     """The network of the processes between which the transport carries messages."""
-    return ProcessNetwork(topology, transport, rounds, channel, traffic or Traffic()).network()
+    every = whole("every", every)
+    return ProcessNetwork(topology, transport, rounds, channel, every, traffic or Traffic()).network()
+
+
+def network_text(topology: Topology, rounds: int | str | None, channel: Channel | None, every: int) -> str:
+    """Describes what all processes must share: the weights, and when and how messages travel."""
+    text = f"{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
+    if (number := count_rounds(topology, rounds)) > 1:
+        text += f", {number} rounds"
+    if whole("every", every) > 1:
+        text += f", exchanges every {every} steps"
+    return text if channel is None else f"{text}, messages {channel.settings}"
 
 
 def blocks(nodes: int, processes: int) -> list[range]:
@@ -109,6 +123,7 @@ class ProcessNetwork:
     transport: Transport
     rounds: int | str | None
     channel: Channel | None
+    every: int
     traffic: Traffic
 
     def __post_init__(self) -> None:
@@ -137,6 +152,7 @@ class ProcessNetwork:
             gather=self.gather,
             traffic=self.traffic,
             rounds=self.count,
+            every=self.every,
             channel=self.channel,
             topology=self.topology,
             at=self.at,
@@ -320,14 +336,24 @@ def decoded(stacks: Sequence[Array], decode: Sequence[Callable[[Array], Array]] 
     return [decoder(message) for decoder, message in zip(decode, messages, strict=True)]
 
 
-def agree(network: Network, settings: dict[str, Any]) -> None:
-    """Every process must have been started with the same settings; names the first that differs, before the first step."""
-    everyone = network.allgather_json(settings, lambda given: {**given})
-    for name, value in everyone[0].items():
-        for rank, other in enumerate(everyone):
-            if other.get(name) != value:
+def agree(network: Network | Transport, settings: dict[str, Any]) -> None:
+    """Every process must have been started with the same settings."""
+    if isinstance(network, Network):
+        name, everyone = network.process_name, network.allgather_json(settings, lambda given: {**given})
+    else:
+        name, everyone = "rank {}".format, [*map(json.loads, network.allgather_text(json.dumps(settings)))]
+    check_equal({name(rank): others for rank, others in enumerate(everyone)})
+
+
+def check_equal(everyone: dict[str, dict[str, Any]]) -> None:
+    """Refuse settings of processes that differ; names the first of them, and of lists the first entries that differ."""
+    first, own = next(iter(everyone.items()), ("", {}))
+    for name, value in own.items():
+        for process, other in everyone.items():
+            if (theirs := other.get(name)) != value:
+                if isinstance(value, list) and isinstance(theirs, list):
+                    value, theirs = next((a, b) for a, b in zip_longest(value, theirs, fillvalue="nothing") if a != b)
                 raise InputError(
-                    f"The processes were started with different settings: {name} is {value} at "
-                    f"{network.process_name(0)} and {other.get(name)} at {network.process_name(rank)}. "
-                    "Use the same settings in every process."
+                    f"The processes were started with different settings: {name} is {value} at {first} and {theirs} at "
+                    f"{process}. Use the same settings in every process."
                 )

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dnasa.arrays import concatenate, like
-from dnasa.core import Array, Channel, InputError, Messages, Network
+from dnasa.core import Array, Channel, InputError, Messages, Network, whole
 from dnasa.topology import Topology, count_rounds, successive
 from dnasa.topology.rounds import EXACT
 from dnasa.topology.types import compact
@@ -22,7 +22,9 @@ LONG = 1000  # numbers in a row from which copying several arrays into one costs
 MOST_ENTRIES = 16  # in a row of W, up to which one product takes less time than one for each round
 
 
-def connect(topology: Topology, rounds: int | str | None = None, channel: Channel | None = None) -> Network:
+def connect(
+    topology: Topology, rounds: int | str | None = None, channel: Channel | None = None, every: int = 1
+) -> Network:
     """A network of all nodes."""
     rounds, graphs = exchanges(topology, rounds, channel)
     products = [Multiplier(graph) for graph in graphs.each]
@@ -31,6 +33,7 @@ def connect(topology: Topology, rounds: int | str | None = None, channel: Channe
         lambda messages, k: products[k % len(products)].product(messages),
         mean=lambda a: a.mean(-2),
         rounds=rounds,
+        every=whole("every", every),
         channel=channel,
         topology=topology,
         at=lambda k: products[k % len(products)],

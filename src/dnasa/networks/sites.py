@@ -26,7 +26,6 @@ from dnasa.sites.file import Sites
 from dnasa.sites.limits import DIVERGED, FIRST, Limits
 from dnasa.sites.links import Key, Mesh, Receive
 from dnasa.topology import Topology, count_rounds
-from dnasa.topology.types import checksum
 
 LONGEST_TEXT = 1 << 24  # bytes
 
@@ -37,6 +36,7 @@ def connect(
     rounds: int | str | None,
     timeout: float,
     channel: Channel | None,
+    every: int = 1,
     traffic: processes.Traffic | None = None,
 ) -> Network:
     """The network of these sites: waits for all of them, or joins a run that has begun."""
@@ -44,18 +44,17 @@ def connect(
         raise InputError(
             f"There are {len(sites.sites)} sites, and the graph has {topology.nodes} nodes: give both the same number."
         )
-    members = Members(sites, described(sites, topology, rounds, channel), timeout, traffic)
+    members = Members(sites, described(sites, topology, rounds, channel, every), timeout, traffic)
     atexit.register(leave, members)
-    return SiteNetworks(members, topology, rounds, channel).first_network()
+    return SiteNetworks(members, topology, rounds, channel, every).first_network()
 
 
-def described(sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None) -> str:
+def described(
+    sites: Sites, topology: Topology, rounds: int | str | None, channel: Channel | None, every: int = 1
+) -> str:
     """Describes what all sites must share, on two lines: the sites in their order; the weights, and how messages travel."""
     names = ", ".join(site.name for site in sites.sites)
-    text = f"with the sites {names} in this order\n{topology.name}, {topology.nodes} nodes, checksum {checksum(topology.each)}"
-    if (number := count_rounds(topology, rounds)) > 1:
-        text += f", {number} rounds"
-    return text if channel is None else f"{text}, messages {channel.settings}"
+    return f"with the sites {names} in this order\n{processes.network_text(topology, rounds, channel, every)}"
 
 
 def tell_stopped(sites: Sites, reason: str, timeout: float) -> None:
@@ -256,6 +255,7 @@ class SiteNetworks:
     topology: Topology
     rounds: int | str | None
     channel: Channel | None
+    every: int = 1
     number: int = 0  # of the network: the one of `connect`, and the one of an optimizer
 
     def first_network(self) -> Network:
@@ -264,7 +264,7 @@ class SiteNetworks:
     def network(self) -> Network:
         transport = SiteTransport(self.members, self.number)
         graph = processes.remaining(self.topology, range(self.topology.nodes), transport.sites)
-        network = processes.connect(graph, transport, self.rounds, self.channel, self.members.traffic)
+        network = processes.connect(graph, transport, self.rounds, self.channel, self.every, self.members.traffic)
 
         def allgather_text(text: str) -> list[str]:
             try:
@@ -319,6 +319,7 @@ class SiteNetworks:
             refuse,
             traffic=self.members.traffic,
             rounds=count_rounds(self.topology, self.rounds),
+            every=self.every,
             channel=self.channel,
             topology=self.topology,
             duplicate=self.duplicate,

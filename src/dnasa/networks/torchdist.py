@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,10 +34,13 @@ def connect(
     timeout: float = 30.0,
     device: str | None = None,
     channel: Channel | None = None,
+    every: int = 1,
 ) -> Network:
     """The network of all processes that `torchrun` started; each holds a block of the nodes."""
-    nodes = processes.blocks(topology.nodes, world_size(timeout, device))
-    return processes.connect(topology, TorchTransport(nodes, timeout), rounds, channel)
+    transport = TorchTransport(processes.blocks(topology.nodes, world_size(timeout, device)), timeout)
+    own = {"site": None, "the network": processes.network_text(topology, rounds, channel, every), "timeout": timeout}
+    processes.agree(transport, own)
+    return processes.connect(topology, transport, rounds, channel, every)
 
 
 # ---------------------------------------------------------------- the process group
@@ -63,11 +66,10 @@ def start_group(timeout: float, device: str) -> None:
             raise InputError(f"Every process needs a GPU of its own; this machine has {torch.cuda.device_count()}.")
         torch.cuda.set_device(local)
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"  # metrics and texts use gloo in any case
-    wait = datetime.timedelta(seconds=timeout)
-    store, rank, size = next(dist.rendezvous("env://", timeout=wait))
+    store, rank, size = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=timeout)))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the store still has the addresses of the last attempt
     store = dist.PrefixStore(f"attempt {attempt}", store)
-    limit = wait if device == "cuda" else UNLIMITED
+    limit = None if device == "cuda" else UNLIMITED  # None: torch's own, since one slow compile must not end a run
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
     atexit.register(end_group)
 
@@ -96,6 +98,10 @@ def exit_together(monitor: Monitor) -> None:
     monitor.end()
     if not dist.is_initialized():
         return
+    if monitor.problem or monitor.failure:
+        monitor.wait_for_ends(LONGEST_EXIT)
+        end_waits()
+        return
     try:
         work = dist.all_reduce(torch.zeros(1), async_op=True)
         Waiter().wait(work, lambda done: monitor.wait(done, LONGEST_EXIT, lambda _: RunError("The others do not exit")))
@@ -104,19 +110,36 @@ def exit_together(monitor: Monitor) -> None:
         os._exit(1)
 
 
+def end_waits() -> None:
+    """End waits of other threads, which would abort the interpreter's exit: giving up one wait ends all of its group."""
+    for group in list(dist.distributed_c10d._world.pg_map):
+        with contextlib.suppress(RuntimeError):
+            group.recv([torch.zeros(1)], (group.rank() + 1) % group.size(), next(TAGS)).wait(
+                datetime.timedelta(milliseconds=1)
+            )
+    for waiter in Waiter.everyone:
+        waiter.works.put(None)
+        waiter.thread.join(LONGEST_EXIT)
+
+
 # ---------------------------------------------------------------- transports
 
 
 class Waiter:
     """Waits in a thread of its own, since a wait of gloo that is given up breaks the connection."""
 
+    everyone: ClassVar[list["Waiter"]] = []
+
     def __init__(self) -> None:
         self.works: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="waiter", daemon=True).start()
+        self.thread = threading.Thread(target=self._run, name="waiter", daemon=True)
+        self.thread.start()
+        self.everyone.append(self)
 
     def _run(self) -> None:
-        while True:
-            work, result = self.works.get()
+        while (item := self.works.get()) is not None:
+            work, result = item
+            del item
             try:
                 work.wait(UNLIMITED)
                 error = None
@@ -163,6 +186,9 @@ class TorchTransport(ProcessTransport):
         self.tag = str(self.number)
         self.ranks = ranks or range(size)  # of the processes that exchange messages
         self.carries_cuda = "nccl" in backends
+        processes.agree(
+            self, {"the backend of torch.distributed": backends}
+        )  # before a group that only some would make
         self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:

@@ -1,48 +1,39 @@
-"""What must be the same at all nodes: the settings, the modules of the model, and the values at the start."""
+"""What must be the same at all nodes: the settings, the model, and the values at the start."""
 
 import re
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dnasa.arrays import crc32
-from dnasa.core import InputError, Network
+from dnasa.core import Network
 from dnasa.networks.processes import agree
 from dnasa.optim.node import Node
 
 CHUNK = 1 << 20  # parameters that are sent at once when one process sends the others its values
 
 
-def settings(node: Node, nonfinite: str) -> dict[str, Any]:
+def settings(node: Node, nonfinite: str, model: nn.Module | None) -> dict[str, Any]:
     """What every process must have been given."""
     parameters = node.parameters
     kinds = {"parameters": parameters.trained, "frozen parameters": parameters.frozen, "buffers": node.buffers.tensors}
+    shapes = {f"the shape of the {name}": [[*p.shape, str(p.dtype)] for p in each] for name, each in kinds.items()}
     return {
         "the rule": node.recipe.name,
         "overlap": node.overlap,
         "nonfinite": nonfinite,
         "the weight decay": [group["weight_decay"] for group in parameters.groups],
-    } | {f"the shape of the {name}": [[*p.shape, str(p.dtype)] for p in tensors] for name, tensors in kinds.items()}
+        **shapes,
+        "the name of a parameter": parameters.names,
+        "the model": described(model),
+    }
 
 
-def described(model: nn.Module | None) -> str:
-    """Describes a model's modules as text, without addresses in memory."""
-    return re.sub("0x[0-9a-f]+", "", repr(model))
-
-
-def check_same_modules(network: Network, model: nn.Module) -> None:
-    """Refuse different models: those of equal shapes may differ in an activation or in the order of two layers."""
-    texts = network.allgather_text(described(model))
-    for rank, text in enumerate(texts):
-        for mine, theirs in zip_longest(texts[0].splitlines(), text.splitlines(), fillvalue="nothing"):
-            if mine != theirs:
-                raise InputError(
-                    f"The processes have different models: {mine.strip()} at {network.process_name(0)} and "
-                    f"{theirs.strip()} at {network.process_name(rank)}. Make the same model in all."
-                )
+def described(model: nn.Module | None) -> list[str]:
+    """Describes a model's modules, without addresses in memory: models of equal shapes may differ in an activation."""
+    return [line.strip() for line in re.sub("0x[0-9a-f]+", "", repr(model)).splitlines()]
 
 
 def start_at_the_same_point(node: Node) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dnasa.core import InputError, Network, Rule, Schedule
-from dnasa.optim.agreement import described, settings
+from dnasa.optim.agreement import settings
 from dnasa.optim.buffers import MixedBuffers
 from dnasa.optim.checks import Checks
 from dnasa.optim.flat import Flat
@@ -100,8 +100,8 @@ class Decentralized(torch.optim.Optimizer):
         network = network.duplicate() if network.duplicate else network
         parameters, mixed = Flat(self.param_groups), MixedBuffers(model, buffers)
         self.node = Node(parameters, mixed, network, rule, eta, schedule, steps, overlap)
-        own = settings(self.node, nonfinite)
-        self.recovery = Recovery(self.node, own | {"the modules of the model": described(model)})
+        own = settings(self.node, nonfinite, model)
+        self.recovery = Recovery(self.node, own)
         self.skipping, self.checks = Skipping(self.recovery, nonfinite), Checks(self.recovery, model)
         if network.membership.join is not None:
             self.recovery.join()
@@ -188,6 +188,7 @@ class Decentralized(torch.optim.Optimizer):
         if self.t == self.node.recipe.steps:
             warnings.warn(BEYOND.format(self.t), stacklevel=5)
         loss = _loss(closure)
+        self.checks.gradients()
         self.checks.after_backward()
         self.node.check_unchanged()
         self.node.parameters.collect_gradients()
@@ -197,7 +198,7 @@ class Decentralized(torch.optim.Optimizer):
         return loss
 
     def _take_step(self, gradients: tuple[Tensor, ...]) -> None:
-        with self.recovery.exchange():
+        with self.recovery.exchange(), self.checks.timed():
             self.node.step(gradients)
 
     # ------------------------------------------------------------ gradients, groups and checkpoints

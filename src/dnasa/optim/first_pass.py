@@ -1,5 +1,6 @@
 """What the first training pass shows of the model: what the optimizer was not given, and how a framework has wrapped it."""
 
+import json
 import warnings
 import weakref
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from dnasa.arrays import crc32
 from dnasa.core import InputError, Network
+from dnasa.networks.processes import check_equal
+from dnasa.optim.agreement import described
 from dnasa.optim.buffers import statistics
 from dnasa.optim.frameworks import SHARDED, is_sharded, keeps_gradients
 
@@ -22,8 +25,8 @@ class FirstPass:
     """The outermost module whose forward pass uses a trained parameter is the model, or what a framework made of it."""
 
     def __init__(self, trained: Iterable[Tensor], equal: Iterable[Tensor], network: Network):
-        self.trained = {id(p) for p in trained}
-        self.equal = self.trained | {id(a) for a in equal}
+        self.trained = [id(p) for p in trained]
+        self.equal = {*self.trained, *(id(a) for a in equal)}
         self.model: nn.Module | None = None
         self.sharded, self.checksum = False, 0
         rank = dist.get_rank() if dist.is_initialized() else -1
@@ -42,7 +45,7 @@ class FirstPass:
         if not torch.is_grad_enabled():  # an evaluation may use the model without its wrapping
             return
         self.sharded = self.sharded or is_sharded(module)  # which may have replaced the parameters
-        if any(id(p) in self.trained for p in module.parameters()):
+        if not {id(p) for p in module.parameters()}.isdisjoint(self.trained):
             self.hook.remove()
             self.model, self.sharded = module, is_sharded(module)
             tensors = (a for a in (*module.parameters(), *module.buffers()) if id(a) not in self.equal)
@@ -65,14 +68,19 @@ class FirstPass:
             )
 
     def compare(self, network: Network, tell: bool) -> None:
-        """Warn about tensors that the optimizer was not given: those that differ now, and statistics that will."""
-        checksums = network.allgather_text(str(self.checksum) if self.model else "None")
-        known = [(rank, text) for rank, text in enumerate(checksums) if text != "None"]
-        for rank, text in known:
-            if text != known[0][1]:
+        """Refuse different models, and warn about tensors that the optimizer was not given.
+
+        These are tensors that differ now, and statistics that will.
+        """
+        own = None if self.model is None else [self.checksum, self._described(self.model)]
+        texts = network.allgather_text(json.dumps(own))
+        known = {network.process_name(rank): json.loads(text) for rank, text in enumerate(texts) if text != "null"}
+        check_equal({name: model for name, (_, model) in known.items() if model})
+        first = next(iter(known), "")
+        for name, (checksum, _) in known.items():
+            if checksum != known[first][0]:
                 warnings.warn(
-                    "Frozen parameters or buffers of the model differ between "
-                    f"{network.process_name(known[0][0])} and {network.process_name(rank)}. "
+                    f"Frozen parameters or buffers of the model differ between {first} and {name}. "
                     "Decentralized(model, network) makes them equal at the start.",
                     stacklevel=4,
                 )
@@ -83,3 +91,10 @@ class FirstPass:
                 "Decentralized(model, network) mixes them, too.",
                 stacklevel=4,
             )
+
+    def _described(self, model: nn.Module) -> dict[str, list[str]]:
+        """The model and its parameters as they were given; empty if not all were, since a node may have layers of its own."""
+        names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        if not names.keys() <= {*self.trained}:
+            return {}
+        return {"the model": described(model), "a parameter": [names.get(key, "") for key in self.trained]}

@@ -75,6 +75,16 @@ class Flat:
             p.grad = view.detach() if p.is_contiguous() else None
         for p in self.frozen:
             p.grad = None
+        self.cleared = self.gradient._version
+
+    def untouched(self) -> bool:
+        """Whether no backward pass has changed the gradients since they were cleared."""
+        pairs = zip(self.trained, self.gradients, strict=True)
+        return (
+            self.gradient._version == self.cleared
+            and all(p.grad is None or _shares(p.grad, view) for p, view in pairs)
+            and not self.gradient.any()  # a compiled pass may leave no version
+        )
 
     def collect_gradients(self) -> None:
         """Collect the gradients in the flat vector; a parameter without a gradient has gradient zero."""
@@ -87,10 +97,8 @@ class Flat:
                 raise InputError("A parameter that was trained is frozen now: make a new optimizer after freezing.")
             if p.grad is None:
                 view.zero_()
-            elif p.grad.is_sparse:
-                view.copy_(p.grad.to_dense())
-            elif p.grad.data_ptr() != view.data_ptr():
-                view.copy_(p.grad)
+            elif not _shares(p.grad, view):
+                view.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
         if any(p.grad is not None for p in self.frozen):
             raise InputError("A parameter that was frozen has a gradient now: make a new optimizer after unfreezing.")
 
@@ -107,6 +115,10 @@ class Flat:
             for part in parts[some]:
                 part.fill_(decay)
         self.decay = None if not any(self.read) else row[:, :1].clone() if len({*self.read}) == 1 else row
+
+
+def _shares(gradient: Tensor, view: Tensor) -> bool:
+    return not gradient.is_sparse and gradient.data_ptr() == view.data_ptr()
 
 
 def check_parameters(trained: Sequence[Tensor]) -> None:

@@ -44,10 +44,11 @@ def connect(
     channel: Channel | None,
     sites: Path | None = None,
     own: int = 0,
+    every: int = 1,
 ) -> Network:
     """A network with a process for each node, which counts what node `own` sends, or the site that the file says this is."""
     listed = None if sites is None else read_sites(sites)
     nodes = [range(node, node + 1) for node in range(topology.nodes)]
     transport = SilentTransport(listed.own if listed else own, nodes)
     names = [site.name for site in listed.sites] if listed else []
-    return replace(processes.connect(topology, transport, rounds, channel), names=names)
+    return replace(processes.connect(topology, transport, rounds, channel, every), names=names)
