@@ -5,7 +5,7 @@ BIN := .venv/bin
 # containers forbid: then every process of the tests would compile torch again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check links faults churn clean
+.PHONY: help setup run test test-quick test-long coverage lint docs figures bench bench-check faults churn clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -53,24 +53,19 @@ docs: setup ## build the site into site/, then execute its pages, notebooks and 
 	$(BIN)/pytest -n 2 -m "docs and not long"
 
 figures: setup ## draw the paper's figures at full length
-	for figure in fig1 fig2 fig3 fig4 fig5 fig6 heterogeneity faults theory; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
+	for figure in fig1 fig2 fig3 fig4 fig5 fig6; do $(BIN)/dnasa reproduce $$figure --out figures || exit 1; done
 
 bench: setup ## measure speed and memory
 	$(BIN)/python -m benchmarks.suite
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.foundation
 	$(BIN)/python -m benchmarks.networks
-	$(BIN)/python -m benchmarks.choices
-	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.rules
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m benchmarks.overlap
 	OMP_NUM_THREADS=1 $(BIN)/mpirun --allow-run-as-root --oversubscribe -n 8 $(BIN)/python -m benchmarks.exchange --step
 
 bench-check: setup ## compare the speed with the committed results
 	$(BIN)/python -m benchmarks.suite --check
-
-links: setup ## loss against seconds on slow links, ten minutes, as root (LINKS="--full" measures everything, an hour or more)
-	$(BIN)/python -m benchmarks.links $(LINKS)
 
 faults: setup ## trials of real faults
 	PYTHONPATH=tests $(BIN)/python tests/jobs/faults.py 240

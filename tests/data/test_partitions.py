@@ -145,3 +145,29 @@ def test_a_cell_of_a_study_from_before_the_option_has_one_partition(tmp_path: Pa
         study.cell_folder(digits, tmp_path)
     study.cell_folder(digits._replace(settings=digits.settings | {"partition_seed": 0}), tmp_path)
     study.cell_folder(streaming, tmp_path)
+
+
+def test_validation_rows_are_training_rows_that_nobody_trains_on() -> None:
+    rows = data.load("digits")
+    train, validation = data.hold_out(rows)
+    assert sorted([*train, *validation]) == list(range(len(rows.labels)))
+    assert len(validation) == len(rows.labels) // 10
+    shards = data.divide(rows, train, "dirichlet(0.1)", 8)
+    assert sorted(np.concatenate(shards)) == sorted(train)
+
+
+def test_every_node_validates_and_every_validation_row_is_used() -> None:
+    for rows, nodes in ((np.arange(10, 33), 4), (np.arange(3), 5)):
+        parts = data.divide_validation(rows, nodes)
+        assert all(len(part) for part in parts)
+        assert {*np.concatenate(parts)} == {*rows}
+
+
+def test_data_that_stays_at_its_node_is_validated_there() -> None:
+    shards = [np.arange(30), np.arange(30, 32), np.empty(0, int)]
+    train, validation = data.hold_out_of_each(shards)
+    assert [len(part) for part in validation] == [3, 1, 0]
+    for before, kept, out in zip(shards, train, validation, strict=True):
+        assert sorted([*kept, *out]) == list(before)
+    with pytest.raises(InputError, match="one training row"):
+        data.hold_out_of_each([np.arange(1)])

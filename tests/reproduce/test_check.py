@@ -1,26 +1,17 @@
 """`dnasa reproduce --check`: what it lists is published, what it finds is measured, and a difference fails."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_cli import refused
 
 from dnasa import cli
-from dnasa.core import InputError
 from dnasa.reproduce import check
 from dnasa.reproduce.check import Claim
 
 DOCS = Path(__file__).parents[2] / "docs"
 FAST = "least_squares, ring: D-NASA"  # a second
-
-
-@pytest.fixture(autouse=True)
-def nothing_known() -> Iterator[None]:
-    check.missing.cache_clear()
-    yield
-    check.missing.cache_clear()
 
 
 def claim(text: str) -> Claim:
@@ -44,7 +35,6 @@ def test_claims_are_published_and_can_fail(one: Claim) -> None:
     assert one.published in map(float, printed)
     assert 0 < one.tolerance < 0.01 * abs(one.expected)
     assert one.reason
-    assert [one.runs, one.report, one.study].count(None) == 2
 
 
 def test_a_number_that_is_found_again_is_ok(
@@ -69,7 +59,7 @@ def test_the_short_version_is_compared_with_its_own_number(
 
 
 def test_a_result_that_is_not_a_number_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "of_study", lambda **where: float("nan"))
+    monkeypatch.setattr(check, "measure", lambda **where: float("nan"))
     (only,) = check.check([claim(FAST)])
     assert only.result == "differs"
 
@@ -77,18 +67,16 @@ def test_a_result_that_is_not_a_number_differs(monkeypatch: pytest.MonkeyPatch) 
 def test_what_lacks_its_data_is_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def absent(task: object) -> None:
-        raise InputError("There is no a9a.")
-
-    monkeypatch.setattr(check, "read", absent)
+    monkeypatch.setattr(check, "missing", lambda name: "There is no a9a.")
     code, out = checked([claim("Figure 3: a9a, D-NASA")], monkeypatch, capsys)
     assert not code
     assert "skipped: There is no a9a." in out
 
 
-def test_runs_of_an_experiment_are_its_own() -> None:
+def test_a_claim_of_fewer_seeds_is_measured_with_them() -> None:
     """One seed instead of five, so that it is fast."""
-    found = check.of_runs("fig2", "fig2", "dnasa", "test_loss", step=300, seeds=1)
+    claimed = claim("Figure 2: test loss of D-NASA at 300").runs
+    found = check.measure(**claimed | {"seeds": 1, "steps": 300})
     assert found == pytest.approx(15.8, rel=0.1)
     assert found != pytest.approx(15.8, rel=1e-3)  # the mean over all seeds
 

@@ -188,33 +188,25 @@ def reproduce(
     device: Annotated[
         str | None, typer.Option(help="cpu or cuda, for fig3 on. Default: cuda where there is one.")
     ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            help="One part of fidelity, compression, networks, graphs, robustness, lengths or finetuning: mnist, ..."
-        ),
-    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figure and its numbers.")] = Path("figures"),
     *,
     given: Options,
 ) -> None:
-    """Reproduce a figure of the paper or another study: picture, numbers, and findings."""
-    from dnasa import reproduce as experiments
+    """Reproduce a figure of the paper: picture, numbers, and findings."""
+    from dnasa import reproduce as figures
 
     if check and figure is None:
         return check_claims()
     if check or figure is None:
         raise InputError("Give the name of a figure, or --check for published numbers of several.")
-    experiment, kinds = experiments.figure(figure), pictures.formats(given.format, given.style)
+    make, kinds = figures.figure(figure), pictures.formats(given.format, given.style)
     own = OwnFiles(make_folder(out))
     own.check_free(path.name for path in out.glob(f"{figure}[.-]*") if not path.is_dir())
-    if device is not None and not experiment.on_gpu:
+    if device is not None and figure in figures.ON_CPU:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")
-    if only is not None and not experiment.selectable:
-        raise InputError(f"{figure} has no parts: leave --only out.")
-    chosen = device or (inputs.best_device() if experiment.on_gpu else "cpu")
+    options = {} if figure in figures.ON_CPU else {"device": device or inputs.best_device()}
     with style.context(given.style):
-        report = experiment.run(quick, device=chosen, folder=out, only=only)
+        report = make(quick, **options)
         saved = report.save(out, kinds)
     for name, table in report.tables.items():
         console.print(frame_table(table, report.title if len(report.tables) == 1 else f"{name}: {report.title}"))

@@ -1,22 +1,15 @@
 """`dnasa reproduce --check`: published numbers that a small computer can check, which `claims.toml` lists."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from dnasa.comparing import study, study_file
-from dnasa.comparing.study_report import StudyReport
-from dnasa.core import InputError
+from dnasa import topology
 from dnasa.files import read_toml
-from dnasa.reproduce import figure
-from dnasa.reproduce.experiment import Runner, select
-from dnasa.reproduce.network_tasks import Etas, Task, read
-from dnasa.reproduce.report import Report
+from dnasa.reproduce.runs import missing, run
 from dnasa.statistics import in_percent
 
 CLAIMS = Path(__file__).parent / "claims.toml"
@@ -31,11 +24,9 @@ class Claim(NamedTuple):
         published: The number, as it is printed there.
         tolerance: How far the number found may be from it.
         reason: Why so far.
+        runs: The runs whose mean it is (`measure`).
         short: The number of a shorter version, which is measured and compared instead.
         needs: The dataset that it needs.
-        runs: The runs of an experiment whose mean it is.
-        report: The cell of a table of a quick experiment that it is.
-        study: The cell of a study whose mean it is.
     """
 
     text: str
@@ -43,20 +34,13 @@ class Claim(NamedTuple):
     published: float
     tolerance: float
     reason: str
+    runs: Mapping[str, Any]
     short: float | None = None
     needs: str | None = None
-    runs: Mapping[str, Any] | None = None
-    report: Mapping[str, Any] | None = None
-    study: Mapping[str, Any] | None = None
 
     @property
     def expected(self) -> float:
         return self.published if self.short is None else self.short
-
-    def measure(self) -> float:
-        if self.runs is not None:
-            return of_runs(**self.runs)
-        return of_report(**self.report) if self.report is not None else of_study(**(self.study or {}))
 
 
 class Checked(NamedTuple):
@@ -76,86 +60,32 @@ def check(every: list[Claim]) -> Iterator[Checked]:
         if reason:
             yield Checked(claim, None, f"skipped: {reason}")
         else:
-            found = claim.measure()
+            found = measure(**claim.runs)
             close = abs(found - claim.expected) <= claim.tolerance  # not if it is not a number
             yield Checked(claim, found, "ok" if close else "differs")
 
 
+def measure(metric: str, **settings: Any) -> float:
+    """The mean over the seeds, as pages print it: accuracies in percent."""
+    value = float(_last_rows(**settings)[metric].mean())
+    return 100 * value if in_percent(metric) else value
+
+
 @cache
-def missing(data: str) -> str:
-    """Why the data cannot be read; empty if it can."""
-    try:
-        read(Task(data))
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-# ---------------------------------------------------------------- three ways to measure
-
-
-def of_runs(
-    experiment: str,
-    part: str,
+def _last_rows(
+    task: str,
     rule: str,
-    metric: str,
-    step: int | None = None,
-    seeds: int | None = None,
+    steps: int,
+    seeds: int,
+    graph: str = "ring",
+    nodes: int = 8,
+    weights: str | None = None,
     eta: float | None = None,
     schedule: str | None = None,
-    labels: Mapping[str, Any] | None = None,
-) -> float:
-    """The mean over the seeds, at the last step or at `step`; these are runs of the full experiment."""
-    history = _history(experiment, part, rule, seeds, eta, schedule, tuple((labels or {}).items()))
-    rows = history[history.step == (history.step.max() if step is None else step)]
-    return _in_units(metric, float(rows[metric].mean()))
-
-
-@cache
-def _history(
-    experiment: str,
-    part: str,
-    rule: str,
-    seeds: int | None,
-    eta: float | None,
-    schedule: str | None,
-    labels: tuple[tuple[str, Any], ...],
+    step: int | None = None,
+    **options: Any,
 ) -> pd.DataFrame:
-    (chosen,) = select(figure(experiment).parts(False), part)
-    known = [runs for runs in chosen.runs if rule in runs.rules and runs.chosen_by is None]
-    (runs,) = (runs for runs in known if labels == tuple((name, runs.labels[name]) for name, _ in labels))
-    grid: Etas = {} if eta is None else {rule: (eta,)}
-    runs = replace(runs, rules=(rule,), etas=grid, seeds=runs.seeds[:seeds])
-    runs = runs if schedule is None else replace(runs, schedules=[schedule])
-    runner = Runner(chosen.task, read(chosen.task) if chosen.task.data else None, "cpu", progress=False)
-    return pd.concat(runner.run(runs, runs.table()))
-
-
-def of_report(experiment: str, table: str, row: Mapping[str, Any], column: str) -> float:
-    """A cell of a table of the quick experiment."""
-    rows = _report(experiment).tables[table]
-    (value,) = rows[(rows[list(row)] == pd.Series(dict(row))).all(axis=1)][column]
-    return float(value)
-
-
-@cache
-def _report(experiment: str) -> Report:
-    with TemporaryDirectory() as folder:
-        return figure(experiment).run(quick=True, progress=False, folder=folder)
-
-
-def of_study(name: str, cell: str, rule: str) -> float:
-    """The mean of a rule in a cell of a study that comes with dnasa, with all its stepsizes and seeds."""
-    chosen = study_file.read(study_file.find(name))
-    cells = [
-        found._replace(settings=found.settings | {"rules": [rule]}) for found in chosen.cells if found.title == cell
-    ]
-    chosen = chosen._replace(cells=cells)
-    with TemporaryDirectory() as folder:
-        found = StudyReport(chosen, *study.run(chosen, Path(folder), False, lambda line: None)).numbers().iloc[0]
-    return _in_units(found.metric, float(found["mean"]))
-
-
-def _in_units(metric: str, value: float) -> float:
-    """The value as pages print it: accuracies in percent."""
-    return 100 * value if in_percent(metric) else value
+    """The rows of these runs at the last step or at `step`, one for each seed."""
+    made = topology.make(graph, nodes, weights)
+    options |= {"schedules": schedule and [schedule], "evaluate": [step or steps], "progress": False}
+    return run(task, made, [rule], steps, range(seeds), [] if eta is None else [eta], **options)

@@ -5,9 +5,8 @@ from typing import Any
 import pandas as pd
 
 from dnasa import topology
-from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report, draw_lines
+from dnasa.reproduce.runs import evaluation_steps, run
 
 NODES = (5, 10, 20)
 STEPS = 15_000
@@ -15,26 +14,20 @@ SEEDS = 10
 SCHEDULES = ("fixed", "diminishing")
 
 
-def parts(quick: bool) -> list[Part]:
+def fig1(quick: bool = False, progress: bool | None = None) -> Report:
     """Least squares on rings of 5, 10 and 20 nodes, fixed and diminishing schedules, 10 seeds."""
     steps, seeds = (3_000, 3) if quick else (STEPS, SEEDS)
-    options: Any = {
-        "seeds": range(seeds),
-        "evaluate": evaluation_steps(steps, 300),
-        "schedules": SCHEDULES,
-        "problem": LeastSquares,
-    }
-    return [Part("fig1", [RunSpec(steps, labels={"nodes": n}, graph=topology.ring(n), **options) for n in NODES])]
-
-
-def report(found: Found) -> Report:
-    history = found.table
-    out = Report("fig1", f"Figure 1: least squares, ring, T = {found.last_step:,}, {found.seeds}", found.quick)
+    options: Any = {"schedules": SCHEDULES, "evaluate": evaluation_steps(steps, 300), "progress": progress}
+    histories = [
+        run("least_squares", topology.ring(n), ["dnasa"], steps, range(seeds), **options).assign(nodes=n) for n in NODES
+    ]
+    history = pd.concat(histories, ignore_index=True)
+    out = Report("fig1", f"Figure 1: least squares, ring, T = {steps:,}, {seeds} seeds", quick)
     table = out.tables["fig1-speedup"] = speedup(history)
     out.data["fig1-history"] = history
     out.findings = findings(table)
     metrics = [(schedule, metric) for schedule in SCHEDULES for metric in ("test_loss", "grad_norm")]
-    with out.draw("fig1", len(metrics), f"D-NASA, least squares on a ring: mean and range over {found.seeds}") as axes:
+    with out.draw("fig1", len(metrics), f"D-NASA, least squares on a ring: mean and range over {seeds} seeds") as axes:
         for axis, (schedule, metric) in zip(axes, metrics, strict=True):
             draw_lines(axis, history[history.schedule == schedule], metric, ["nodes"], lambda n: f"n = {n}")
             axis.set_title(f"{schedule} stepsizes")
@@ -76,6 +69,3 @@ def findings(table: pd.DataFrame) -> list[str]:
             f"20 nodes are {last['speedup over n = 5']:.2f} times as fast as 5 (linear speedup would be 4)."
         )
     return lines
-
-
-EXPERIMENT = Experiment("fig1", parts, report, on_gpu=False)

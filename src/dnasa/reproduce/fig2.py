@@ -1,6 +1,5 @@
 """Figure 2: the spike model, where one direction is a hundred times steeper, against tuned methods."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,8 @@ from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes, line_styles
 from dnasa.plots import title
-from dnasa.problems.least_squares import LeastSquares
-from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report, draw_lines
+from dnasa.reproduce.runs import evaluation_steps, run
 
 NODES = 10
 STEPS = 15_000
@@ -21,21 +19,15 @@ RULES = ("dsgd", "dsgt", "dasagt", "dnasa")
 ETAS = tuple(float(eta) for eta in np.logspace(-4, -1, 13).round(6))
 
 
-def parts(quick: bool) -> list[Part]:
+def fig2(quick: bool = False, progress: bool | None = None) -> Report:
     """D-SGD, D-SGT and D-ASAGT, each at its best of 13 stepsizes, and D-NASA without one."""
     steps, seeds = (3_000, 2) if quick else (STEPS, SEEDS)
-    options: Any = {"evaluate": evaluation_steps(steps, 300), "problem": partial(LeastSquares, spike=True)}
-    grids = dict.fromkeys(RULES[:3], ETAS)
-    return [Part("fig2", [RunSpec(steps, RULES, grids, range(seeds), graph=topology.ring(NODES), **options)])]
-
-
-def report(found: Found) -> Report:
-    history = found.table
+    options: Any = {"etas": ETAS, "evaluate": evaluation_steps(steps, 300), "progress": progress}
+    history = run("spike", topology.ring(NODES), RULES, steps, range(seeds), **options)
     table = tuning.grid(history, "test_loss")
     tuned = tuning.best(table, "test_loss")
     best = pd.concat([tuning.rows_of(history, variant) for _, variant in tuned.iterrows()])
-    caption = f"Figure 2: spike model, ring of {NODES}, T = {found.last_step:,}, {found.seeds}"
-    out = Report("fig2", caption, found.quick)
+    out = Report("fig2", f"Figure 2: spike model, ring of {NODES}, T = {steps:,}, {seeds} seeds", quick)
     out.tables["fig2-best"] = summary(best, tuned)
     out.data |= {"fig2-grid": table, "fig2-history": history}
     out.findings = findings(out.tables["fig2-best"], table)
@@ -76,6 +68,3 @@ def findings(summary: pd.DataFrame, table: pd.DataFrame) -> list[str]:
         for rule, rows in table[table.eta.notna()].groupby("rule", sort=False)
     ]
     return [*lines, "Final test loss at the grid's low end | best | high end: " + "; ".join(ends) + "."]
-
-
-EXPERIMENT = Experiment("fig2", parts, report, on_gpu=False)

@@ -1,0 +1,91 @@
+"""The figures are drawn, and their tables agree with the curves."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa import data, topology
+from dnasa.comparing import tuning
+from dnasa.core import InputError
+from dnasa.data import Dataset
+from dnasa.engine.loop import solve
+from dnasa.problems import LeastSquares
+from dnasa.reproduce import curves, fig1, fig2, figure, runs, stepsizes
+
+pytestmark = pytest.mark.pictures
+
+
+def test_speedup_counts_the_steps_to_the_same_gradient_norm() -> None:
+    rows = [
+        {"schedule": "fixed", "nodes": n, "seed": 0, "step": t, "grad_norm": 1 / (1 + n * t), "test_loss": 0.0}
+        for n in (5, 10, 20)
+        for t in range(0, 101)
+    ]
+    table = fig1.speedup(pd.DataFrame(rows)).set_index("nodes")
+    assert table["speedup over n = 5"][20] == pytest.approx(4, rel=0.1)
+    assert table["speedup over n = 5"][10] == pytest.approx(2, rel=0.1)
+
+
+def test_the_best_stepsize_is_by_the_mean_over_seeds_and_never_a_diverged_one() -> None:
+    result = solve(
+        LeastSquares(dim=10), topology.ring(4), ["dsgd", "dnasa"], eta=[1e-4, 1e-2, 1e160], seed=[0, 1], steps=80
+    )
+    table = tuning.grid(result.history, "test_loss")
+    best = tuning.best(table, "test_loss")
+    assert best.loc["dsgd"].eta == 1e-2
+    assert np.isnan(best.loc["dnasa"].eta)
+    assert np.isinf(table[table.eta == 1e160].value).all()
+    assert [tuning.diverged_text(rows) for _, rows in table.groupby("rule", sort=False)] == ["1e+160", "none"]
+
+
+def generated(name: str) -> Dataset:
+    """Small data with the shapes of the real data; MiniBooNE is missing."""
+    if name == "miniboone":
+        raise InputError("missing")
+    shape = (1, 28, 28) if name == "mnist" else (5,)
+    x = np.random.default_rng(0).standard_normal((90, *shape)).astype(np.float32)
+    return data.from_arrays(x, (x.reshape(90, -1)[:, 0] > 0).astype(int))
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "smaller"),
+    [
+        ("fig1", fig1, {"NODES": (3, 6)}),
+        ("fig2", fig2, {"ETAS": (1e-3, 5e-3, 1e-1)}),
+        ("fig3", stepsizes, {}),
+        ("fig4", stepsizes, {"GRAPHS": ("ring", "ladder")}),
+        ("fig6", curves, {}),
+    ],
+)
+def test_figures_are_drawn_with_numbers_and_words(
+    name: str, module: ModuleType, smaller: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On small data, with short runs and few stepsizes."""
+    for attribute, value in smaller.items():
+        monkeypatch.setattr(module, attribute, value)
+    monkeypatch.setattr(runs, "load", generated)
+    monkeypatch.setattr(
+        runs, "solve", lambda *a, **k: solve(*a, **(k | {"steps": min(k["steps"], 100), "evaluate": 10}))
+    )
+    for part in (stepsizes, curves):
+        monkeypatch.setattr(part, "QUICK_STEPS", dict.fromkeys(stepsizes.QUICK_STEPS, 4))
+    report = figure(name)(quick=True, progress=False)
+    assert all(picture.stat().st_size > 20_000 for picture in report.save(tmp_path))
+    assert any("D-NASA" in line or "gradient norm" in line for line in report.findings)
+    assert (name != "fig3") or report.findings[0] == "miniboone is left out: missing"
+    for table in report.tables:
+        assert len(pd.read_csv(tmp_path / f"{table}.csv")) > 1
+
+
+@pytest.mark.parametrize("name", ["fig3", "fig4", "fig6"])
+def test_a_figure_without_its_data_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(which: str) -> NoReturn:
+        raise InputError("put the file there")
+
+    monkeypatch.setattr(runs, "load", load)
+    with pytest.raises(InputError, match="is left out: put the file there"):
+        figure(name)(quick=True, progress=False)
