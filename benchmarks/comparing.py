@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dnasa import plots, tables
+from dnasa.comparing import plots
 from dnasa.comparing.comparison import Comparison
+from dnasa.comparing.statistics import final
 from dnasa.comparing.tuning import Selection, chosen
 from dnasa.rules.registry import variants
-from dnasa.runs.result import Result
-from dnasa.statistics import final
+from dnasa.runs.result import Result, html_table
 
 RULES = ("dsgd", "dsgd:constant", "d2", "dsgt", "dsgt:cosine", "dasagt", "dmsgd", "dadam", "adanasa", "dnasa")
 SEEDS = 5
@@ -68,8 +68,10 @@ def main(runs: int = 1000, evaluations: int = 200) -> None:
         total += timed("curves of the chosen, PDF", lambda: plots.save_figure(found.draw_curves(), folder / "a.pdf"))
         total += timed("stepsizes, PDF", lambda: plots.save_figure(found.draw_stepsizes(), folder / "b.pdf"))
         total += timed("CSV of both", lambda: (found.curves().to_csv(), found.stepsizes().to_csv()))
-        total += timed("Result.plot, every run, PNG", lambda: result.plot(folder / "c.png"))
-        total += timed("Result in a notebook", lambda: (result._repr_html_(), tables.html(history)))
+        total += timed(
+            "history of every run, PNG", lambda: plots.save_figure(plots.draw_history(history), folder / "c.png")
+        )
+        total += timed("Result in a notebook", lambda: (result._repr_html_(), html_table(history)))
         timed("Result.save", lambda: result.save(folder / "run"))
         timed("Result.load", lambda: Result.load(folder / "run"))
     print(f"{'figures and tables together':36} {total:6.2f} s")

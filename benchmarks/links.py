@@ -254,7 +254,7 @@ COLOURS = {
 
 def draw(curves: pd.DataFrame, links: pd.DataFrame, path: Path) -> None:
     """A panel for each link, task, division and number of nodes; DiLoCo and NoLoCo with the H that ends best."""
-    from dnasa.plots import panels, save_figure
+    from dnasa.comparing.plots import panels, save_figure
 
     points = by_seconds(curves, links)
     every = list(points.groupby(["task", "division", "nodes", "rate", "delay"], sort=False))

@@ -21,12 +21,12 @@ import dnasa
 from dnasa import Result, data, plots, topology
 from dnasa.comparing import captions, comparison, drawing, tuning
 from dnasa.comparing.comparison import compare
+from dnasa.comparing.statistics import final, over_seeds, start
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
 from dnasa.problems.models import perceptron
 from dnasa.problems.stacked.classification import Classification
 from dnasa.rules.registry import RULES, Variant, variants
-from dnasa.statistics import final, over_seeds, start
 
 RING = topology.ring(4)
 SMALL = LeastSquares(dim=10)
@@ -566,7 +566,7 @@ FEW = ("dsgd", "dsgt", "dadam", "adanasa", "dnasa")
 def test_a_printed_table_has_the_columns_that_fit(
     rules: tuple[str, ...], style: str, columns: str, tmp_path: Path
 ) -> None:
-    with dnasa.style.context(style):
+    with dnasa.comparing.style.context(style):
         text = measured(*rules).latex("digits: 8 nodes")
     assert rf"{{@{{}}{columns}@{{}}}}" in text
     assert r"$\eta$ & " in text
@@ -661,7 +661,7 @@ def test_the_caption_names_the_schedule_that_no_name_says(rules: tuple[str, ...]
     found = replace(found, choice=tuning.chosen(final(found.history), found.selection))
     caption, _ = split_latex(found.latex("digits: 8 nodes"))
     assert ("schedule" in caption, named in caption) == (bool(named), True)
-    with dnasa.style.context("paper"):
+    with dnasa.comparing.style.context("paper"):
         caption, _ = split_latex(found.latex(LONG))
     assert len(caption.replace("~", " ").split()) <= 45
     assert r"$^\dagger$:~grid edge." in caption
@@ -707,7 +707,7 @@ def test_a_rule_has_one_colour_in_all_figures_of_a_comparison() -> None:
     found = compare(
         SMALL, RING, ["dsgd", "dadam", "dnasa"], {"dsgd": [0.01, 0.1], "dadam": [0.001, 0.01]}, steps=5, seed=[0]
     )
-    with dnasa.style.context("paper"):
+    with dnasa.comparing.style.context("paper"):
         figures = found.draw_curves(), found.draw_stepsizes()
         colours = [{line.get_label(): line.get_color() for line in plots.data_lines(f.axes[0])} for f in figures]
     assert colours[0]["D-SGD"] == colours[1]["D-SGD"] != colours[0]["D-Adam"] == colours[1]["D-Adam"]
@@ -726,7 +726,7 @@ def test_many_curves_have_panels_or_one_legend(style: str) -> None:
     rules = ("dsgd", "dsgt", "dsgt:cosine", "adanasa", "dnasa")
     rows = [measured(*rules).history.assign(step=step) for step in (0, 50, 100)]
     found = replace(measured(*rules), history=pd.concat(rows, ignore_index=True))
-    with dnasa.style.context(style):
+    with dnasa.comparing.style.context(style):
         assert len(found.draw_curves(panels=True).axes) == 6
         figure = found.draw_curves()
         axis, _ = figure.axes

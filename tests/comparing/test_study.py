@@ -25,11 +25,11 @@ import dnasa
 from dnasa import Result, plots
 from dnasa.comparing import comparison, study, study_file, study_report
 from dnasa.comparing.comparison import schedule_of
+from dnasa.comparing.statistics import final
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError, Interrupted
 from dnasa.reproduce import fig3, fig4, network_tasks, networks
 from dnasa.rules.registry import BUILT_IN, variants
-from dnasa.statistics import final
 
 pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
 TINY = """
@@ -658,5 +658,5 @@ def test_powers_of_ten_are_in_the_header_of_a_study(graphs: tuple[str, ...]) -> 
     ],
 )
 def test_a_page_has_room_for_more_panels_than_graphs(style: str, count: int, graphs: int, columns: int) -> None:
-    with dnasa.style.context(style):
+    with dnasa.comparing.style.context(style):
         assert study_report._across(count, graphs) == columns

@@ -82,7 +82,7 @@ def history_table(rows: "pd.DataFrame", title: str) -> Table:
 
 def kept_steps(history: "pd.DataFrame") -> list[int]:
     """The steps whose models early stopping kept, one for each run."""
-    from dnasa.statistics import final
+    from dnasa.comparing.statistics import final
 
     return [int(step) for step in final(history).step] if "improved" in history else []
 

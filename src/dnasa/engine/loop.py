@@ -501,7 +501,7 @@ def as_gradient(g: Any, point: Array) -> Array:
 
 def reached(stop: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether every run that has not diverged is at each threshold or beyond it: above for accuracies and R^2, else below."""
-    from dnasa.statistics import larger_is_better
+    from dnasa.problems.metrics import larger_is_better
 
     diverged = np.array([np.isnan(row["consensus"]) for row in rows])
     for metric, threshold in stop.items():

@@ -13,11 +13,11 @@ from dnasa.comparing import study, study_file
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError
 from dnasa.files import read_toml
+from dnasa.problems.metrics import in_percent
 from dnasa.reproduce import figure
 from dnasa.reproduce.experiment import Runner, select
 from dnasa.reproduce.network_tasks import Etas, Task, read
 from dnasa.reproduce.report import Report
-from dnasa.statistics import in_percent
 
 CLAIMS = Path(__file__).parent / "claims.toml"
 

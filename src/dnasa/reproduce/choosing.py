@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 
 from dnasa.comparing import tuning
-from dnasa.plots import title
+from dnasa.comparing.plots import title
+from dnasa.comparing.statistics import over_seeds
 from dnasa.reproduce.network_tasks import CENTRAL, PRODIGY, SCHEDULE_FREE, Measure, Task
-from dnasa.statistics import over_seeds
 
 
 def averages(table: pd.DataFrame, measure: Measure) -> pd.DataFrame:

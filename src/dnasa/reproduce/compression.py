@@ -12,13 +12,13 @@ import pandas as pd
 from dnasa.channels import compression
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import AXES
-from dnasa.plots import finish, title
+from dnasa.comparing.plots import finish, title
+from dnasa.comparing.style import DASHES, MARKERS, OKABE_ITO
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import averages, chosen
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps, seeds_text
 from dnasa.reproduce.network_tasks import ACCURACY, NODES, Task
 from dnasa.reproduce.report import Report
-from dnasa.style import DASHES, MARKERS, OKABE_ITO
 
 ETAS = (0.1, 0.3, 1.0, 3.0)
 GRIDS: network_tasks.Etas = dict.fromkeys(("dsgd", "dsgt"), ETAS)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing.drawing import line_styles
-from dnasa.plots import finish, title
+from dnasa.comparing.plots import finish, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report

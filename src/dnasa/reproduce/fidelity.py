@@ -10,8 +10,8 @@ import pandas as pd
 
 from dnasa import rules, topology
 from dnasa.arrays import unit
+from dnasa.comparing.plots import LABELS
 from dnasa.core import Array, Gradients, Layout, Messages, Rule, Schedule
-from dnasa.plots import LABELS
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report, draw_lines

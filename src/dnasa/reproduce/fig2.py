@@ -9,7 +9,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes, line_styles
-from dnasa.plots import title
+from dnasa.comparing.plots import title
 from dnasa.problems.least_squares import LeastSquares
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.report import Report, draw_lines

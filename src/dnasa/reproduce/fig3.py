@@ -8,7 +8,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.plots import draw_topology, title
+from dnasa.comparing.plots import draw_topology, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task
 from dnasa.reproduce.report import Report

@@ -7,7 +7,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import FIRST, focus, line_styles
-from dnasa.plots import LABELS, title
+from dnasa.comparing.plots import LABELS, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps
 from dnasa.reproduce.network_tasks import Task

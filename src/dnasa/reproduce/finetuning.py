@@ -11,7 +11,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.plots import colours, title
+from dnasa.comparing.plots import colours, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import NODES, QUICK, TASKS, WITHOUT_DATA
 from dnasa.reproduce.report import Report, draw_lines

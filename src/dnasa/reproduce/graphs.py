@@ -14,7 +14,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import tuning
-from dnasa.plots import drawable, title
+from dnasa.comparing.plots import drawable, title
 from dnasa.reproduce import network_tasks
 from dnasa.reproduce.choosing import chosen_first
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, tuning_first

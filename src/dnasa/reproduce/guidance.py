@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from dnasa import tables, topology
-from dnasa.comparing.comparison import Comparison, compare
+from dnasa import topology
+from dnasa.comparing import Comparison, compare, tables
 from dnasa.comparing.drawing import draw_curves, line_styles
+from dnasa.comparing.plots import label
 from dnasa.core import Array
-from dnasa.plots import label
 from dnasa.problems.custom import Custom
 from dnasa.reproduce.experiment import Experiment, Found
 from dnasa.reproduce.report import Report

@@ -6,7 +6,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import line_styles
-from dnasa.plots import drawable, name_heights, title
+from dnasa.comparing.plots import drawable, name_heights, title
 from dnasa.reproduce import fig3
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import Task

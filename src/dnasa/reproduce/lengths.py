@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dnasa import topology
-from dnasa.plots import colours, drawable
+from dnasa.comparing.plots import colours, drawable
 from dnasa.reproduce.choosing import averages, chosen
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import (

@@ -13,7 +13,7 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
-from dnasa.plots import title
+from dnasa.comparing.plots import title
 from dnasa.reproduce import central
 from dnasa.reproduce.choosing import averages, chosen_first, edges, name_of
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, tuning_first

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from dnasa import topology
+from dnasa.comparing.plots import colours, drawable, title
 from dnasa.core import Layout, Rule
-from dnasa.plots import colours, drawable, title
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec
 from dnasa.reproduce.network_tasks import NODES, QUICK, SMALL_TEXT, TASKS, WITHOUT_DATA, Measure, Task
 from dnasa.reproduce.report import Report

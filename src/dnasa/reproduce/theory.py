@@ -9,8 +9,8 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from dnasa import prox, topology
+from dnasa.comparing.plots import SYMBOLS, colours, finish
 from dnasa.core import Array
-from dnasa.plots import SYMBOLS, colours, finish
 from dnasa.problems.custom import Custom
 from dnasa.problems.robust_regression import RobustRegression
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps

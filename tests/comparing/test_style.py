@@ -14,8 +14,8 @@ from matplotlib.text import Text
 
 from dnasa import plots, style
 from dnasa.comparing import drawing
+from dnasa.comparing.statistics import curves
 from dnasa.core import InputError
-from dnasa.statistics import curves
 
 pytestmark = pytest.mark.pictures
 SIX = ["dsgd", "dsgt", "dasagt", "gt_hsgd", "adanasa", "dnasa"]

@@ -12,7 +12,7 @@ import pytest
 
 import dnasa
 from dnasa import latex
-from dnasa.latex import Column
+from dnasa.comparing.latex import Column
 
 
 def rows(means: list[float], spreads: list[float], **more: Any) -> pd.DataFrame:
@@ -198,7 +198,7 @@ def test_a_table_wider_than_a_column_spans_both() -> None:
     narrow = latex.table([[latex.names("Method", ["D-SGD"]), Column("ring", ["1"])]], "", "a")
     assert re.findall(r"\\(?:begin|end){(table.?)}", narrow) == ["table"] * 2
     for style, kind in (("paper:252pt", "table"), ("paper", "table*"), ("paper:6.75", "table*")):
-        with dnasa.style.context(style):
+        with dnasa.comparing.style.context(style):
             text = latex.table([[Column("x" * 48, ["1"])]], "", "a")  # 240 pt
         assert re.findall(r"\\begin{(table.?)}", text) == [kind]
 
@@ -209,7 +209,7 @@ def test_long_names_and_titles_have_two_lines() -> None:
     assert long == r"\begin{tabular}[t]{@{}l@{}}D-SGD with momentum\\(cosine)\end{tabular}"
     columns = [latex.names("Method", ["D-SGD with momentum"]), Column("a very long title of a column (s)", ["1"])]
     assert latex.fit(columns, 2) == columns
-    with dnasa.style.context("paper:2.5"):
+    with dnasa.comparing.style.context("paper:2.5"):
         assert r"}a very long title of a column\\(s)\end{tabular}" in latex.fit(columns, 2)[1].title
 
 
