@@ -7,7 +7,7 @@ for one problem. Anybody may have written the file, so everything is checked bef
 import os
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -30,24 +30,35 @@ LONGEST = 100  # names, and lists of a factor
 OF_DATA = ("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight", *OF_FILES)
 
 
-def _different(values: list[Any]) -> list[Any]:
-    if len(set(values)) < len(values):
-        raise ValueError("each value may be there once")
-    return values
+def _check(fits: Callable[[Any], bool], words: str) -> AfterValidator:
+    """A check of what pydantic has no type for; `words` say what is expected."""
+
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(checked)
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("it must be printable")
-    return text
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < float("inf")
 
 
+DIFFERENT = _check(lambda values: len(set(values)) == len(values), "must not repeat a value")
 Whole = Annotated[int, Field(ge=1, lt=2**31)]
 FromZero = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Text = Annotated[str, Field(min_length=1, max_length=LONGEST), AfterValidator(_printable)]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), AfterValidator(_different)]
-Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), AfterValidator(_different)]
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST), _check(str.isprintable, "must be printable")]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), DIFFERENT]
+Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), DIFFERENT]
+Rounds = Annotated[
+    Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")
+]
+Scale = Annotated[
+    Any, _check(lambda value: value == "1/n" or _is_positive(value), "must be a positive number or '1/n'")
+]
+Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
 Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
 
@@ -68,7 +79,7 @@ class Settings(BaseModel):
     class_weight: Literal["balanced"] | None = None
     steps: Whole = 1000
     batch: Whole | None = None
-    rounds: Whole | Literal["exact"] | None = None
+    rounds: Rounds | None = None
     every: Whole = 1
     compress: Text | None = None
     seed: FromZero = 0
@@ -84,7 +95,7 @@ class Settings(BaseModel):
     no_header: bool | None = None
     task: Text | None = None
     no_standardise: bool | None = None
-    loss_scale: Positive | Literal["1/n"] = 1.0
+    loss_scale: Scale = 1
     dtype: Text | None = None
     checkpoint_every: Whole | None = None
 
@@ -93,7 +104,7 @@ class StudyFile(Settings):
     """The whole file."""
 
     problems: Texts
-    name: Annotated[str, Field(pattern=r"^[\w-]+$", max_length=LONGEST)] | None = None
+    name: Name
     figure: Literal["stepsizes", "curves"] = "stepsizes"
     x: Literal["steps", "epochs", "samples", "bytes"] = "steps"
     problem: dict[str, Settings] = {}
@@ -172,12 +183,8 @@ def _in_one_line(error: ValidationError) -> str:
         return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
     if first["type"] == "missing":
         return f"{where} is missing: a list such as ['least_squares', 'digits']."
-    reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return (
-        f"{where}: {first['input']!r:.60} is wrong: it {reason}."
-        if reason.startswith("should")
-        else f"{where}: {reason}."
-    )
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {first['input']!r:.60} is wrong: it {reason[max(0, reason.find('should')) :]}."
 
 
 def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> Study:
@@ -193,7 +200,7 @@ def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> St
     cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two of its problems have the same name: rename one of the files.")
-    return Study(f"{file.name}-quick" if quick else str(file.name), cells, file.figure, file.x, quick, device)
+    return Study(f"{file.name}-quick" if quick else file.name, cells, file.figure, file.x, quick, device)
 
 
 def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:
