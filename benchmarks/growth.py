@@ -63,7 +63,7 @@ def points(kind: str, sizes: list[int]) -> list[dict[str, float]]:
 
 
 def draw(path: str, panels_of: list[tuple[str, dict[str, list[dict[str, float]]]]]) -> None:
-    from dnasa.plots import legend_below, panels, save_figure
+    from dnasa.comparing.plots import legend_below, panels, save_figure
 
     figure, axes = panels(len(panels_of), width=4.4)
     for axis, (label, lines) in zip(axes[0], panels_of, strict=True):

@@ -112,7 +112,7 @@ def table(rows: list[dict[str, float]]) -> str:
 
 
 def draw(path: str, rows: list[dict[str, float]], loops: dict[str, Loop]) -> None:
-    from dnasa.plots import panels, save_figure
+    from dnasa.comparing.plots import panels, save_figure
 
     figure, axes = panels(2, width=6)
     left, right = axes[0]

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy as np
 
 import dnasa
-from dnasa.plots import panels, save_figure
+from dnasa.comparing.plots import panels, save_figure
 
 SOURCE = np.array([2.5, -1.5])
 STEPS = (1, 3, 10, 30, 100, 300, 1000, 3000)

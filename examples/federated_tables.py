@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 import dnasa
-from dnasa.plots import panels, save_figure
+from dnasa.comparing.plots import panels, save_figure
 from dnasa.problems import Classification
 
 CLINICS, STEPS, SEEDS = 6, 400, 5

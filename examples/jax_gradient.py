@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dnasa
-from dnasa.plots import panels, save_figure
+from dnasa.comparing.plots import panels, save_figure
 
 NODES, HIDDEN, BATCH, STEPS = 16, 16, 16, 1500
 jax.config.update("jax_enable_x64", True)  # as NumPy's float64

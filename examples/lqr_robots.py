@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import dnasa
-from dnasa.plots import panels, save_figure
+from dnasa.comparing.plots import panels, save_figure
 
 NODES, HORIZON, DT, TRIALS, STEPS = 12, 40, 0.1, 8, 200
 generator = np.random.default_rng(0)

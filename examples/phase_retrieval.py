@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import dnasa
-from dnasa.plots import label, panels, save_figure, styles
+from dnasa.comparing.plots import label, panels, save_figure, styles
 
 NODES, ROWS, DIM, STEPS = 12, 40, 32, 2500
 generator = np.random.default_rng(0)

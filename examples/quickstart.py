@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import dnasa
-from dnasa.plots import save_figure
+from dnasa.comparing import draw_history, save_figure
 from dnasa.tasks.tasks import classification
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "quickstart")
@@ -29,4 +29,4 @@ print(both.final().groupby(["rule", "eta"], dropna=False).test_accuracy.mean().t
 
 # The history, the iterates and a plot in one folder.
 run.save(folder)
-print(f"Saved {save_figure(run.plot(), folder / 'history.png')} and the history next to it.")
+print(f"Saved {save_figure(draw_history(run.history), folder / 'history.png')} and the history next to it.")

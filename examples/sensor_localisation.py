@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import dnasa
-from dnasa.plots import panels, save_figure
+from dnasa.comparing.plots import panels, save_figure
 
 NODES, RANGE, STEPS = 40, 3.2, 1000
 generator = np.random.default_rng(3)

@@ -15,7 +15,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import dnasa
-from dnasa.plots import label, panels, save_figure, styles
+from dnasa.comparing.plots import label, panels, save_figure, styles
 
 NODES, ROWS, DIM, BATCH, WEIGHT, STEPS = 10, 200, 60, 10, 0.02, 3000
 generator = np.random.default_rng(0)

@@ -96,7 +96,7 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path) -> None:
         "dnasa.data.from_torch([])": "A torch dataset needs torch: pip install 'dnasa[torch]'.",
         "dnasa.data.load('digits')": "The digits data needs scikit-learn: pip install 'dnasa[data]'.",
         "dnasa.sklearn": "dnasa.sklearn needs scikit-learn: pip install 'dnasa[data]'.",
-        "dnasa.plots.panels(1)": "A figure needs matplotlib: pip install 'dnasa[plot]'.",
+        "dnasa.comparing.plots.panels(1)": "A figure needs matplotlib: pip install 'dnasa[plot]'.",
         "dnasa.reproduce.figure('fig1')": "The figure fig1 needs torch: pip install 'dnasa[torch]'.",
     }
     assert run_without_extras(MISTAKES, *needs, cwd=tmp_path).splitlines() == list(needs.values())

@@ -22,13 +22,14 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda", "extras", "files"],
-    ["prox", "randomness", "rules", "sites", "statistics", "style", "topology"],
-    ["channels", "data", "latex", "plots", "tables"],
+    ["prox", "randomness", "rules", "sites", "topology"],
+    ["channels", "data"],
     ["networks", "problems"],
     ["runs"],
     ["engine"],
     ["logging", "optim", "tasks"],
-    ["comparing", "trained"],
+    ["trained"],
+    ["comparing"],
     ["pages", "reproduce", "sklearn"],
     ["cli"],
     ["__main__"],
@@ -70,9 +71,9 @@ else:
     import dnasa.runs.folder
 
 def function():
-    from dnasa.plots import panels
+    from dnasa.comparing.plots import panels
 """
-    assert list(imports(source)) == ["core", "arrays", "files", "rules", "runs", "plots"]
+    assert list(imports(source)) == ["core", "arrays", "files", "rules", "runs", "comparing"]
 
 
 MODULES = sorted(set(PACKAGE.rglob("*.py")) - {PACKAGE / "__init__.py"})  # which collects the public names

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import dnasa
-from dnasa import data, plots, solve, topology, trained
-from dnasa.comparing import comparison
+from dnasa import data, solve, topology, trained
+from dnasa.comparing import grid, plots
 from dnasa.problems import LeastSquares
 from dnasa.runs.folder import RunFolder
 from dnasa.tasks import models, tasks
@@ -20,7 +20,7 @@ from dnasa.tasks import models, tasks
 PUBLIC = [
     dnasa,
     *(part for name in dnasa.__all__ if isinstance(part := getattr(dnasa, name), ModuleType)),
-    comparison,
+    grid,
     tasks,
 ]
 
@@ -77,7 +77,7 @@ CALLS: dict[str, tuple[Callable[[Path], Path], Callable[[Any], Any]]] = {
     "RunFolder": (nothing, RunFolder),
     "compare(folder=)": (
         nothing,
-        lambda path: comparison.compare(LeastSquares(dim=2), topology.ring(3), ["dnasa"], steps=2, folder=path),
+        lambda path: grid.compare(LeastSquares(dim=2), topology.ring(3), ["dnasa"], steps=2, folder=path),
     ),
     "trained.load": (model, trained.load),
     "dnasa.load": (model, dnasa.load),

@@ -16,8 +16,8 @@ from test_resume import run
 
 import dnasa
 from dnasa import Result
-from dnasa.comparing import comparison
-from dnasa.comparing.run_table import experiment, protocol
+from dnasa.comparing import grid
+from dnasa.comparing.run_table import experiment
 from dnasa.core import Interrupted
 from dnasa.engine.plan import evenly
 from dnasa.runs.own_files import OwnFiles
@@ -42,39 +42,21 @@ def test_compare_says_what_was_chosen_on_what_and_writes_the_numbers_drawn(tmp_p
     table = (tmp_path / "a" / "table.tex").read_text()
     assert r"\toprule" in table
     assert (
-        r"\caption{Test loss on least squares: 4 nodes, one-peer finite-time consensus graphs, 20 steps, mean~$\pm$~std over "
-        r"2 seeds. Bold: the best. $^\dagger$:~grid edge. --:~not tuned. "
-        r"kB: sent per node. Tuned methods: constant schedule.}" in table
+        r"\caption{Test loss on least squares: 4 nodes, exact, 20 steps, 2 mixing rounds per exchange, mean $\pm$ std over 2 "
+        r"seeds. Bold: the best. $^\dagger$:~grid edge. --:~not tuned. kB: sent per node.}" in table
     )
-    assert (
-        r"Each node draws 1 sample per step, with 2 mixing rounds per exchange and the exact average after 2 of them. "
-        r"Each node sends 32 to 96~kB in a run. Tuned stepsizes are $\eta$ (constant), with $\eta$ chosen by the "
-        r"training loss of other seeds (2, 3). The grid of $\eta$ is $\{0.0001, 0.001\}$."
-    ) in table.replace("\n%", "")
     assert r"\label{tab:a}" in table
 
 
 def test_the_title_names_everything_that_defines_the_experiment() -> None:
     usual: dict[str, object] = {"data": "digits", "partition": "iid", "nodes": 8, "steps": 1000, "seeds": 1}
-    usual |= {"compress": None, "message_dtype": None, "drop": 0.0, "away": 0.0, "stale": 0}
-    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 seed, 1 mixing round per exchange"
+    assert experiment(usual, "ring", 1) == "digits: 8 nodes, ring, 1,000 steps, 1 mixing round per exchange"
     other: dict[str, object] = {"partition": "by_label", "compress": "topk:0.01", "message_dtype": "bfloat16"}
-    other |= {"drop": 0.1, "away": 0.2, "stale": 1, "seeds": 2}
+    other |= {"drop": 0.1, "away": 0.2, "stale": 1, "seeds": 2, "partition_seed": 0, "every": 2}
     assert experiment(usual | other, "ring", 2) == (
-        "digits, by_label: 8 nodes, ring, 1,000 steps, 2 seeds, 2 mixing rounds per exchange, messages compressed by "
-        "topk:0.01, messages in bfloat16, links fail with probability 0.1, nodes unreachable for 0.2 of the time, "
-        "staleness up to 1"
-    )
-
-
-def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
-    options: dict[str, object] = {"data": "digits", "partition": "by_label", "nodes": 8, "steps": 1000, "seeds": 3}
-    assert protocol(options, dnasa.topology.exact(8)) == (
-        "digits: 8 nodes, one-peer finite-time consensus graphs, split by label, 1,000 steps"
-    )
-    other = options | {"partition": "dirichlet(0.5)", "partition_seed": 0}
-    assert protocol(other, dnasa.topology.random(8, p=0.8)) == (
-        "digits: 8 nodes, random graph (p = 0.8, seed 0), Dirichlet(0.5) split, 1,000 steps, one partition for all seeds"
+        "digits, by_label: 8 nodes, ring, 1,000 steps, 2 mixing rounds per exchange every 2 steps, one partition for all "
+        "seeds, messages compressed by topk:0.01, messages in bfloat16, links fail with probability 0.1, nodes unreachable "
+        "for 0.2 of the time, staleness up to 1"
     )
 
 
@@ -87,7 +69,6 @@ def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
         ("--format ,", "--format names no format"),
         ("--style poster", "Unknown style 'poster'"),
         ("--style paper:wide", "inches wide, as in paper:6.75 or paper:487pt; not 'wide'"),
-        ("--smooth wat", "Unknown smoothing 'wat'"),
         ("--latex", "give --out"),
         ("--metric wat", "There is no metric 'wat'"),
         ("--rules dsgd:wat", "Unknown schedule for dsgd 'wat'"),
@@ -99,17 +80,11 @@ def test_a_caption_names_the_graph_and_the_partition_in_words() -> None:
         ("--extend --survive --engine simulated", "leave out --survive"),
     ],
 )
-def test_a_wrong_comparison_gets_one_clear_line(words: str, message: str) -> None:
-    done = run(*LEAST, *words.split())
+def test_a_wrong_comparison_gets_one_clear_line_and_no_folder(words: str, message: str, tmp_path: Path) -> None:
+    done = run(*LEAST, *words.split(), *([] if words == "--latex" else ["--out", tmp_path / "runs" / "a"]))
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("words", ["--rules dsgd:wat", "--dtype float8", "--seeds 0"])
-def test_a_refused_comparison_leaves_no_folder(words: str, tmp_path: Path) -> None:
-    done = run(*LEAST, "--out", tmp_path / "runs" / "a", *words.split())
-    assert done.returncode == 2
     assert not (tmp_path / "runs").exists()
 
 
@@ -127,8 +102,8 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
 ) -> None:
     words = [*LEAST, "--out", shutil.copytree(extended, tmp_path / "a")]
     before = (tmp_path / "a" / "history.csv").read_bytes()
-    monkeypatch.setattr(comparison, "solve", None)  # nothing is run
-    again = run(*words, *"--extend --format pdf,svg --style paper --smooth best --latex --panels --x bytes".split())
+    monkeypatch.setattr(grid, "solve", None)  # nothing is run
+    again = run(*words, *"--extend --format pdf,svg --style paper --latex --x bytes".split())
     assert again.returncode == 0, again.stderr
     assert "The runs are read from" in again.stdout
     assert (tmp_path / "a" / "history.csv").read_bytes() == before
@@ -138,6 +113,14 @@ def test_the_same_comparison_again_draws_its_runs_in_other_formats(
     other = run(*words, "--extend", "--seeds", 2)
     assert other.returncode == 2
     assert "holds a run already, with --seeds 1 instead of 2: choose another --out" in " ".join(other.stderr.split())
+    epochs, unknown, consensus = (
+        run(*words, *each.split()) for each in ("--x epochs", "--metric wat", "--metric consensus")
+    )
+    assert (epochs.returncode, unknown.returncode, consensus.returncode) == (2, 2, 2)
+    assert "These runs have no epochs: choose another x." in " ".join(epochs.stderr.split())
+    assert "There is no metric 'wat' to compare by. This run has: train_loss, test_loss, " in unknown.stderr
+    assert "with --metric test_loss instead of consensus" in " ".join(consensus.stderr.split())
+    assert run(*words, "--metric", "test_loss").returncode == 0  # the default
     etas = run(*words, "--extend", "--etas", "0.0001,0.01").stderr
     assert "holds a run already, with other --etas (now added: 0.01; now removed: 0.001): " in " ".join(etas.split())
 
@@ -150,6 +133,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def extensions(folder: Path) -> list[Path]:
+    """What was added to a comparison, by its first stepsize."""
+    return sorted(
+        (path.parent for path in folder.glob("extension-*/config.json")),
+        key=lambda part: json.loads((part / "config.json").read_text())["run"]["the rule"][0][2],
+    )
+
+
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """What is run from now on: the variants of each part."""
     solved, original = [], dnasa.solve
@@ -158,7 +149,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
         solved.append([tuple(rule) for rule in rules])
         return original(problem, graph, rules, **options)
 
-    monkeypatch.setattr(comparison, "solve", solve)
+    monkeypatch.setattr(grid, "solve", solve)
     return solved
 
 
@@ -221,7 +212,7 @@ def test_a_stopped_addition_continues_with_the_same_command(
         (options["folder"].path / "status.json").write_text('{"state": "interrupted"}')
         raise Interrupted("Interrupted at step 3; continue with: dnasa resume it")
 
-    monkeypatch.setattr(comparison, "solve", interrupted)
+    monkeypatch.setattr(grid, "solve", interrupted)
     done = run(*words)
     assert done.returncode == 130
     assert done.stderr.rstrip().endswith("Interrupted at step 3; continue with: the same command")
@@ -229,28 +220,17 @@ def test_a_stopped_addition_continues_with_the_same_command(
     solved = recorded(monkeypatch)
     assert run(*words).returncode == 0
     assert [part[0][0] for part in solved] == ["dsgt"]
-    assert [path.name for path in folder.glob("extension-*")] == ["extension-1"]
-
-
-def test_a_rule_whose_part_was_removed_is_run_again(plain: Path, tmp_path: Path) -> None:
-    words = [*LEAST, "--out", shutil.copytree(plain, tmp_path / "a"), "--rules", "dsgd:constant,dnasa,dsgt:constant"]
+    (part,) = extensions(folder)
+    table = (folder / "table.csv").read_bytes()
+    (part / "status.json").write_text('{"state": "failed"}')
+    (part / "runs.csv").unlink()
+    solved.clear()
+    assert run(*LEAST, "--out", folder).returncode == 0
+    assert run(*words[:-1], folder, "--rules", "dsgd:constant,dnasa,mt:constant").returncode == 0
+    assert [{rule for rule, *_ in each} for each in solved] == [{"mt"}]  # what failed stops no other
+    shutil.rmtree(part)
     assert run(*words).returncode == 0
-    table = (tmp_path / "a" / "table.csv").read_bytes()
-    shutil.rmtree(tmp_path / "a" / "extension-1")
-    assert run(*words).returncode == 0
-    assert (tmp_path / "a" / "table.csv").read_bytes() == table
-
-
-def test_runs_count_once_where_a_part_was_removed(plain: Path, tmp_path: Path) -> None:
-    words = [*LEAST, "--extend", "--out", shutil.copytree(plain, tmp_path / "a"), "--rules"]
-    assert run(*words, "dsgd:constant,dnasa").returncode == 0
-    assert run(*words, "dsgd:constant,dnasa,dsgt:constant").returncode == 0
-    table = pd.read_csv(tmp_path / "a" / "table.csv")
-    shutil.rmtree(tmp_path / "a" / "extension-1")
-    (tmp_path / "a" / "extension-2" / "status.json").write_text('{"state": "interrupted"}')
-    for _ in range(2):
-        assert run(*words, "dsgd:constant,dnasa,dsgt:constant").returncode == 0
-        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "a" / "table.csv"), table, rtol=1e-9)
+    assert (folder / "table.csv").read_bytes() == table
 
 
 def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
@@ -260,13 +240,8 @@ def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
         np.savez(tmp_path / "own.npz", inputs=rng.standard_normal((400, 3)) + shift, labels=np.arange(400) % 2)
 
     write(0)
-    words = [
-        "compare",
-        "--data",
-        tmp_path / "own.npz",
-        *"--nodes 4 --steps 5 --etas 0.1,1 --out".split(),
-        tmp_path / "a",
-    ]
+    out = ["--out", tmp_path / "a"]
+    words = ["compare", "--data", tmp_path / "own.npz", *"--nodes 4 --steps 5 --etas 0.1,1".split(), *out]
     assert run(*words, "--rules", "dsgd").returncode == 0
     write(1)
     done = run(*words, "--rules", "dsgd,dnasa")
@@ -278,33 +253,19 @@ def test_what_is_added_must_be_the_same_problem(tmp_path: Path) -> None:
     assert "lack the seeds that stepsizes are chosen on" in run(*streaming, "--rules", "dnasa,dsgd").stderr
 
 
-def test_a_rule_that_needs_no_other_seeds_gets_those_of_the_comparison(plain: Path, tmp_path: Path) -> None:
-    words = [*LEAST, "--out", shutil.copytree(plain, tmp_path / "a"), "--rules"]
+def test_rules_are_added_to_comparisons_of_every_kind(plain: Path, extended: Path, tmp_path: Path) -> None:
+    words = [*LEAST, "--out", shutil.copytree(plain, tmp_path / "plain"), "--rules"]  # has seeds to choose stepsizes on
+    (tmp_path / "plain" / "extension-1").mkdir()  # of the user
     assert run(*words, "adanasa,dnasa").returncode == 0
     assert run(*words, "adanasa,dsgd:constant,dnasa").returncode == 0
-    assert pd.read_csv(tmp_path / "a" / "table.csv").rule.tolist() == ["adanasa", "dsgd", "dnasa"]
-
-
-def test_an_addition_that_failed_stops_no_other(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(shutil.copytree(plain, tmp_path / "a"))
-    words = [*LEAST, "--out", folder, "--rules"]
-    assert run(*words, "dsgd:constant,dnasa,dsgt:constant,mt:constant").returncode == 0
-    (folder / "extension-1" / "status.json").write_text('{"state": "failed"}')
-    (folder / "extension-1" / "runs.csv").unlink()
-    solved = recorded(monkeypatch)
+    assert pd.read_csv(tmp_path / "plain" / "table.csv").rule.tolist() == ["adanasa", "dsgd", "dnasa"]
+    folder = Path(shutil.copytree(extended, tmp_path / "extended"))
+    assert run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt:constant", "--out", folder).returncode == 0
+    tried = pd.read_csv(folder / "stepsizes.csv").groupby("rule").eta.nunique()
+    assert tried["dsgt"] == tried["dsgd"] > 2  # extended too
+    words = [*LEAST, "--etas", "1e10,1e11", "--out", tmp_path / "diverged", "--rules"]
+    assert run(*words, "dsgd:constant").returncode == 1
     assert run(*words, "dsgd:constant,dnasa").returncode == 0
-    assert solved == []
-    assert run(*words, "dsgd:constant,dnasa,mt:constant").returncode == 0
-    assert [{rule for rule, *_ in part} for part in solved] == [{"mt"}]
-    assert run(*words, "dsgd:constant,dnasa,dsgt:constant,mt:constant").returncode == 0
-    assert [{rule for rule, *_ in part} for part in solved[1:]] == [{"dsgt", "mt"}]
-    assert [path.name for path in comparison.extensions(folder)] == ["extension-1", "extension-2"]
-
-
-def test_a_folder_that_is_no_addition_changes_nothing(plain: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(plain, tmp_path / "a"))
-    (folder / "extension-1").mkdir()
-    assert run(*LEAST, "--out", folder).returncode == 0
 
 
 def test_a_rule_spelled_with_its_schedule_is_not_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,20 +276,6 @@ def test_a_rule_spelled_with_its_schedule_is_not_new(tmp_path: Path, monkeypatch
     assert (done.returncode, solved) == (0, [])
     assert "new:" not in done.stdout
     assert json.loads((tmp_path / "a" / "config.json").read_text())["options"]["rules"] == "dsgd,dnasa"
-
-
-def test_a_rule_added_to_an_extended_comparison_is_extended_too(extended: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(extended, tmp_path / "a"))
-    assert run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt:constant", "--out", folder).returncode == 0
-    tried = pd.read_csv(folder / "stepsizes.csv").groupby("rule").eta.nunique()
-    assert tried["dsgt"] == tried["dsgd"] > 2
-
-
-def test_a_rule_is_added_where_all_others_diverged(tmp_path: Path) -> None:
-    words = [*LEAST, "--etas", "1e10,1e11", "--out", tmp_path / "a", "--rules"]
-    assert run(*words, "dsgd:constant").returncode == 1
-    done = run(*words, "dsgd:constant,dnasa")
-    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_is_added_where_a_file_of_the_user_is_in_the_way(plain: Path, tmp_path: Path) -> None:
@@ -352,63 +299,6 @@ def test_a_folder_that_cannot_be_written_to_gets_one_line(
     done = run(*LEAST, "--rules", "dsgd:constant,dnasa,dsgt", "--out", folder)
     assert done.returncode == 2
     assert f"Cannot use {folder}: " in " ".join(done.stderr.split())
-
-
-def test_an_axis_that_finished_runs_lack_gets_one_line(plain: Path) -> None:
-    done = run(*LEAST, "--x", "epochs", "--out", plain)
-    assert done.returncode == 2
-    assert "These runs have no epochs: choose another x." in " ".join(done.stderr.split())
-
-
-def test_times_of_a_method_are_found_again_where_another_was_added_before_it(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [*LEAST, "--x", "seconds", "--out", shutil.copytree(plain, tmp_path / "a")]
-    assert run(*words).returncode == 0
-    solved = recorded(monkeypatch)
-    assert run(*words, "--rules", "dsgt,dsgd:constant,dnasa").returncode == 0
-    assert [{rule for rule, *_ in part} for part in solved] == [{"dsgt"}, {"dsgt"}]
-    assert [len(part) for part in solved] == [2, 1]
-
-
-def test_a_finished_comparison_is_drawn_without_its_problem_and_the_same(
-    extended: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = [*LEAST, "--extend", "--latex", "--out", shutil.copytree(extended, tmp_path / "a")]
-    monkeypatch.setattr(sources, "make_source", None)
-    assert run(*words).returncode == 0
-    table = (tmp_path / "a" / "table.tex").read_text()
-    monkeypatch.undo()
-    config = json.loads((tmp_path / "a" / "config.json").read_text())
-    del config["compared"]  # as of an earlier version: the problem is made
-    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
-    assert run(*words).returncode == 0
-    assert (tmp_path / "a" / "table.tex").read_text() == table
-
-
-def test_a_comparison_whose_extensions_are_not_done_is_not_finished(extended: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(extended, tmp_path / "a"))
-    wanted = comparison.grid_of(["dsgd:constant", "dnasa"], [0.0001, 0.001], extend=True)
-
-    def finished(*x: str) -> comparison.Comparison | None:
-        return comparison.finished(folder, x, "mean", wanted, extend=True)
-
-    assert finished() is not None
-    assert finished("steps", "seconds") is None
-    last = sorted(folder.glob("extension-*"))[-1]
-    (last / "status.json").write_text('{"state": "interrupted"}')
-    assert finished() is None
-    shutil.rmtree(last)
-    assert finished() is None
-
-
-def test_the_metric_of_a_finished_comparison_is_checked_against_its_runs(extended: Path, tmp_path: Path) -> None:
-    words = [*LEAST, "--extend", "--out", shutil.copytree(extended, tmp_path / "a"), "--metric"]
-    assert run(*words, "test_loss").returncode == 0  # the default
-    unknown, other = run(*words, "accuracy"), run(*words, "consensus")
-    assert (unknown.returncode, other.returncode) == (2, 2)
-    assert "There is no metric 'accuracy' to compare by. This run has: train_loss, test_loss, " in unknown.stderr
-    assert "with --metric test_loss instead of consensus" in " ".join(other.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -439,22 +329,22 @@ def without_seconds(folder: Path) -> pd.DataFrame:
 @pytest.mark.parametrize("lost", ["everything after the grid", "the second extension", "the figures"])
 def test_a_comparison_resumes_wherever_it_was_stopped(lost: str, extended: Path, tmp_path: Path) -> None:
     whole, part = extended, shutil.copytree(extended, tmp_path / "part")
-    extensions = sorted(path.name for path in whole.glob("extension-*"))
-    assert len(extensions) > 1
+    names = [path.name for path in extensions(whole)]
+    assert len(names) > 1
     for name in ("curves.csv", "curves.png", "stepsizes.csv", "stepsizes.png", "table.csv"):
         (part / name).unlink()
     if lost == "everything after the grid":
-        for name in extensions:
+        for name in names:
             shutil.rmtree(part / name)
     if lost == "the second extension":  # killed before its first checkpoint
-        for name in extensions[2:]:
+        for name in names[2:]:
             shutil.rmtree(part / name)
-        (part / "extension-2" / "status.json").write_text(json.dumps({"state": "running", "step": 3, "steps": 20}))
+        (part / names[1] / "status.json").write_text(json.dumps({"state": "running", "step": 3, "steps": 20}))
     grid = (part / "history.csv").read_bytes()
     resumed = run("resume", part)
     assert resumed.returncode == 0, resumed.stderr
     assert (part / "history.csv").read_bytes() == grid
-    for name in extensions:
+    for name in names:
         assert without_seconds(part / name).equals(without_seconds(whole / name))
     for name in ("curves.csv", "stepsizes.csv", "table.csv"):
         assert (part / name).read_bytes() == (whole / name).read_bytes()
@@ -473,7 +363,7 @@ def test_an_interrupted_extension_names_the_comparison_to_resume(
             raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
         return original(problem, graph, rules, **options)
 
-    monkeypatch.setattr(comparison, "solve", interrupted)
+    monkeypatch.setattr(grid, "solve", interrupted)
     done = run(*LEAST, "--extend", "--out", tmp_path / "a")
     assert done.returncode == 130
     assert done.stderr.rstrip().endswith(f"Interrupted at step 3; continue with: dnasa resume {tmp_path / 'a'}")
@@ -489,19 +379,7 @@ def test_a_comparison_of_networks_has_many_points_without_a_pass_over_the_traini
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((4000, 3))
     np.savez(tmp_path / "own.npz", inputs=inputs, labels=(inputs[:, 0] > 0).astype(int))
-    words = [
-        "compare",
-        "--data",
-        tmp_path / "own.npz",
-        "--nodes",
-        4,
-        "--steps",
-        60,
-        "--rules",
-        "dsgd,dnasa",
-        "--etas",
-        "0.1,1",
-    ]
+    words = ["compare", "--data", tmp_path / "own.npz", *"--nodes 4 --steps 60 --rules dsgd,dnasa --etas 0.1,1".split()]
     done = run(*words, "--out", tmp_path / "a")
     assert done.returncode == 0, done.stderr
     history = pd.read_csv(tmp_path / "a" / "history.csv")
@@ -566,9 +444,9 @@ def test_processes_compare_and_extend_as_the_simulator_does(engine: str, tmp_pat
     assert done.returncode == 0, done.stderr[-2000:]
     assert run(*words, tmp_path / "b").returncode == 0
     (tmp_path / "a" / "stepsizes.csv").unlink()
-    shutil.rmtree(tmp_path / "a" / "extension-1")
+    shutil.rmtree(extensions(tmp_path / "a")[0])
     again = launch_script(engine, 2, BIN / "dnasa", "resume", tmp_path / "a")
     assert again.returncode == 0, again.stderr[-2000:]
-    extensions = [sorted(path.name for path in (tmp_path / name).glob("extension-*")) for name in "ab"]
-    assert extensions[0] == extensions[1] != []
+    parts = [[path.name for path in extensions(tmp_path / name)] for name in "ab"]
+    assert parts[0] == parts[1] != []
     pd.testing.assert_frame_equal(*(pd.read_csv(tmp_path / name / "stepsizes.csv") for name in "ab"))

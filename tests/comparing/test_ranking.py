@@ -132,7 +132,7 @@ def test_the_table_of_ranks_compiles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("style", ["screen", "paper", "paper:6.75"])
 def test_the_table_of_ranks_fits_a_column(style: str, tmp_path: Path) -> None:
     long = {"a": "D-SGD with momentum (diminishing)", "b": "Push-sum D-SGT (parameter-free-fixed)"}
-    with dnasa.style.context(style):
+    with dnasa.comparing.style.context(style):
         text = Ranking(clear_cells().rename(columns=long)).latex("my_study")
     assert r"\begin{table}" in text
     assert "Overfull" not in compiled(tmp_path, text, columns=True)

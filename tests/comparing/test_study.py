@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -16,20 +15,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from launching import ENVIRONMENT, PATIENCE
-from test_comparison import measured
 from test_docs import ROOT, blocks
 from test_latex import compiled
 from test_resume import run
 
 import dnasa
-from dnasa import Result, plots
-from dnasa.comparing import comparison, study, study_file, study_report
-from dnasa.comparing.comparison import schedule_of
+from dnasa import Result
+from dnasa.comparing import grid, plots, study, study_file, study_report, style
+from dnasa.comparing.statistics import final
 from dnasa.comparing.study_report import StudyReport
 from dnasa.core import InputError, Interrupted
-from dnasa.reproduce import fig3, fig4, network_tasks, networks
-from dnasa.rules.registry import BUILT_IN, variants
-from dnasa.statistics import final
+from dnasa.rules.registry import BUILT_IN
 
 pytestmark = pytest.mark.xdist_group("study")  # one worker runs the study that most of them read
 TINY = """
@@ -97,15 +93,11 @@ def test_a_study_ends_in_one_table_and_one_figure_with_the_numbers_of_its_runs(
     tables = (folder / "table.tex").read_text()
     assert tables.count(r"\toprule") == 2
     assert rf"{100 * row['mean']:.2f} $\pm$ {100 * row.spread:.2f}" in tables.replace("}", "")
-    assert r"\caption{Test accuracy (\%) on digits: 4 nodes" in tables
-    assert r"\multicolumn{2}{c}{iid split} & \multicolumn{2}{c}{split by label}" in tables
-    assert r"The grid of $\eta$ is $\{0.1, 1\}$; $\{0.01, 0.03, 0.1\}$ for D-SGT (constant)." in tables.replace(
-        "\n%", ""
-    )
-    assert all(len(caption.replace("~", " ").split()) <= 45 for caption in re.findall(r"\\caption{(.*)}", tables))
+    assert r"\caption{Test accuracy (\%) on digits: 4 nodes, 20 steps, mean $\pm$ std over 2 seeds. " in tables
+    assert r"\multicolumn{2}{c}{iid} & \multicolumn{2}{c}{by label} \\" in tables
     assert "D-SGT (constant) & " in tables
     assert re.findall(r"\\label{tab:(.*)}", tables) == ["tiny-least-squares", "tiny-digits"]
-    least, digits = (part.replace("\n%", "") for part in re.findall(r"% For the text(?s:(.*?))\n\\label", tables))
+    least, digits = tables.split("\n\n")
     assert ("other seeds" in least, "tenth of the training rows" in least) == (True, False)
     assert ("other seeds" in digits, "tenth of the training rows" in digits) == (False, True)
     for name in ("stepsizes", "ranks", "profiles"):
@@ -121,11 +113,11 @@ def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, 
     cost = table["mean"].where(table.problem == "least_squares", 1 - table["mean"]).round(10)
     cells = [table[name].fillna("") for name in ("problem", "graph", "partition")]
     mean = cost.groupby(cells).rank().groupby(table.rule).mean()
-    names = {"dsgd": "D-SGD", "dsgt": "D-SGT (constant)", "dnasa": "D-NASA"}
+    names = {"dsgd": "D-SGD (diminishing)", "dsgt": "D-SGT (constant)", "dnasa": "D-NASA"}
     assert ranks.set_index("method")["rank"].to_dict() == pytest.approx({names[rule]: mean[rule] for rule in names})
     assert ranks.critical_difference.iloc[0] == pytest.approx(2.343 * (3 * 4 / (6 * 6)) ** 0.5, abs=1e-3)
     assert "Average ranks over 6 cells: " in done.stdout
-    assert "Ranks leave out D2: not run in every cell." in done.stdout
+    assert "Ranks leave out D2 (diminishing): not run in every cell." in done.stdout
     assert r"\label{tab:tiny-ranks}" in (folder / "ranks.tex").read_text()
     assert set(pd.read_csv(folder / "profiles.csv").method) == set(names.values())
 
@@ -133,39 +125,6 @@ def test_a_study_ranks_its_methods_over_all_cells(whole: tuple[SimpleNamespace, 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_the_tables_of_a_study_compile(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:
     compiled(tmp_path, *((whole[1] / name).read_text() for name in ("table.tex", "ranks.tex")))
-
-
-def test_a_table_too_wide_or_too_long_for_a_page_is_divided(
-    whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = report_of(tiny, shutil.copytree(whole[1], tmp_path / "a"))
-    assert report.latex().count("Method & ") == 1
-    monkeypatch.setattr(study_report, "MOST_COLUMNS", 1)
-    assert (report.latex().count("Method & "), report.latex().count(r"\begin{table}")) == (2, 1)
-    monkeypatch.setattr(study_report, "MOST_ROWS", 7)
-    assert re.findall(r"\\label{tab:(.*)}", report.latex()) == ["tiny-least-squares-1", "tiny-least-squares-2"]
-
-
-def test_what_all_cells_share_is_in_the_caption_and_not_in_the_header(tmp_path: Path) -> None:
-    def latex(graphs: str, partitions: str) -> tuple[str, str]:
-        file = tmp_path / "shared.toml"
-        lists = f"graphs = [{graphs}]\npartitions = [{partitions}]"
-        file.write_text(f'problems = ["digits"]\nrules = ["dnasa"]\nsteps = 2\nnodes = 4\nseeds = 2\n{lists}\n')
-        chosen = study_file.read(file)
-        report = StudyReport(chosen, *study.run(chosen, tmp_path / "a", progress=False, report=lambda line: None))
-        text = report.latex()
-        return re.findall(r"\\caption{(.*)}", text)[0], text.partition(r"\toprule")[2].partition(r"\midrule")[0]
-
-    caption, header = latex('"exact"', '"by_label"')
-    assert "digits: 4 nodes, one-peer finite-time consensus graphs, split by label, 2 steps" in caption
-    assert header.strip() == r"Method & Test acc. (\%) $\uparrow$ \\"
-    caption, header = latex('"ring"', '"iid", "dirichlet(0.1)"')
-    assert "4 nodes, ring graph, 2 steps" in caption
-    assert r"Method & iid split & Dirichlet(0.1) split \\" in header
-    caption, header = latex('"ring", "exact"', '"iid"')
-    assert "4 nodes, 2 steps" in caption
-    assert "Finite-time: one-peer consensus graphs." in caption
-    assert r"Method & ring & finite-time \\" in header
 
 
 @pytest.mark.pictures
@@ -188,19 +147,6 @@ def test_the_figure_has_a_panel_for_each_cell_with_the_numbers_of_its_csv(
         assert rows["mean"].tolist() in shown
     colours = [{line.get_label(): line.get_color() for line in plots.data_lines(axis)} for axis in panels]
     assert all(colours[1][name] == colour for name, colour in colours[0].items() if not name.startswith("_"))
-
-
-def test_the_command_line_chooses_the_axis_and_the_smoothing_of_the_curves(tiny: Path, tmp_path: Path) -> None:
-    tiny.write_text('figure = "curves"\n' + TINY)
-    words = ["study", tiny, "--only", "least_squares", "--out", tmp_path / "a", "--smooth", "best"]
-    for x, column in (("steps", "step"), ("samples", "samples")):
-        done = run(*words, "--x", x)
-        assert done.returncode == 0, done.stderr
-        drawn = pd.read_csv(tmp_path / "a" / "curves.csv")
-        history = pd.read_csv(tmp_path / "a" / "least_squares-ring" / "history.csv")
-        assert drawn[column].max() == history[column].max()
-        first = drawn[(drawn.graph == "ring") & (drawn.rule == "dsgd")]
-        assert first["mean"].is_monotonic_decreasing
 
 
 def test_a_cell_is_the_comparison_of_these_settings(whole: tuple[SimpleNamespace, Path], tmp_path: Path) -> None:
@@ -227,16 +173,6 @@ def test_marks_say_what_is_best_not_clearly_worse_and_at_an_edge(whole: tuple[Si
     assert done.stdout.count(" ^") >= table.edge.notna().sum() > 0
 
 
-def test_diverged_runs_are_counted_in_the_table(tmp_path: Path) -> None:
-    file = tmp_path / "wild.toml"
-    file.write_text(
-        'problems = ["least_squares"]\nrules = ["dsgd:constant", "dnasa"]\netas = [1e300]\nnodes = 4\nsteps = 5\n'
-    )
-    done = run("study", file, "--out", tmp_path / "a")
-    assert "diverged (1 of 1)" in done.stdout
-    assert done.returncode == 0
-
-
 def test_stepsizes_of_a_rule_and_of_a_problem_take_precedence(tiny: Path) -> None:
     cells = study_file.read(tiny).cells
     grids = {cell.problem: cell.settings["etas"] for cell in cells}
@@ -255,6 +191,8 @@ def test_a_quick_study_is_smaller_has_its_own_folder_and_no_ranks_and_says_so(ti
     assert done.returncode == 0, done.stderr
     words, folder = " ".join(done.stdout.split()), tmp_path / "studies" / "tiny-quick"
     assert "2 steps, quick run, 2 seeds" in words
+    text = (folder / "table.tex").read_text()
+    assert (text.count("Method & "), text.count(r"\begin{table}")) == (1, 1)
     assert "Ranks and profiles are left out: they need 3 methods in 5 cells, and here 3 are in all of 2." in words
     assert (folder / "table.csv").exists()
     assert not list(folder.glob("ranks.*"))
@@ -281,7 +219,7 @@ def test_only_what_is_new_is_run(tiny: Path, tmp_path: Path, monkeypatch: pytest
         solved.append(options["folder"].path.name)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(comparison, "solve", counted)
+    monkeypatch.setattr(grid, "solve", counted)
     second, lines = again()
     assert solved == []
     assert all(line.endswith("from its folder.") for line in lines)
@@ -309,7 +247,7 @@ def test_a_rule_added_to_the_file_is_run_alone(tiny: Path, tmp_path: Path, monke
         solved.append({rule.rule for rule in rules})
         return original(problem, graph, rules, **options)
 
-    monkeypatch.setattr(comparison, "solve", recorded)
+    monkeypatch.setattr(grid, "solve", recorded)
     added = report(tmp_path / "a")
     assert {"dsgt"} in solved  # on the ring, which does not suit D2
     assert {"dsgt", "d2"} in solved
@@ -338,14 +276,6 @@ def test_notes_are_of_the_rules_in_the_file_whatever_was_run_earlier(tmp_path: P
         notes("dsgd", "dsgt")
 
 
-def test_a_changed_cell_is_refused_with_what_changed(whole: tuple[SimpleNamespace, Path], tiny: Path) -> None:
-    tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
-    done = run("study", tiny, "--out", whole[1])
-    assert done.returncode == 2
-    assert "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("key", "before", "now", "words"),
     [
@@ -362,7 +292,7 @@ def test_what_changed_is_said_in_words_that_are_never_cut(key: str, before: Any,
     assert study._difference(key, before, now) == words
 
 
-def test_json_lines_name_the_cell_of_the_runs_that_follow(
+def test_a_finished_study_is_read_and_refused_if_its_settings_changed(
     whole: tuple[SimpleNamespace, Path], tiny: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(whole[1], tmp_path / "a")
@@ -370,6 +300,25 @@ def test_json_lines_name_the_cell_of_the_runs_that_follow(
     assert done.returncode == 0, done.stderr
     cells = [json.loads(line)["cell"] for line in done.stdout.splitlines()]  # their runs are there already
     assert sorted(cells) == sorted(path.parent.name for path in folder.glob("*/config.json"))
+    tiny.write_text(TINY.replace("steps = 20", "steps = 30"))
+    done = run("study", tiny, "--out", folder)
+    assert done.returncode == 2
+    assert "least_squares-ring was run with steps = 20, not 30: delete this folder to run it again" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_problems_have_their_own_communication(tmp_path: Path) -> None:
+    """A cell with these settings is the comparison with these options."""
+    file = tmp_path / "messages.toml"
+    table = '[problem.least_squares]\nrounds = 2\nevery = 3\ncompress = "8bit"\n'
+    file.write_text(LEAST + 'graphs = ["ring"]\nrules = ["dnasa"]\n' + table)
+    assert run("study", file, "--out", tmp_path / "a").returncode == 0
+    words = "compare --problem least_squares --nodes 4 --steps 5 --rules dnasa --topology ring --evaluate 5"
+    options = "--rounds 2 --every 3 --compress 8bit"
+    assert run(*words.split(), *options.split(), "--out", tmp_path / "b").returncode == 0
+    one, other = (pd.read_csv(path / "history.csv") for path in (tmp_path / "a" / "least_squares-ring", tmp_path / "b"))
+    columns = ["step", "bytes", "test_loss"]
+    pd.testing.assert_frame_equal(one[columns], other[columns])
 
 
 def test_a_cell_is_not_resumed_by_itself(whole: tuple[SimpleNamespace, Path]) -> None:
@@ -383,7 +332,7 @@ def test_an_interrupted_study_says_how_to_continue(tiny: Path, tmp_path: Path, m
     def interrupted(*_: object, **options: Any) -> NoReturn:
         raise Interrupted(f"Interrupted at step 3; continue with: dnasa resume {options['folder'].path}")
 
-    monkeypatch.setattr(comparison, "solve", interrupted)
+    monkeypatch.setattr(grid, "solve", interrupted)
     done = run("study", tiny, "--out", tmp_path / "a")
     assert done.returncode == 130
     assert "Interrupted at step 3 of least_squares, ring; the same command continues there." in done.stderr
@@ -444,35 +393,37 @@ LEAST = 'problems = ["least_squares"]\nnodes = 4\nsteps = 5\n'
         ("steps = ", "is not TOML"),
         ("steps = 5", "problems is missing"),
         (LEAST + "step = 5", "unknown key 'step'. The keys here: graphs, "),
-        (LEAST + "seeds = 0", "seeds must be a positive whole number, not 0"),
-        (LEAST + "seeds = true", "seeds must be a positive whole number, not True"),
-        (LEAST + 'graphs = "ring"', "graphs must be a list of different texts, not 'ring'"),
-        (LEAST + 'graphs = ["ring", "ring"]', "graphs must be a list of different texts"),
+        (LEAST + "seeds = 0", "seeds: 0 is wrong: it should be greater than or equal to 1."),
+        (LEAST + "seeds = true", "seeds: True is wrong: it should be a valid integer."),
+        (LEAST + 'graphs = "ring"', "graphs: 'ring' is wrong: it should be a valid list."),
+        (LEAST + 'graphs = ["ring", "ring"]', "graphs: ['ring', 'ring'] is wrong: it must not repeat a value."),
+        (LEAST + 'rounds = "many"', "rounds: 'many' is wrong: it must be a whole number or 'exact'."),
+        (LEAST + 'compress = "wat"', "wat"),
+        (LEAST + 'rules = ["d2"]\ngraphs = ["ring"]', "no rule can be used on ring"),
         (LEAST + 'graphs = ["rong"]', "Unknown topology 'rong'"),
         (LEAST + 'rules = ["dsgd:wat"]', "Unknown schedule for dsgd 'wat'"),
         (LEAST + 'rules = ["wat"]', "Unknown rule 'wat'"),
-        (LEAST + "etas = [0.1, -1]", "etas must be a list of different positive numbers"),
+        (LEAST + "etas = [0.1, -1]", "etas.default.1: -1 is wrong: it should be greater than 0."),
         (LEAST + "etas = {wat = [0.1]}", "etas.wat belongs to none of the rules"),
         (LEAST + 'etas = {dnasa = [0.1]}\nrules = ["dsgd", "dnasa"]', "Rule 'dsgd' needs a stepsize"),
         (LEAST + "extend = true\netas = [0.1]", "give at least two stepsizes"),
-        (LEAST + 'figure = "pie"', "figure must be one of: stepsizes, curves"),
-        (LEAST + 'x = "miles"', "Unknown x 'miles'"),
+        (LEAST + 'figure = "pie"', "figure: 'pie' is wrong: it should be 'stepsizes' or 'curves'."),
+        (LEAST + 'x = "miles"', "x: 'miles' is wrong: it should be 'steps', 'epochs', "),
         (LEAST + 'metric = "test_accuracy"', "There is no metric 'test_accuracy'"),
-        (LEAST + 'name = "../up"', "name must be letters, digits, - and _"),
-        (LEAST + "problem = 3", "problem must be a table"),
-        (
-            LEAST + "[problem.digits]\nsteps = 3",
-            "[problem.digits] must be a table for one of the problems: least_squares",
-        ),
+        (LEAST + 'name = "../up"', "name: '../up' is wrong: it must be letters, digits, - and _."),
+        (LEAST + "problem = 3", "problem: 3 is wrong: it should be a valid dictionary."),
+        (LEAST + "[problem.digits]\nsteps = 3", "[problem.digits] is for none of the problems: least_squares"),
         (LEAST + "[problem.least_squares]\nwat = 3", "unknown key 'problem.least_squares.wat'"),
-        (LEAST + "[problem.least_squares]\nsteps = 0.5", "problem.least_squares.steps must be a positive whole number"),
+        (
+            LEAST + "[problem.least_squares]\nsteps = 0.5",
+            "problem.least_squares.steps: 0.5 is wrong: it should be a valid integer",
+        ),
         (LEAST + '[problem.least_squares]\nmodel = "linear"', "model has no effect: least_squares has no data"),
         ('problems = ["wat"]', "wat, exact, iid: "),
         ('problems = ["digits"]\npartitions = ["wat"]', "wat"),
         ('problems = ["digits"]\nmodel = "wat"', "Unknown model 'wat'"),
-        ('problems = ["digits"]\nloss_scale = "2/n"', "loss_scale must be a positive number or '1/n'"),
-        ('problems = ["digits"]\nweights_by = "size"', "weights_by must be 'rows', not 'size'"),
-        ('problems = ["digits"]\ndevice = "wat"', "wat"),
+        ('problems = ["digits"]\nloss_scale = "2/n"', "'2/n' is wrong: it must be a positive number or '1/n'."),
+        ('problems = ["digits"]\nweights_by = "size"', "weights_by: 'size' is wrong: it should be 'rows'."),
         ('problems = ["robust_regression"]\nnodes = 3', "cannot be divided evenly among 3 nodes"),
         ('problems = ["a/x.csv", "b/x.csv"]', "two of its problems have the same name"),
     ],
@@ -485,12 +436,6 @@ def test_a_wrong_file_gets_one_clear_line_before_anything_runs(text: str, messag
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list((tmp_path / "a").glob("*/config.json"))
-
-
-def test_a_metric_is_checked_on_directed_graphs_too(tmp_path: Path) -> None:
-    file = tmp_path / "directed.toml"
-    file.write_text(LEAST + 'graphs = ["directed_ring"]\nrules = ["sgp", "dnasa"]\nmetric = "consensus"\n')
-    study.check(study_file.read(file), tmp_path)
 
 
 def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path) -> None:
@@ -510,6 +455,7 @@ def test_a_mistake_in_the_last_cell_shows_before_the_first_is_run(tmp_path: Path
         (["methods", "--only", "wat"], "there is no problem 'wat' (--only)"),
         (["methods", "--format", "gif"], "Unknown format 'gif'"),
         (["methods", "--list"], "leave the file out"),
+        (["methods", "--device", "wat"], "wat"),
     ],
 )
 def test_a_wrong_command_gets_one_clear_line(words: list[str], message: str, tmp_path: Path) -> None:
@@ -532,6 +478,11 @@ def test_a_damaged_config_of_a_cell_gets_one_clear_line(tiny: Path, tmp_path: Pa
 # ---------------------------------------------------------------- the studies that come with dnasa
 
 
+def test_the_study_of_methods_has_every_rule() -> None:
+    for cell in study_file.read(study_file.find("methods")).cells:
+        assert {*(rule.partition(":")[0] for rule in cell.settings["rules"]), "sgp", "push_dsgt"} == BUILT_IN
+
+
 @pytest.mark.parametrize("name", study_file.shipped())
 def test_a_shipped_study_can_be_read_and_has_a_description(name: str) -> None:
     chosen = study_file.read(study_file.find(name))
@@ -541,58 +492,12 @@ def test_a_shipped_study_can_be_read_and_has_a_description(name: str) -> None:
     assert f"\n{name}: " in f"\n{done.stdout}"
 
 
-def rule_of(text: str) -> str:
-    return text.partition(":")[0]
-
-
-def _check_schedules_of_the_published_numbers(rules: list[str]) -> None:
-    """They were measured with the default schedule of each rule."""
-    for text in rules:
-        assert variants(text, [1.0], schedule_of(text)) == variants(rule_of(text), [1.0])
-
-
-def test_the_study_of_methods_has_every_rule() -> None:
-    for cell in study_file.read(study_file.find("methods")).cells:
-        assert {*map(rule_of, cell.settings["rules"]), "sgp", "push_dsgt"} == BUILT_IN
-        _check_schedules_of_the_published_numbers(cell.settings["rules"])
-        assert cell.settings["seeds"] == 5
-
-
 def test_at_equal_bytes_the_steps_are_two_thirds() -> None:
     pairs = (study_file.read(study_file.find(name)).cells for name in ("methods", "equal_bytes"))
     for cell, fewer in zip(*pairs, strict=True):
         assert cell[:3] == fewer[:3]
         assert fewer.settings["steps"] == round(cell.settings["steps"] * 2 / 3)
         assert fewer.settings["seeds"] == cell.settings["seeds"]
-
-
-def test_the_paper_s_figures_as_files_have_the_settings_of_the_studies() -> None:
-    for name in ("fig3", "fig4", "fig5", "fig6"):
-        for cell in study_file.read(study_file.find(name)).cells:
-            settings = cell.settings
-            assert (*settings["rules"],) == fig3.RULES
-            assert (*settings["etas"]["dsgd"],) == fig3.ETAS
-            assert settings["steps"] == fig3.STEPS[cell.problem]
-            assert (settings["seeds"], settings["loss_scale"]) == (fig3.SEEDS, "1/n")
-    graphs = [cell.graph for cell in study_file.read(study_file.find("fig4")).cells]
-    assert [graph.removeprefix("paper_") for graph in graphs] == [*fig4.GRAPHS]
-
-
-def test_the_network_study_as_a_file_has_its_settings() -> None:
-    for cell in study_file.read(study_file.find("networks")).cells:
-        task = network_tasks.TASKS[cell.problem]
-        assert {*map(rule_of, cell.settings["rules"])} == {*networks.UNTUNED, *networks.TUNED}
-        grids = {rule_of(text): (*grid,) for text, grid in cell.settings["etas"].items()}
-        assert all(grids[rule] == task.etas[rule] for rule in networks.TUNED)
-        _check_schedules_of_the_published_numbers(cell.settings["rules"])
-        assert (cell.settings["steps"], cell.settings["seeds"]) == (task.steps, networks.SEEDS)
-        assert cell.graph in networks.GRAPHS
-        assert cell.partition in ("iid", task.different)
-
-
-def test_the_files_are_part_of_the_package() -> None:
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "comparing/files/*.toml" in settings["tool"]["setuptools"]["package-data"]["dnasa"]
 
 
 @pytest.mark.docs
@@ -607,24 +512,8 @@ def test_the_example_of_the_documentation_works(tmp_path: Path) -> None:
 
 def test_the_keys_of_a_file_are_in_the_documentation() -> None:
     page = (ROOT / "docs" / "studies.md").read_text()
-    for key in (*study_file.SETTINGS, *study_file.OF_STUDY):
+    for key in study_file.StudyFile.model_fields.keys() - {"problem"}:
         assert f"`{key}`" in page, key
-
-
-def test_a_study_needs_no_process_but_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from dnasa import networks as engines
-
-    monkeypatch.setattr(engines, "detect", lambda: "mpi")
-    done = run("study", "methods", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "start it without mpirun" in done.stderr
-
-
-def test_a_study_in_which_no_rule_suits_the_graph_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "none.toml"
-    file.write_text(LEAST + 'rules = ["d2"]\ngraphs = ["ring"]\n')
-    with pytest.raises(InputError, match="no rule can be used on ring"):
-        study.check(study_file.read(file), tmp_path)
 
 
 def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -> None:
@@ -637,17 +526,8 @@ def test_a_study_without_graphs_has_one_that_its_rules_can_use(tmp_path: Path) -
         assert not study.prepare(made, cell).notes, "no rule is left out"
 
 
-@pytest.mark.parametrize("graphs", [("ring",), ("ring", "path")])
-def test_powers_of_ten_are_in_the_header_of_a_study(graphs: tuple[str, ...]) -> None:
-    found = measured("dsgd", "dnasa")
-    small = replace(found, metric="test_loss", history=found.history.assign(test_loss=1e-6 * found.history.test_loss))
-    cells: Any = [(SimpleNamespace(graph=graph, partition=None), small) for graph in graphs]
-    columns = study_report._latex_columns(cells, [("dsgd", "diminishing"), ("dnasa", "diminishing")])
-    assert all("$10^{-7}$" in column.title for column in columns)
-
-
 @pytest.mark.parametrize(
-    ("style", "count", "graphs", "columns"),
+    ("name", "count", "graphs", "columns"),
     [
         ("screen", 8, 2, 2),
         ("paper", 8, 2, 2),
@@ -657,6 +537,6 @@ def test_powers_of_ten_are_in_the_header_of_a_study(graphs: tuple[str, ...]) -> 
         ("paper:6.75", 5, 1, 3),
     ],
 )
-def test_a_page_has_room_for_more_panels_than_graphs(style: str, count: int, graphs: int, columns: int) -> None:
-    with dnasa.style.context(style):
+def test_a_page_has_room_for_more_panels_than_graphs(name: str, count: int, graphs: int, columns: int) -> None:
+    with style.context(name):
         assert study_report._across(count, graphs) == columns

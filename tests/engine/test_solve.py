@@ -171,15 +171,6 @@ def test_a_result_survives_saving(tmp_path: Path) -> None:
         dnasa.Result.load(tmp_path)
 
 
-@pytest.mark.pictures
-def test_plot_writes_a_picture(tmp_path: Path) -> None:
-    result = dnasa.solve(LeastSquares(dim=5), topology.ring(4), steps=30, seed=[0, 1])
-    result.plot(tmp_path / "deep" / "picture.png")
-    assert (tmp_path / "deep" / "picture.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(InputError, match=r"Cannot draw a '\.wat' file"):
-        result.plot(tmp_path / "picture.wat")
-
-
 def test_spike_is_harder_in_its_first_direction() -> None:
     problem = LeastSquares(dim=3, spike=True)
     evaluated = problem.evaluate(problem.theta[None, None] + np.array([1.0, 0, 0]), range(2))

@@ -11,7 +11,7 @@ import torch
 
 import dnasa
 from dnasa import solve, topology
-from dnasa.comparing.comparison import compare
+from dnasa.comparing import compare
 from dnasa.core import Array, InputError
 from dnasa.problems import Classification, Custom, LeastSquares, Problem, RobustRegression
 from dnasa.problems.models import perceptron

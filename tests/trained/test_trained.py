@@ -28,7 +28,7 @@ from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
 from dnasa.networks.processes import Sending
 from dnasa.runs import dry_run
-from dnasa.statistics import answered
+from dnasa.runs.result import answered
 from dnasa.tasks.tasks import on_shards
 from dnasa.trained import TrainedModel, evaluation, report
 from dnasa.trained.finished import save_run

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 import dnasa
-from dnasa import style
 from dnasa.cli import configs, inputs, options, pictures, plugins, trained
 from dnasa.cli.data import show_data
 from dnasa.cli.exits import fail
@@ -101,6 +100,7 @@ def train(context: typer.Context, given: Options) -> None:
     names = shared["network"].names or source.sites
     print_lost_nodes(result.settings, names)
     title = f"{find(given.rule).title} on {experiment(vars(given), graph_title(graph), shared['network'].rounds)}"
+    title += f", mean of {given.seeds} seeds" if given.seeds > 1 else ""
     console.print(history_table(result.history, title))
     print_kept(result)
     if given.compress or given.message_dtype or given.every > 1:
@@ -133,8 +133,8 @@ def compare(context: typer.Context, given: Options) -> None:
     Stepsizes are chosen on validation rows, a tenth of the training rows that is held out, or, for streaming problems,
     on other seeds; the results are those on the test rows.
     """
-    from dnasa.comparing.comparison import compare as run_comparison
-    from dnasa.comparing.run_table import exchanges_of, experiment, protocol
+    from dnasa.comparing.grid import compare as run_comparison
+    from dnasa.comparing.run_table import experiment
 
     inputs.set_output(given)
     if given.config is not None:
@@ -143,32 +143,24 @@ def compare(context: typer.Context, given: Options) -> None:
     kinds = inputs.check_comparison(given)
     begun = inputs.begin(context, given, names)
     given, graph, _, folder = begun
-    comparison = inputs.finished(begun)
-    if comparison is None:
-        source, shared = inputs.prepare(begun, validate=True)
-        of_comparison: Any = {name: getattr(given, name) for name in ("metric", "smooth", "extend")}
-        of_comparison["x"] = options.split(given.x)
-        comparison = run_comparison(source.problem, graph, names, grid, **of_comparison, **shared)
-        rounds, sites = shared["network"].rounds, list(shared["network"].names) or source.sites
-    else:
-        assert folder is not None
-        rounds, sites = folder.config["run"]["rounds"], folder.sites
+    source, shared = inputs.prepare(begun, validate=True)
+    drawn: Any = {"metric": given.metric, "extend": given.extend, "x": options.split(given.x)}
+    comparison = run_comparison(source.problem, graph, names, grid, **drawn, **shared)
     inputs.set_output(given, comparison.rank == 0)
-    print_lost_nodes(comparison.settings, sites)
-    title = experiment(vars(given), graph_title(graph), rounds)
-    print_wide(frame_table(comparison.table(), title))
+    print_lost_nodes(comparison.settings, list(shared["network"].names) or source.sites)
+    title = partial(experiment, vars(given), rounds=shared["network"].rounds)
+    print_wide(frame_table(comparison.table(), title(graph=graph_title(graph))))
     for line in comparison.notes():
         print_line(line)
     if folder is not None and folder.resume and comparison.rank == 0:
         configs.add_rules(folder, given)
     if given.out is not None and comparison.rank == 0:
         figures: Any = {
-            "curves": (partial(comparison.draw_curves, given.panels), comparison.curves()),
+            "curves": (comparison.draw_curves, comparison.curves()),
             "stepsizes": (comparison.draw_stepsizes, comparison.stepsizes()),
         }
-        words = protocol(vars(given), graph), given.out.resolve().name
-        exchanges = exchanges_of(graph, rounds, given.every)
-        latex = {"table.tex": partial(comparison.latex, *words, exchanges)} if given.latex else {}
+        words = title(graph=graph.name), given.out.resolve().name
+        latex = {"table.tex": partial(comparison.latex, *words)} if given.latex else {}
         pictures.save_results(given.out, figures, comparison.summary(), latex, kinds, given.style)
     if comparison.all_diverged:
         fail(1, f"Every run diverged: try smaller --etas, or add {DEFAULT_RULE}, which needs none.")
@@ -205,7 +197,9 @@ def reproduce(
     if device is not None and figure in figures.ON_CPU:
         raise InputError(f"{figure} runs on the CPU: leave --device out.")
     options = {} if figure in figures.ON_CPU else {"device": device or inputs.best_device()}
-    with style.context(given.style):
+    from dnasa.comparing.style import context as drawn_in
+
+    with drawn_in(given.style):
         report = make(quick, **options)
         saved = report.save(out, kinds)
     for name, table in report.tables.items():
@@ -264,7 +258,7 @@ def show_topology(
         with np.printoptions(precision=3, suppress=True, linewidth=160):
             print_line(str(each.sparse.toarray()))
     if plot:
-        from dnasa.plots import draw_topology, panels, save_figure
+        from dnasa.comparing.plots import draw_topology, panels, save_figure
 
         if graph.nodes > 2000:
             raise InputError(f"A drawing of {graph.nodes:,} nodes shows nothing: use at most 2,000 with --plot.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RESUMED = "dnasa.resumed"
 PLUGINS = "plugins"  # in a config: the checksum of each
-DRAWING = ("format", "style", "latex", "x", "smooth", "panels")  # options of what is made of a finished run
+DRAWING = ("format", "style", "latex", "x")  # options of what is made of a finished run
 CONTINUED = ("rules", "extend", "plugin")  # options by which a finished comparison is continued
 NOT_STORED = ("out", "force", "config", "trace", "trust", "quiet", "log_json", "dry_run", "log", "metrics_port")
 SOURCES = ("data", "problem", "shard_dir")
@@ -68,7 +68,7 @@ def make_run_folder(context: typer.Context, given: Options) -> "RunFolder | None
 
 def _check_continued(folder: "RunFolder", given: Options, config: dict[str, Any], first: bool) -> None:
     """Check that a finished comparison can be drawn again or continued, and say what is new."""
-    from dnasa.comparing.comparison import new_rules
+    from dnasa.comparing.grid import new_rules
     from dnasa.runs.result import Result
     from dnasa.tasks.sources import first_of
 
@@ -90,7 +90,7 @@ def _checksums(files: Sequence[Path]) -> dict[str, str]:
 
 def add_rules(folder: "RunFolder", given: Options) -> None:
     """Store what is new in a finished comparison in its config, which another process may have changed since."""
-    from dnasa.comparing.comparison import new_rules
+    from dnasa.comparing.grid import new_rules
     from dnasa.runs.folder import looks_of
 
     folder.config = folder.read_config()
@@ -115,7 +115,7 @@ def is_extended(folder: "RunFolder | None") -> bool:
 
 def with_metric(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """A config with the metric that it compares in runs whose histories have such rows."""
-    from dnasa.comparing.comparison import metric_in
+    from dnasa.comparing.grid import metric_in
 
     options = config.get("options")
     if not isinstance(options, dict):

@@ -42,7 +42,7 @@ def show_data(
     if plot:
         if rows.vocabulary or rows.task != "classification":
             raise InputError("These rows have no classes to draw: leave --plot out.")
-        from dnasa.plots import save_figure
+        from dnasa.comparing.plots import save_figure
 
         how = "as its files are" if given.shard_dir else given.partition
         print_line(f"Saved {save_figure(datasets.draw(table, rows.name, how), plot)}.")

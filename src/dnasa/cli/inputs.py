@@ -16,7 +16,6 @@ from dnasa.cli.rendering import console, print_error, print_line, showing_warnin
 from dnasa.core import InputError, choose, whole
 
 if TYPE_CHECKING:
-    from dnasa.comparing.comparison import Comparison
     from dnasa.core import Channel, Network
     from dnasa.networks.processes import Traffic
     from dnasa.runs.folder import RunFolder
@@ -118,21 +117,6 @@ def prepare(
     for line in warned if network.writes else ():
         print_error(line)
     return source, shared | {"progress": progress}
-
-
-def finished(begun: Begun) -> "Comparison | None":
-    """The comparison in the folder, where nothing is left to run and this process is the only one."""
-    from dnasa.comparing import comparison
-
-    given, _, _, folder = begun
-    if folder is None or not folder.resume or (given.engine or networks.detect()) != "simulated":
-        return None
-    rules = split(given.rules)
-    if comparison.new_rules(folder.config, rules):
-        return None
-    wanted = comparison.grid_of(rules, numbers(given.etas), given.schedule, given.extend)
-    found = comparison.finished(folder.path, tuple(split(given.x)), given.smooth, wanted, given.extend)
-    return None if found is None or comparison.missing([found.history], wanted) else found  # somebody may remove a part
 
 
 def check_alone(
@@ -290,15 +274,13 @@ def make_channel(given: Options) -> "Channel | None":
 
 def check_comparison(given: Options) -> list[str]:
     """Refuse what would fail or have no effect at the end; return the formats of the figures."""
-    from dnasa.comparing.comparison import check_axes
-    from dnasa.statistics import SMOOTHINGS
+    from dnasa.comparing.grid import check_axes
 
-    axes = check_axes(split(given.x))
-    choose("smoothing", given.smooth, SMOOTHINGS)
+    check_axes(split(given.x))
     if given.latex and given.out is None:
         raise InputError("--latex writes table.tex into the folder of the run: give --out.")
-    if given.survive and (given.extend or "seconds" in axes):
-        raise InputError("--extend and --x seconds begin further runs, which need all processes: leave out --survive.")
+    if given.survive and given.extend:
+        raise InputError("--extend begins further runs, which need all processes: leave out --survive.")
     return pictures.formats(given.format, given.style)
 
 

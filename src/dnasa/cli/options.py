@@ -156,16 +156,10 @@ class Options:
     )
     x: str = option(
         "",
-        "Curves against steps, epochs, samples, bytes, messages or seconds (the chosen runs are then repeated by themselves), "
-        "or several, separated by commas: side by side in one figure. Default: steps, and bytes where methods send different "
-        "amounts.",
+        "Curves against steps, epochs, samples or bytes, or several, separated by commas: side by side in one figure. Default: "
+        "steps, and bytes where methods send different amounts.",
         show_default=False,
     )
-    smooth: str = option(
-        "mean",
-        "Curves of each run's running mean, or of the best or the average so far; none draws the values themselves.",
-    )
-    panels: bool = option(False, "Draw each curve in a panel of its own, against the first of --x.")
     evaluate: int | None = option(None, "Evaluate every N steps. Default: up to 50 times; in a comparison, up to 100.")
     rounds: str | None = option(
         None,
@@ -249,7 +243,7 @@ class Options:
 FIELDS = {each.name: each for each in fields(Options)}
 OF_SITES = ("sites", "dry_run", "log", "metrics_port")
 OF_TRAIN = ("rule", "eta", "stop", "overlap", "clock", "late", "trace", "local_accuracy", "tensorboard", *OF_SITES)
-OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "smooth", "panels", "format", "style", "latex")
+OF_COMPARE = ("rules", "etas", "extend", "metric", "x", "format", "style", "latex")
 
 
 def takes(*names: str, every_but: Iterable[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

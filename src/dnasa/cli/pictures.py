@@ -9,7 +9,6 @@ from dnasa.cli.rendering import print_line
 from dnasa.core import InputError, choose
 from dnasa.extras import can_draw
 from dnasa.runs.own_files import OwnFiles
-from dnasa.style import context, latex_program, parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +21,8 @@ FORMATS = ("png", "pdf", "svg", "pgf")
 
 def formats(text: str, style: str = "screen") -> list[str]:
     """Parse the value of --format, and check --style: a mistake shows before anything is run."""
+    from dnasa.comparing.style import latex_program, parse
+
     kinds = split(text)
     if not kinds:
         raise InputError(f"--format names no format: give one or several of {', '.join(FORMATS)}.")
@@ -51,9 +52,9 @@ def drawn(kinds: Sequence[str]) -> Sequence[str]:
 
 
 def save_history(folder: Path, result: "Result") -> None:
-    from dnasa.plots import rendered
+    from dnasa.comparing.plots import draw_history, rendered
 
-    OwnFiles(folder).save({f"history.{kind}": rendered(result.plot(), kind) for kind in drawn(["png"])})
+    OwnFiles(folder).save({f"history.{kind}": rendered(draw_history(result.history), kind) for kind in drawn(["png"])})
     figure = " and history.png" if can_draw() else ""
     print_line(f"Saved {folder}/history.csv, x.safetensors, config.json{figure}.")
 
@@ -67,7 +68,8 @@ def save_results(
     style: str,
 ) -> None:
     """Each figure, by its name, has a CSV file with the numbers drawn. Each file is complete or absent."""
-    from dnasa.plots import rendered
+    from dnasa.comparing.plots import rendered
+    from dnasa.comparing.style import context
 
     files, kinds = {}, drawn(kinds)
     with context(style):

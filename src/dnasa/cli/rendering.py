@@ -87,7 +87,7 @@ def history_table(rows: "pd.DataFrame", title: str) -> Table:
 
 def kept_steps(history: "pd.DataFrame") -> list[int]:
     """The steps whose models early stopping kept, one for each run."""
-    from dnasa.statistics import final
+    from dnasa.comparing.statistics import final
 
     return [int(step) for step in final(history).step] if "improved" in history else []
 
@@ -188,7 +188,7 @@ def print_dry_run(network: "Network", steps: int) -> None:
 
 def print_kept(result: "Result") -> None:
     """What the table of a history does not say: which model was kept, and what an accuracy is to be compared with."""
-    from dnasa import tables
+    from dnasa.comparing import tables
 
     for line in tables.baseline(result.settings):
         print_line(line)

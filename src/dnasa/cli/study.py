@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dnasa.comparing.study_report import StudyReport
 
 
-@takes("plugin", "trust", "smooth", "format", "style", "latex", "quiet", "log_json")
+@takes("plugin", "trust", "format", "style", "latex", "quiet", "log_json")
 def study(
     file: Annotated[
         str | None,
@@ -33,11 +33,7 @@ def study(
     quick: Annotated[
         bool, typer.Option("--quick", help="A tenth of the steps, at most two seeds; the figure says so.")
     ] = False,
-    x: Annotated[
-        str | None,
-        typer.Option(help="Curves against this, as in `dnasa compare`. Default: as in the file, else steps."),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: as in the file, else cpu.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder of the study. Default: studies/NAME.")] = None,
     *,
     given: Options,
@@ -58,8 +54,7 @@ def study(
     kinds = formats(given.format, given.style)
     plugins.load(given.plugin or ())
     path = study_file.find(file)
-    chosen, text = study_file.read(path, split(only or ""), quick), read_bytes(path, follow=True)
-    chosen = chosen._replace(device=device or chosen.device, x=x or chosen.x, smooth=given.smooth)
+    chosen, text = study_file.read(path, split(only or ""), quick, device), read_bytes(path, follow=True)
     plugins.check_trusted(
         {file for cell in chosen.cells for file in configs.code_files(cell.settings)}, path, given.trust
     )

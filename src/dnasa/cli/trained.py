@@ -26,8 +26,8 @@ from dnasa.files import write_output
 from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
+    from dnasa.comparing.plots import Looks
     from dnasa.core import Network
-    from dnasa.plots import Looks
     from dnasa.problems.sharded import Sharded
     from dnasa.runs.folder import RunFolder
     from dnasa.runs.result import Result
@@ -173,7 +173,7 @@ def _print_sites(folder: Path) -> None:
 
 def _variant(values: dict[str, Any], looks: "Looks") -> str:
     """Rule, schedule and stepsize in words."""
-    from dnasa.plots import title
+    from dnasa.comparing.plots import title
 
     rule = title(str(values.pop("rule", "run")), looks)
     return ", ".join([rule, *(f"{name} {value}" for name, value in values.items() if value == value)])

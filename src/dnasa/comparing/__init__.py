@@ -1,5 +1,7 @@
-"""Comparisons: tuning, study files, and their tables and figures."""
+"""Comparisons and studies: tuning, statistics, figures and tables."""
 
-from dnasa.comparing.comparison import Comparison, compare
+from dnasa.comparing.comparison import Comparison
+from dnasa.comparing.grid import compare
+from dnasa.comparing.plots import draw_history, save_figure
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "draw_history", "save_figure"]

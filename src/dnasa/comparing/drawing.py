@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from dnasa.plots import (
+from dnasa.comparing.plots import (
     BAR,
     CROSS,
     axis_name,
@@ -23,8 +23,9 @@ from dnasa.plots import (
     shown,
     styles,
 )
-from dnasa.statistics import VARIANT, larger_is_better
-from dnasa.style import ACCENT, BACKGROUND, current
+from dnasa.comparing.statistics import VARIANT
+from dnasa.comparing.style import current
+from dnasa.problems.metrics import larger_is_better
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,12 +38,8 @@ AXES = {
     "epochs": "passes over the data",
     "samples": "samples of all nodes",
     "mb_per_node": "MB sent per node",
-    "messages": "messages sent by all nodes",
     "seconds": "seconds of training",
 }
-SMOOTHED = {"none": "{}", "mean": "{}", "best": "best {} so far", "average": "average {} so far"}
-OWN: Any = {"color": ACCENT, "zorder": 3}  # a curve in its own panel, and all others there
-OTHER: Any = {"color": BACKGROUND, "linewidth": 0.7}
 CROSSES = r"stepsize $\eta$ (x: diverged or off the axis)"
 NUMBERS = ["mean", "low", "high"]
 LINE = ("rule", "schedule")
@@ -57,9 +54,8 @@ CLOSE = 0.02  # of the axis: bars of curves that end so near to each other stand
 FIRST = 1 / 3  # of a curve: on a linear axis the first steps would hide the differences that remain
 
 
-LineStyles = dict[
-    tuple[str, ...], dict[str, Any]
-]  # colour, dash and marker by rule and, where tables have it, schedule
+# colour, dash and marker by rule and, where tables have it, schedule
+LineStyles = dict[tuple[str, ...], dict[str, Any]]
 
 
 def line_styles(table: pd.DataFrame) -> LineStyles:
@@ -73,40 +69,27 @@ def _styles_of(lines: list[tuple[Any, pd.DataFrame]], given: LineStyles | None) 
 
 
 def draw_curves(
-    axis: "Axes",
-    table: pd.DataFrame,
-    x: str,
-    metric: str,
-    given: LineStyles | None = None,
-    *,
-    smooth: str = "none",
-    only: int | None = None,
-    bars: bool = False,
+    axis: "Axes", table: pd.DataFrame, x: str, metric: str, given: LineStyles | None = None, *, bars: bool = False
 ) -> None:
     """Draw a frame of `Comparison.curves`: a line for each variant against column `x`, a cross where a run diverged.
 
-    Few lines have bands; with `bars`, many have a bar at their end instead. With `only`, that line alone has its band, and
-    the others are in the background.
+    Few lines have bands; with `bars`, many have a bar at their end instead.
     """
     table = shown(table.assign(x=drawable(table[x].astype(float))))
     lines = list(table.groupby(list(VARIANT), sort=False, dropna=False))
     names, looks = names_of([variant for variant, _ in lines]), _styles_of(lines, given)
     few = len(lines) <= MOST_TOGETHER
     for i, (name, style, (_, rows)) in enumerate(zip(names, looks, lines, strict=True)):
-        if only is None:
-            draw_curve(axis, rows, name, few, shift=(i + 0.5) / len(lines), **style)
-        else:
-            draw_curve(axis, rows, name, i == only, **(OWN if i == only else OTHER))
+        draw_curve(axis, rows, name, few, shift=(i + 0.5) / len(lines), **style)
     if bars and not few:
         _draw_bars(axis, [rows for _, rows in lines], looks)
     if is_wide([rows.x[rows["mean"].notna()].max() for _, rows in lines]):
         axis.set_xscale("log")  # one method sends far more than another
         name_decades(axis.xaxis)
-    log = not larger_is_better(metric) and is_wide(table[NUMBERS])
-    finish(axis, AXES.get(x, x), SMOOTHED[smooth].format(axis_name(metric)), log)
+    finish(axis, AXES.get(x, x), axis_name(metric), log=not larger_is_better(metric) and is_wide(table[NUMBERS]))
     end_at(axis, table.x.max())
     if axis.get_yscale() == "linear":
-        focus(axis, _kept([rows for _, rows in lines], spread=few or bars or only is not None))
+        focus(axis, _kept([rows for _, rows in lines], spread=few or bars))
 
 
 def _draw_bars(axis: "Axes", curves: Sequence[pd.DataFrame], looks: Sequence[dict[str, Any]]) -> None:
@@ -197,37 +180,24 @@ def _mark(axis: "Axes", rows: pd.DataFrame, colour: str, height: float, bars: bo
     near, lost = rows[inside], rows.eta[~inside].dropna()
     if bars:
         axis.vlines(near.eta, near.low, near.high, color=colour, linewidth=1)
-    cross: Any = {
-        "marker": "x",
-        "ms": 1.7 * current().marker,
-        "mew": 0.5 * current().marker,
-        "linestyle": "",
-        "color": colour,
-        "label": CROSS,
-    }
+    size = current().marker
+    cross: Any = {"marker": "x", "ms": 1.7 * size, "mew": 0.5 * size, "linestyle": "", "color": colour, "label": CROSS}
     if len(lost):
         axis.plot(lost, [height] * len(lost), transform=axis.get_xaxis_transform(), **cross)
         axis.set_xlabel(CROSSES)
     if "chosen" in rows:
         chosen = near[near.chosen.astype(bool)]
-        circle: Any = {"marker": "o", "ms": 2.7 * current().marker, "mfc": "none", "mec": colour, "linestyle": ""}
+        circle: Any = {"marker": "o", "ms": 2.7 * size, "mfc": "none", "mec": colour, "linestyle": ""}
         axis.plot(chosen.eta, chosen["mean"], label="_chosen", clip_on=False, in_layout=False, **circle)
 
 
-def figure_of_curves(
-    table: pd.DataFrame, columns: Sequence[str], metric: str, smooth: str = "none", separate: bool = False
-) -> "Figure":
-    """A pair of axes of `draw_curves` for each of these columns, with one legend.
-
-    With `separate`, a panel for each line, against the first column.
-    """
-    if separate:
-        return _small_multiples(table, columns[0], metric, smooth)
+def figure_of_curves(table: pd.DataFrame, columns: Sequence[str], metric: str) -> "Figure":
+    """A pair of axes of `draw_curves` for each of these columns, with one legend."""
     across = current().columns(len(columns))
     size = (6.4, 4.2) if len(columns) == 1 else (4.4, 4.0)
     figure, axes = panels(across, ceil(len(columns) / across), *size)
     for i, (axis, column) in enumerate(zip(axes.flat, columns, strict=False)):
-        draw_curves(axis, table, column, metric, smooth=smooth, bars=i == 0)
+        draw_curves(axis, table, column, metric, bars=i == 0)
         if i:
             axis.sharey(axes[0, 0])
         if i % across:
@@ -244,50 +214,8 @@ def spread_note(table: pd.DataFrame) -> str:
     if table.runs.max() == 1:
         return ""
     few = len(table[list(VARIANT)].drop_duplicates()) <= MOST_TOGETHER
-    return f"{'band' if few else 'bars at the end'}: {_covered(table)}"
-
-
-def _small_multiples(table: pd.DataFrame, x: str, metric: str, smooth: str) -> "Figure":
-    """A panel for each line with the others in grey."""
-    from matplotlib.ticker import MaxNLocator
-
-    variants = table[list(VARIANT)].drop_duplicates()
-    columns = current().columns(_columns(len(variants)))
-    figure, axes = panels(columns, ceil(len(variants) / columns), width=3.2, height=2.1, share=True)
-    end = columns - (axes.size - len(variants))  # of the first row: what is free there has the note
-    names = names_of(list(variants.itertuples(index=False, name=None)))
-    for i, (axis, name) in enumerate(zip([*axes[0, :end], *axes[1:].flat], names, strict=True)):
-        draw_curves(axis, table, x, metric, smooth=smooth, only=i)
-        set_title(axis, name)
-        if axis.get_yscale() == "linear":
-            axis.yaxis.set_major_locator(MaxNLocator(4))
-    share_labels(figure, axes)
-    _explain(figure, list(axes[0, end:]), table)
-    return figure
-
-
-def _columns(count: int) -> int:
-    """Two rows of panels; where these would have more than four columns, three or four, whichever leaves fewer empty."""
-    return ceil(count / 2) if count <= 8 else min((4, 3), key=lambda columns: -count % columns)
-
-
-def _covered(table: pd.DataFrame) -> str:
-    """What a band shows."""
-    return "range over the seeds" if table.runs.max() <= MOST_COVERED else "at least 80 % of the seeds"
-
-
-def _explain(figure: "Figure", empty: Sequence["Axes"], table: pd.DataFrame) -> None:
-    """Say what is grey and what the band is: in the first place that the panels leave empty, else below them."""
-    size, notes = current().settings["font.size"], ["grey: the other methods"]
-    if table.runs.max() > 1:
-        notes.append(f"band: {_covered(table)}")
-    for axis in empty:
-        axis.axis("off")
-    if empty:
-        place: Any = {"transform": empty[0].transAxes, "ha": "center", "va": "center", "fontsize": size}
-        empty[0].text(0.5, 0.5, "\n".join(notes), linespacing=1, **place)
-    else:
-        figure.supxlabel(f"{figure.get_supxlabel()}\n({'; '.join(notes)})", fontsize=size)
+    covered = "range over the seeds" if table.runs.max() <= MOST_COVERED else "at least 80 % of the seeds"
+    return f"{'band' if few else 'bars at the end'}: {covered}"
 
 
 def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
@@ -297,15 +225,6 @@ def figure_of_stepsizes(table: pd.DataFrame, metric: str) -> "Figure":
     barred = table.runs.max() > 1 and len(table[[*LINE]].drop_duplicates()) <= MOST_BARS
     legend_below(figure, note="bars: range over the seeds" if barred else "")
     return figure
-
-
-def share_labels(figure: "Figure", axes: np.ndarray) -> None:
-    """Panels with the same axes: one label of each for the figure."""
-    size = current().settings["font.size"]
-    figure.supxlabel(axes[0, 0].get_xlabel(), fontsize=size)
-    figure.supylabel(axes[0, 0].get_ylabel(), fontsize=size)
-    for axis in axes.flat:
-        axis.set(xlabel="", ylabel="")
 
 
 def finish_panels(figure: "Figure", axes: np.ndarray, titles: Sequence[str], note: str = "") -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from dnasa.comparing.plots import legend_below, panels, styles
 from dnasa.comparing.ranking import Ranking
-from dnasa.plots import legend_below, panels, styles
-from dnasa.style import ACCENT, current
+from dnasa.comparing.style import ACCENT, current
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

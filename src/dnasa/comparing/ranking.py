@@ -9,8 +9,8 @@ from math import inf, isnan, sqrt
 import numpy as np
 import pandas as pd
 
-from dnasa import latex
-from dnasa.statistics import larger_is_better
+from dnasa.comparing import latex
+from dnasa.problems.metrics import larger_is_better
 
 LEVEL = 0.05
 DIGITS = 10  # of a result
@@ -144,31 +144,25 @@ class Ranking:
     def latex(self, name: str) -> str:
         """The ranks as a table."""
         ranks = self.ranks()
-        first, shown = ranks.iloc[0], latex.aligned([f"{rank:.2f}" for rank in ranks["rank"]])
+        first, texts = ranks.iloc[0], [f"{rank:.2f}" for rank in ranks["rank"]]
         clear = bool(first.p < LEVEL)
-        bold = [
-            rf"\best{{{text}}}" if clear and best else text
-            for text, best in zip(shown, ranks.with_the_best, strict=True)
-        ]
+
+        def bold(place: int, number: str) -> str:
+            return rf"\best{{{number}}}" if clear and ranks.with_the_best[place] else number
+
         columns = [
-            latex.names("Method", list(map(str, ranks.method))),
-            latex.Column(r"Average rank $\downarrow$", bold),
+            latex.Column("Method", [latex.text(str(method)) for method in ranks.method], "l"),
+            latex.Column(r"Average rank $\downarrow$", latex.aligned(texts, bold)),
             latex.Column(r"Best in $\uparrow$", latex.aligned([str(count) for count in ranks.best_in])),
         ]
-        caption = [f"Average ranks over {len(self.table)} combinations of problem, graph and split (1 is best)."]
-        if clear:
-            caption.append(r"Bold: no clear difference to the best (Nemenyi test at 5\%).")
-        else:
-            caption.append(f"No clear difference (Friedman test, ${p_text(first.p)}$).")
-        caption.append("Best in: the number of them where it is best.")
-        protocol = [
-            rf"The Friedman test finds {'' if clear else 'no '}clear differences ($\chi^2_{{{len(ranks) - 1}}} = "
-            rf"{first.friedman:.1f}$, ${p_text(first.p)}$).",
-            *[rf"The critical difference of the Nemenyi test at 5\% is {first.critical_difference:.2f}."] * clear,
-            "Where methods tie, each counts as the best.",
-            "Combinations that share their data are not independent.",
-        ]
-        return latex.table([columns], " ".join(caption), f"{name}-ranks", " ".join(protocol))
+        result = r"Bold: no clear difference to the best (Nemenyi test at 5\%)." if clear else "No clear difference."
+        caption = (
+            f"Average ranks over {len(self.table)} combinations of problem, graph and split (1 is best). {result} Best in: the "
+            "number of them where it is best."
+        )
+        test = f"Friedman test: chi^2_{len(ranks) - 1} = {first.friedman:.1f}, {p_text(first.p)}"
+        comment = f"{test}; critical difference of the Nemenyi test at 5 %: {first.critical_difference:.2f}."
+        return latex.table(columns, caption, f"{name}-ranks", [comment, "Where methods tie, each counts as the best."])
 
 
 def p_text(p: float) -> str:

@@ -16,8 +16,6 @@ from dnasa.tasks.sources import first_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dnasa.topology import Topology
-
 CONDITIONS = {  # options that are off by default
     "weights": "{} weights",
     "compress": "messages compressed by {}",
@@ -26,14 +24,6 @@ CONDITIONS = {  # options that are off by default
     "away": "nodes unreachable for {:g} of the time",
     "stale": "staleness up to {}",
 }
-DATA = {
-    "mnist": "MNIST",
-    "cifar10": "CIFAR-10",
-    "covertype": "Covertype (class 2 against the rest)",
-    "miniboone": "MiniBooNE",
-    "shakespeare": "Shakespeare",
-}
-GRAPHS = {"exact": "one-peer finite-time consensus graphs", "one_peer": "one-peer exponential graph"}  # in captions
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
 
@@ -59,64 +49,22 @@ def data_name(options: Mapping[str, Any]) -> str:
     return Path(data).name or data
 
 
-def experiment(options: dict[str, Any], graph: str, rounds: int) -> str:
-    """What defines a run besides its rules, for titles."""
-    partition, seeds = _partition(options), options["seeds"]
+def experiment(options: Mapping[str, Any], graph: str, rounds: int) -> str:
+    """What defines a run besides its rules and seeds, for titles and captions."""
+    partition, every = _partition(options), options.get("every", 1)
     where = f"{data_name(options)}, {partition}" if partition else data_name(options)
-    runs = f"{options['steps']:,} steps, {seeds} seed{'s' if seeds > 1 else ''}"
-    parts = [f"{options['nodes']} nodes", graph, runs, exchanges_text(rounds, options.get("every", 1))]
-    return f"{where}: {', '.join([*parts, *_conditions(options)])}"
+    exchanges = f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange" + f" every {every} steps" * (every > 1)
+    conditions = [text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)]
+    if partition and options["seeds"] > 1 and options.get("partition_seed") is not None:
+        conditions.insert(0, "one partition for all seeds")
+    parts = [f"{options['nodes']} nodes", graph, f"{options['steps']:,} steps", exchanges, *conditions]
+    return f"{where}: {', '.join(parts)}"
 
 
-def protocol(options: dict[str, Any], graph: "Topology") -> str:
-    """What defines a run besides its rules and seeds, in the words of a caption."""
-    name = f"{graph_text(graph.name)} ({graph.parameters})" if graph.parameters else graph_text(graph.name)
-    parts = [f"{options['nodes']} nodes", name, split_text(_partition(options)), f"{options['steps']:,} steps"]
-    return f"{data_text(data_name(options))}: {', '.join([*filter(None, parts), *_conditions(options)])}"
-
-
-def data_text(name: str) -> str:
-    """A dataset in the words of a caption."""
-    return DATA.get(name, name)
-
-
-def graph_text(name: str) -> str:
-    """A graph in the words of a caption."""
-    return GRAPHS.get(name, f"{name} graph")
-
-
-def split_text(partition: str) -> str:
-    """A partition in the words of a caption."""
-    if partition == "by_label":
-        return "split by label"
-    return f"{partition.replace('dirichlet', 'Dirichlet')} split" if partition else ""
-
-
-def _partition(options: dict[str, Any]) -> str:
+def _partition(options: Mapping[str, Any]) -> str:
     """How rows were divided; empty where it goes without saying."""
     divided = not options.get("problem") and not options.get("shard_dir") and options["partition"] != "iid"
     return options["partition"] if divided else ""
-
-
-def _conditions(options: dict[str, Any]) -> list[str]:
-    """What is not as usual."""
-    shared = _partition(options) and options["seeds"] > 1 and options.get("partition_seed") is not None
-    return [
-        *(["one partition for all seeds"] if shared else []),
-        *(text.format(options[name]) for name, text in CONDITIONS.items() if options.get(name)),
-    ]
-
-
-def exchanges_of(graph: "Topology", rounds: int, every: int) -> str:
-    """How nodes exchange, in the words of a protocol."""
-    exact = f" and the exact average after {graph.period} of them" if graph.name == "exact" and graph.period > 1 else ""
-    return exchanges_text(rounds, every) + exact
-
-
-def exchanges_text(rounds: int, every: int) -> str:
-    """Rounds, since some rules exchange several times per step."""
-    often = f" every {every} steps" if every > 1 else ""
-    return f"{rounds} mixing round{'s' if rounds > 1 else ''} per exchange{often}"
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -6,28 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dnasa import topology
-from dnasa.comparing.comparison import (
-    Comparison,
-    check_axes,
-    check_metric,
-    compare,
-    finished,
-    grid_of,
-    new_rules,
-    schedule_of,
-)
+from dnasa import networks, topology
+from dnasa.comparing.comparison import Comparison
+from dnasa.comparing.grid import check_metric, compare, new_rules, schedule_of
+from dnasa.comparing.plots import title
 from dnasa.comparing.run_table import changed
+from dnasa.comparing.statistics import final
 from dnasa.comparing.study_file import Cell, Study
-from dnasa.core import InputError, Interrupted, choose
+from dnasa.core import InputError, Interrupted, Network
 from dnasa.files import fits
-from dnasa.plots import title
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, variants
 from dnasa.runs.folder import RunFolder
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.progress import Progress
-from dnasa.statistics import SMOOTHINGS, final
 from dnasa.tasks.sources import SourceOptions, make_source
 
 if TYPE_CHECKING:
@@ -35,7 +27,6 @@ if TYPE_CHECKING:
     from dnasa.topology import Topology
 
 UNCOMPARED = ("checkpoint_every",)  # settings that do not change results
-LEFT_OUT = "left out"  # in the config of a cell: why rules are
 SUMMARY = "table.csv"  # of a cell: written when it is complete
 
 
@@ -44,6 +35,7 @@ class Prepared(NamedTuple):
 
     problem: "Problem"
     graph: "Topology"
+    network: Network
     rules: list[str]
     notes: list[str]
     evaluate: Any
@@ -52,18 +44,16 @@ class Prepared(NamedTuple):
 
 def check(study: Study, out: Path) -> None:
     """Make the problem and graph of every cell that is not complete, so that mistakes show before anything is run."""
-    check_axes([study.x])
-    choose("smoothing", study.smooth, SMOOTHINGS)
     seen = set()
     for cell in study.cells:
         if is_complete(cell, out / cell.folder):
             continue
         try:
-            prepared = prepare(study, cell)
+            problem, graph, network, rules, *_ = prepare(study, cell)
             if cell.problem not in seen:
-                rule = prepared.rules[0]
-                variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
-                check_metric(prepared.problem, prepared.graph, variant, cell.settings["metric"], [study.x])
+                check_metric(
+                    problem, graph, _variant(cell, rules[0]), cell.settings["metric"], [study.x], network=network
+                )
         except InputError as error:
             raise InputError(f"{study.name}, {cell.title}: {error}") from error
         seen.add(cell.problem)
@@ -75,27 +65,35 @@ def is_complete(cell: Cell, path: Path) -> bool:
 
 
 def prepare(study: Study, cell: Cell) -> Prepared:
-    graph = topology.make(cell.graph, cell.settings["nodes"], cell.settings["weights"])
+    settings = cell.settings
+    graph = topology.make(cell.graph, settings["nodes"], settings["weights"])
+    messages = {name: settings[name] for name in ("rounds", "every", "compress")}
+    network = networks.connect(graph, "simulated", **messages)
     own = {"data": cell.problem, "problem": None} if cell.partition else {"data": None, "problem": cell.problem}
-    options = cell.settings | own | {"partition": cell.partition, "device": study.device}
+    options = settings | own | {"partition": cell.partition, "device": study.device}
     source = make_source(SourceOptions.of(options), range(graph.nodes), validate=True)
-    at_end = study.figure == "stepsizes" and cell.settings["evaluate"] is None
-    reasons = {rule: unsuitable(cell, rule, source.problem, graph) for rule in cell.settings["rules"]}
+    reasons = {rule: _unsuitable(cell, rule, source.problem, network) for rule in settings["rules"]}
     rules = [rule for rule, reason in reasons.items() if not reason]
     if not rules:
         raise InputError(f"no rule can be used on {cell.graph}: {next(iter(reasons.values()))}")
     notes = [f"Left out on {cell.graph}: {reason}" for reason in reasons.values() if reason]
-    evaluate = [0, cell.settings["steps"]] if at_end else source.evaluate
-    return Prepared(source.problem, graph, rules, notes, evaluate, source.facts)
+    at_end = study.figure == "stepsizes" and settings["evaluate"] is None
+    evaluate = [0, settings["steps"]] if at_end else source.evaluate
+    return Prepared(source.problem, graph, network, rules, notes, evaluate, source.facts)
 
 
-def unsuitable(cell: Cell, rule: str, problem: "Problem", graph: "Topology") -> str:
-    """Why the rule cannot be used on this graph; empty if it can."""
-    variant = variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
-    made = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
+def _variant(cell: Cell, rule: str) -> registry.Variant:
+    return variants(rule, cell.settings["etas"][rule], schedule_of(rule))[0]
+
+
+def _unsuitable(cell: Cell, rule: str, problem: "Problem", network: Network) -> str:
+    """Why the rule cannot be used on this network; empty if it can."""
+    variant, graph = _variant(cell, rule), network.topology
+    assert graph is not None
+    schedules = registry.schedules_of(variant, graph.nodes, cell.settings["steps"])
     try:
-        built = registry.make(RULES[variant.rule], made, problem.layout, problem.prox)
-        topology.check_weights(built, graph, graph.rounds, title(variant.rule))
+        built = registry.make(RULES[variant.rule], schedules, problem.layout, problem.prox)
+        topology.check_weights(built, graph, network.rounds, title(variant.rule), network.every)
     except InputError as error:
         return str(error)
     return ""
@@ -109,29 +107,20 @@ def run(
 ) -> tuple[list[tuple[Cell, Comparison]], list[str]]:
     """The comparison of every cell, and notes on rules that were left out. What is in `out` already is not run again."""
     folders = [cell_folder(cell, out) for cell in study.cells]
-    found: list[tuple[Cell, Comparison]] = []
+    results: list[tuple[Cell, Comparison]] = []
     notes: dict[str, None] = {}
     for number, (cell, folder) in enumerate(zip(study.cells, folders, strict=True), start=1):
         began, complete = time.perf_counter(), is_complete(cell, folder.path)
         if progress == "json":
             print(json.dumps({"cell": cell.folder}), flush=True)
-        extend, grid = cell.settings["extend"], grid_of(cell.settings["rules"], cell.settings["etas"])
-        comparison = finished(folder.path, (study.x,), study.smooth, grid, extend) if complete else None
-        if comparison is None:
-            complete, comparison = False, run_cell(study, cell, prepare(study, cell), folder, progress)
+        prepared = prepare(study, cell)
+        comparison = run_cell(study, cell, prepared, folder, progress)
         runs = len(final(comparison.history))
         took = "from its folder" if complete else f"{time.perf_counter() - began:.1f} s"
         report(f"[{number}/{len(study.cells)}] {cell.title}: {runs} runs of {cell.settings['steps']:,} steps, {took}.")
-        found.append((cell, comparison))
-        absent = {rule.partition(":")[0] for rule in cell.settings["rules"]}.difference(comparison.choice.rule)
-        notes |= dict.fromkeys(_left_out(folder) if absent else [])
-    return found, list(notes)
-
-
-def _left_out(folder: RunFolder) -> list[str]:
-    """Why rules of this cell were left out, now or earlier."""
-    notes: Any = folder.config.get(LEFT_OUT)
-    return notes if fits(notes, [str]) else []
+        results.append((cell, comparison))
+        notes |= dict.fromkeys(prepared.notes)
+    return results, list(notes)
 
 
 def cell_folder(cell: Cell, out: Path) -> RunFolder:
@@ -148,9 +137,8 @@ def cell_folder(cell: Cell, out: Path) -> RunFolder:
         grids = {rule: saved["etas"].get(rule, grid) for rule, grid in settings["etas"].items()}
         extend = bool(saved.get("extend")) or settings["extend"]
         saved = saved | {"rules": settings["rules"], "extend": extend, "etas": grids}
-    earlier = {"partition_seed": 0} if cell.partition else {}  # without it, all seeds had the partition of seed 0
     for key, value in settings.items():
-        before = saved.get(key, earlier.get(key)) if isinstance(saved, dict) else None
+        before = saved.get(key) if isinstance(saved, dict) else None
         if before != value:
             raise InputError(
                 f"{path} was run with {_difference(key, before, value)}: delete this folder to run it again, or choose "
@@ -175,19 +163,11 @@ def stored(cell: Cell) -> dict[str, Any]:
     return json.loads(json.dumps(names | {key: value for key, value in cell.settings.items() if key not in UNCOMPARED}))
 
 
-def _joined(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a cell that was continued, with the rules and stepsizes of before and of now."""
-    rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
-    extend = bool(before.get("extend")) or now["extend"]
-    return before | {"rules": rules, "etas": before["etas"] | now["etas"], "extend": extend}
-
-
 def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, progress: Progress) -> Comparison:
     """All its rules, stepsizes and seeds side by side."""
     settings = cell.settings
-    made = {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts
-    notes = [*dict.fromkeys([*_left_out(folder), *prepared.notes])]
-    folder.config |= ({} if folder.resume else made) | {LEFT_OUT: notes}
+    if not folder.resume:
+        folder.config |= {"study": study.name, "quick": study.quick, "device": study.device} | prepared.facts
     try:
         comparison = compare(
             prepared.problem,
@@ -198,9 +178,9 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
             seed=range(settings["seed"], settings["seed"] + settings["seeds"]),
             metric=settings["metric"],
             x=study.x,
-            smooth=study.smooth,
             extend=settings["extend"],
             folder=folder,
+            network=prepared.network,
             evaluate=prepared.evaluate,
             node_weights=settings["weights_by"],
             checkpoint_every=settings["checkpoint_every"],
@@ -210,7 +190,10 @@ def run_cell(study: Study, cell: Cell, prepared: Prepared, folder: RunFolder, pr
         what = str(error).partition(";")[0]
         raise Interrupted(f"{what} of {cell.title}; the same command continues there.") from error
     if folder.resume:
-        folder.config["options"] = _joined(folder.config["options"], stored(cell))
+        before, now = folder.config["options"], stored(cell)
+        rules = list(dict.fromkeys([*before["rules"], *now["rules"]]))
+        added = {"rules": rules, "etas": before["etas"] | now["etas"], "extend": before["extend"] or now["extend"]}
+        folder.config["options"] = before | added
         folder.write_config()
     folder.own.write(SUMMARY, comparison.summary().to_csv(index=False).encode())
     return comparison

@@ -7,11 +7,15 @@ for one problem. Anybody may have written the file, so everything is checked bef
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dnasa import topology
+from dnasa.channels import compression
+from dnasa.comparing.comparison import AXES
 from dnasa.core import InputError
 from dnasa.data.partitions import full_name
 from dnasa.files import read_toml
@@ -20,88 +24,90 @@ from dnasa.tasks.sources import OF_FILES, PROBLEMS
 
 SHIPPED = Path(__file__).parent / "files"
 COPY = "study.toml"  # of the file, in the study's folder
-FIGURES = ("stepsizes", "curves")
 DEFAULT = "default"  # in a table of stepsizes: those of the rules that it does not name
 LONGEST = 100  # names, and lists of a factor
+# without effect on synthetic problems
+OF_DATA = ("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight", *OF_FILES)
 
 
-class Kind(NamedTuple):
-    """What a value must be, in words and as a check."""
+def _check(fits: Callable[[Any], bool], words: str) -> AfterValidator:
+    """A check of what pydantic has no type for; `words` say what is expected."""
 
-    words: str
-    fits: Callable[[Any], bool]
+    def checked(value: Any) -> Any:
+        if not fits(value):
+            raise ValueError(words)
+        return value
 
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= LONGEST and value.isprintable()
-
-
-def _is_whole(value: Any, low: int = 1) -> bool:
-    return type(value) is int and low <= value < 2**31
+    return AfterValidator(checked)
 
 
-def _are(fits: Callable[[Any], bool], value: Any) -> bool:
-    """A list of different values."""
-    if not isinstance(value, list) or not 0 < len(value) <= LONGEST or not all(map(fits, value)):
-        return False
-    return len(set(value)) == len(value)
-
-
-def _is_number(value: Any) -> bool:
+def _is_positive(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < float("inf")
 
 
-def _are_numbers(value: Any) -> bool:
-    return _are(_is_number, value)
+DIFFERENT = _check(lambda values: len(set(values)) == len(values), "must not repeat a value")
+Whole = Annotated[int, Field(ge=1, lt=2**31)]
+FromZero = Annotated[int, Field(ge=0, lt=2**31)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=LONGEST), _check(str.isprintable, "must be printable")]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=LONGEST), DIFFERENT]
+Grid = Annotated[list[Positive], Field(min_length=1, max_length=LONGEST), DIFFERENT]
+Rounds = Annotated[
+    Any, _check(lambda value: value == "exact" or type(value) is int, "must be a whole number or 'exact'")
+]
+Scale = Annotated[
+    Any, _check(lambda value: value == "1/n" or _is_positive(value), "must be a positive number or '1/n'")
+]
+Name = Annotated[str, _check(re.compile(r"[\w-]{1,100}").fullmatch, "must be letters, digits, - and _")]
+Grids = Annotated[dict[str, Grid], BeforeValidator(lambda etas: {DEFAULT: etas} if isinstance(etas, list) else etas)]
 
 
-def _is_grid(value: Any) -> bool:
-    return all(map(_are_numbers, value.values())) if isinstance(value, dict) else _are_numbers(value)
+class Settings(BaseModel):
+    """The settings of a cell, each as the option of `dnasa compare` of its name."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    graphs: Texts | None = None
+    partitions: Texts = ["iid"]
+    partition_seed: FromZero | None = None
+    rules: Texts = [*COMPARED]
+    etas: Grids = {DEFAULT: [0.01, 0.03, 0.1, 0.3, 1, 3]}
+    extend: bool = False
+    nodes: Whole = 8
+    weights: Text | None = None
+    weights_by: Literal["rows"] | None = None
+    class_weight: Literal["balanced"] | None = None
+    steps: Whole = 1000
+    batch: Whole | None = None
+    rounds: Rounds | None = None
+    every: Whole = 1
+    compress: Text | None = None
+    seed: FromZero = 0
+    seeds: Whole = 1
+    metric: Text | None = None
+    evaluate: Whole | None = None
+    model: Text | None = None
+    target: Text | None = None
+    columns: Text | None = None
+    drop_columns: Text | None = None
+    id_column: Text | None = None
+    separator: Text | None = None
+    no_header: bool | None = None
+    task: Text | None = None
+    no_standardise: bool | None = None
+    loss_scale: Scale = 1
+    dtype: Text | None = None
+    checkpoint_every: Whole | None = None
 
 
-WHOLE = Kind("a positive whole number", _is_whole)
-FROM_ZERO = Kind("a whole number from 0 on", lambda value: _is_whole(value, 0))
-TEXT = Kind("a text", _is_text)
-TEXTS = Kind("a list of different texts", lambda value: _are(_is_text, value))
-FLAG = Kind("true or false", lambda value: type(value) is bool)
-SETTINGS: dict[str, tuple[Kind, Any]] = {  # with their defaults
-    "graphs": (TEXTS, None),
-    "partitions": (TEXTS, ["iid"]),
-    "partition_seed": (FROM_ZERO, None),
-    "rules": (TEXTS, list(COMPARED)),
-    "etas": (
-        Kind(f"a list of different positive numbers, or a table of such lists by rule and '{DEFAULT}'", _is_grid),
-        [0.01, 0.03, 0.1, 0.3, 1, 3],
-    ),
-    "extend": (FLAG, False),
-    "nodes": (WHOLE, 8),
-    "weights": (TEXT, None),
-    "weights_by": (Kind("'rows'", lambda value: value == "rows"), None),
-    "class_weight": (Kind("'balanced'", lambda value: value == "balanced"), None),
-    "steps": (WHOLE, 1000),
-    "batch": (WHOLE, None),
-    "seed": (FROM_ZERO, 0),
-    "seeds": (WHOLE, 1),
-    "metric": (TEXT, None),
-    "evaluate": (WHOLE, None),
-    "model": (TEXT, None),
-    **{name: (FLAG if name.startswith("no_") else TEXT, None) for name in OF_FILES},
-    "loss_scale": (Kind("a positive number or '1/n'", lambda value: value == "1/n" or _is_number(value)), 1),
-    "dtype": (TEXT, None),
-    "checkpoint_every": (WHOLE, None),
-}
-# without effect on synthetic problems
-OF_DATA = ("partitions", "partition_seed", "model", "loss_scale", "weights_by", "class_weight", *OF_FILES)
-OF_STUDY: dict[str, tuple[Kind, Any]] = {
-    "name": (
-        Kind("letters, digits, - and _", lambda value: _is_text(value) and re.fullmatch(r"[\w-]+", value) is not None),
-        None,
-    ),
-    "problems": (TEXTS, None),
-    "figure": (Kind(f"one of: {', '.join(FIGURES)}", lambda value: value in FIGURES), FIGURES[0]),
-    "x": (TEXT, "steps"),
-    "device": (TEXT, "cpu"),
-}
+class StudyFile(Settings):
+    """The whole file."""
+
+    problems: Texts
+    name: Name
+    figure: Literal["stepsizes", "curves"] = "stepsizes"
+    x: Literal["steps", "epochs", "samples", "bytes"] = "steps"
+    problem: dict[str, Settings] = {}
 
 
 class Cell(NamedTuple):
@@ -125,19 +131,20 @@ class Cell(NamedTuple):
 class Study(NamedTuple):
     name: str
     cells: list[Cell]
-    figure: str
-    x: str
-    device: str
+    figure: str = "stepsizes"
+    x: str = "steps"
     quick: bool = False
-    smooth: str = "mean"
+    device: str = "cpu"
+
+    @property
+    def column(self) -> str:
+        """What curves are drawn against, as a column of their frame."""
+        return AXES[self.x]
 
 
 def source_name(problem: str) -> str:
     """The name of the user's file."""
     return Path(problem).stem if Path(problem).suffix else problem
-
-
-# ---------------------------------------------------------------- find and read
 
 
 def shipped() -> dict[str, Path]:
@@ -154,94 +161,75 @@ def find(name: str) -> Path:
     return known[name]
 
 
-def read(path: Path, only: Sequence[str] = (), quick: bool = False) -> Study:
+def read(path: Path, only: Sequence[str] = (), quick: bool = False, device: str = "cpu") -> Study:
     """The study in a file, checked as far as possible without its data."""
-    return read_toml(
-        path,
-        lambda reason: f"There is no study in {path} ({reason}): give a .toml file.",
-        lambda given: _study(given, path.stem, only, quick),
-    )
+
+    def parse(given: dict[str, Any]) -> Study:
+        try:
+            file = StudyFile.model_validate({"name": path.stem} | given)
+        except ValidationError as error:
+            raise InputError(_in_one_line(error)) from None
+        return _study(file, only, quick, device)
+
+    return read_toml(path, lambda reason: f"There is no study in {path} ({reason}): give a .toml file.", parse)
 
 
-def _study(given: dict[str, Any], stem: str, only: Sequence[str], quick: bool) -> Study:
-    own = given.pop("problem", {})
-    known = SETTINGS | OF_STUDY
-    _check(given, known)
-    if "problems" not in given:
-        raise InputError("problems is missing: a list such as ['least_squares', 'digits'].")
-    name = given.get("name", stem)
-    if not OF_STUDY["name"][0].fits(name):
-        raise InputError(f"name is missing, and the file's name is not {OF_STUDY['name'][0].words}.")
-    _check_problems(own, given["problems"])
+def _in_one_line(error: ValidationError) -> str:
+    """The first mistake: where it is, and what was expected instead."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(f"{part!s:.40}" for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = Settings if "problem" in first["loc"] else StudyFile
+        return f"unknown key '{where}'. The keys here: {', '.join(known.model_fields)}."
+    if first["type"] == "missing":
+        return f"{where} is missing: a list such as ['least_squares', 'digits']."
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {first['input']!r:.60} is wrong: it {reason[max(0, reason.find('should')) :]}."
+
+
+def _study(file: StudyFile, only: Sequence[str], quick: bool, device: str) -> Study:
     for problem in only:
-        if problem not in given["problems"]:
-            raise InputError(
-                f"there is no problem '{problem:.60}' (--only). Its problems: {', '.join(given['problems'])}."
-            )
-    whole = {key: given.get(key, default) for key, (_, default) in known.items()}
-    cells = [
-        cell for problem in only or given["problems"] for cell in _cells(problem, whole, own.get(problem, {}), quick)
-    ]
+        if problem not in file.problems:
+            raise InputError(f"there is no problem '{problem:.60}' (--only). Its problems: {', '.join(file.problems)}.")
+    for name, own in file.problem.items():
+        if name not in file.problems:
+            raise InputError(f"[problem.{name:.40}] is for none of the problems: {', '.join(file.problems)}.")
+        unused = [key for key in OF_DATA if key in own.model_fields_set and name in PROBLEMS]
+        if unused:
+            raise InputError(f"problem.{name}.{unused[0]} has no effect: {name} has no data. Leave it out.")
+    cells = [cell for problem in only or file.problems for cell in _cells(problem, file, quick)]
     if len({cell.folder for cell in cells}) < len(cells):
         raise InputError("two of its problems have the same name: rename one of the files.")
-    return Study(f"{name}-quick" if quick else name, cells, whole["figure"], whole["x"], whole["device"], quick)
+    return Study(f"{file.name}-quick" if quick else file.name, cells, file.figure, file.x, quick, device)
 
 
-def _check(given: Mapping[str, Any], known: Mapping[str, tuple[Kind, Any]], where: str = "") -> None:
-    for key, value in given.items():
-        if key not in known:
-            raise InputError(
-                f"unknown key '{where}{key:.40}'. The keys here: {', '.join(known)}{', problem' * (not where)}."
-            )
-        if not known[key][0].fits(value):
-            raise InputError(f"{where}{key} must be {known[key][0].words}, not {value!r:.60}.")
-
-
-def _check_problems(own: Any, problems: Sequence[str]) -> None:
-    """The tables [problem.NAME]."""
-    if not isinstance(own, dict):
-        raise InputError("problem must be a table: write [problem.NAME] for one of the problems.")
-    for name, settings in own.items():
-        where = f"problem.{name:.40}."
-        if name not in problems or not isinstance(settings, dict):
-            raise InputError(f"[{where[:-1]}] must be a table for one of the problems: {', '.join(problems)}.")
-        _check(settings, SETTINGS, where)
-        unused = [key for key in settings if key in OF_DATA and name in PROBLEMS]
-        if unused:
-            raise InputError(f"{where}{unused[0]} has no effect: {name} has no data. Leave it out.")
-
-
-# ---------------------------------------------------------------- cells
-
-
-def _cells(problem: str, whole: Mapping[str, Any], own: Mapping[str, Any], quick: bool) -> list[Cell]:
-    settings = {key: own.get(key, whole[key]) for key in SETTINGS}
-    settings["etas"] = _etas(whole, own, settings["rules"])
+def _cells(problem: str, file: StudyFile, quick: bool) -> list[Cell]:
+    own = file.problem.get(problem, Settings()).model_dump(exclude_unset=True)
+    settings = file.model_dump(include={*Settings.model_fields}) | own
+    settings["etas"] = _etas(file, own.get("etas", {}), settings["rules"])
     if settings["extend"] and any(len(grid) == 1 for grid in settings["etas"].values()):
         raise InputError("extend needs the factor of a grid: give at least two stepsizes in etas.")
     if problem in PROBLEMS:
-        settings |= {key: SETTINGS[key][1] for key in OF_DATA}
+        settings |= {key: Settings.model_fields[key].default for key in OF_DATA}
     if problem == "robust_regression" and "batch" not in own:
         settings["batch"] = None  # has one sample per step
     if quick:
         settings |= {"steps": max(1, settings["steps"] // 10), "seeds": min(2, settings["seeds"])}
     graphs, partitions = settings.pop("graphs"), settings.pop("partitions")
     if graphs is None:
-        chosen = topology.default_name(settings["nodes"], map(example, settings["rules"]), weights=settings["weights"])
-        graphs, settings["weights"] = [chosen[0]], chosen[1]
+        channel = compression(settings["compress"]) if settings["compress"] else None
+        rules = map(example, settings["rules"])
+        name, settings["weights"] = topology.default_name(settings["nodes"], rules, channel, settings["weights"])
+        graphs = [name]
     divisions = [None] if problem in PROBLEMS else [full_name(name) for name in partitions]
     return [Cell(problem, graph, division, settings) for division in divisions for graph in graphs]
 
 
-def _etas(whole: Mapping[str, Any], own: Mapping[str, Any], rules: Sequence[str]) -> dict[str, list[float]]:
+def _etas(file: StudyFile, own: dict[str, list[float]], rules: Sequence[str]) -> dict[str, list[float]]:
     """The stepsizes of every rule: the problem's own take precedence, then those that name the rule."""
-    grids = _by_rule(whole["etas"], whole["rules"]) | _by_rule(own.get("etas", {}), rules)
+    for grids, known in ((file.etas, file.rules), (own, rules)):
+        unknown = [rule for rule in grids if rule not in (DEFAULT, *known)]
+        if unknown:
+            raise InputError(f"etas.{unknown[0]:.40} belongs to none of the rules: {', '.join(known)}.")
+    grids = file.etas | own
     return {rule: [float(eta) for eta in grids.get(rule, grids.get(DEFAULT, []))] for rule in rules}
-
-
-def _by_rule(etas: Any, rules: Sequence[str]) -> dict[str, list[float]]:
-    grids = etas if isinstance(etas, dict) else {DEFAULT: etas}
-    unknown = [rule for rule in grids if rule not in (DEFAULT, *rules)]
-    if unknown:
-        raise InputError(f"etas.{unknown[0]:.40} belongs to none of the rules: {', '.join(rules)}.")
-    return grids

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from dnasa.comparing.statistics import VARIANT, final, over_seeds
+from dnasa.comparing.tables import metric_name
 from dnasa.data.validation import validation_name
+from dnasa.problems.metrics import larger_is_better
 from dnasa.rules.registry import Variant
-from dnasa.statistics import VARIANT, final, larger_is_better, over_seeds
-from dnasa.tables import metric_name
 
 LINE = ["rule", "schedule"]  # what has a stepsize of its own
 STILL = 1e-3  # of the value at the start: a run that improves by less stands still

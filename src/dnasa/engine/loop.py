@@ -37,6 +37,7 @@ from dnasa.engine.recovery import (
 )
 from dnasa.engine.side_by_side import make_stepper
 from dnasa.engine.steppers import Stepper, check_state, explained
+from dnasa.problems.metrics import larger_is_better
 from dnasa.problems.problem import completed
 from dnasa.rules.registry import Variant
 from dnasa.runs.folder import RunFolder
@@ -342,9 +343,6 @@ class Run:
 
         Weights that the user gave are; at the end of a run, also those that had learned more than the most frequent class.
         """
-        from dnasa import tables
-        from dnasa.statistics import larger_is_better
-
         metric, t = next((name for name in COMPARED if name in rows[0]), ""), rows[0]["step"]
         if not metric or start[0]["step"] > 0:
             return
@@ -354,9 +352,9 @@ class Run:
         learned = baseline is not None and min(old for old, _ in pairs) > baseline + WORSE
         if any(worse) and (self.plan.trained or learned):
             self.warned, place = True, worse.index(True)
-            old, new = (tables.number(metric, value) for value in pairs[place])
+            old, new = pairs[place]
             warnings.warn(
-                f"{rows[place]['rule']}: the {tables.metric_name(metric)} is {new} at step {t} and was {old} at the start. "
+                f"{rows[place]['rule']}: the {metric.replace('_', ' ')} is {new:.4g} at step {t}, {old:.4g} at the start. "
                 "Try a smaller stepsize, or early stopping, which keeps the best model. From trained weights, if the nodes' "
                 "labels differ, D-Adam with eta 0.0001 lost least (docs/networks.md, fine-tuning).",
                 stacklevel=6,
@@ -531,8 +529,6 @@ def as_gradient(g: Any, point: Array) -> Array:
 
 def reached(stop: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether every run that has not diverged is at each threshold or beyond it: above for accuracies and R^2, else below."""
-    from dnasa.statistics import larger_is_better
-
     diverged = np.array([np.isnan(row["consensus"]) for row in rows])
     for metric, threshold in stop.items():
         if not isinstance(rows[0].get(metric), float):

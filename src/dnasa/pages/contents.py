@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dnasa.comparing.plots import LABELS, LINEAR, colours
 from dnasa.comparing.run_table import as_words, data_name
 from dnasa.core import InputError
 from dnasa.pages import parts
 from dnasa.pages.history import AXES, History, short, text
-from dnasa.plots import LABELS, LINEAR, colours
 from dnasa.runs.folder import RunFolder
 
 REMEDY = "give a run's folder, or one that holds runs."

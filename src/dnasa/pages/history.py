@@ -5,9 +5,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from dnasa.comparing.plots import Looks, label
 from dnasa.core import COLUMNS, InputError, first_line
 from dnasa.files import LARGEST, open_regular
-from dnasa.plots import Looks, label
 from dnasa.runs.result import is_answer, parse_rows
 
 AXES = ("step", "epochs", "seconds", "clock_seconds", "messages", "bytes")  # what a curve can be drawn against

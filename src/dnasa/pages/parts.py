@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dnasa import tables as results
+from dnasa.comparing import tables as results
+from dnasa.comparing.plots import Looks, positions, title
 from dnasa.core import InputError
 from dnasa.files import fits, read_bytes, read_json
 from dnasa.pages.history import History, is_number, short, text
-from dnasa.plots import Looks, positions, title
 from dnasa.runs.graph import MOST_EDGES
 from dnasa.runs.names import node_name, node_names
 from dnasa.runs.overview import read_overview

@@ -9,8 +9,8 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.files import read_toml
+from dnasa.problems.metrics import in_percent
 from dnasa.reproduce.runs import missing, run
-from dnasa.statistics import in_percent
 
 CLAIMS = Path(__file__).parent / "claims.toml"
 

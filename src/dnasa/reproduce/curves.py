@@ -7,8 +7,8 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import FIRST, focus, line_styles
+from dnasa.comparing.plots import LABELS, title
 from dnasa.core import InputError
-from dnasa.plots import LABELS, title
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.reproduce.runs import evaluation_steps, missing, run
 from dnasa.reproduce.stepsizes import QUICK_STEPS, SEEDS, STEPS, search, sentence

@@ -8,7 +8,7 @@ import pandas as pd
 from dnasa import topology
 from dnasa.comparing import tuning
 from dnasa.comparing.drawing import draw_stepsizes, line_styles
-from dnasa.plots import title
+from dnasa.comparing.plots import title
 from dnasa.reproduce.report import Report, draw_lines
 from dnasa.reproduce.runs import evaluation_steps, run
 

@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnasa.comparing.drawing import AXES, is_wide
+from dnasa.comparing.plots import (
+    LABELS,
+    LINEAR,
+    axis_name,
+    draw_curve,
+    finish,
+    in_symbols,
+    legend_below,
+    panels,
+    rendered,
+    shown,
+)
+from dnasa.comparing.statistics import curves
+from dnasa.comparing.style import DASHES, current
 from dnasa.files import make_folder
-from dnasa.plots import LABELS, LINEAR, axis_name, draw_curve, finish, in_symbols, legend_below, panels, rendered, shown
 from dnasa.runs.own_files import OwnFiles
-from dnasa.statistics import curves
-from dnasa.style import DASHES, current
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ import pandas as pd
 
 from dnasa import topology
 from dnasa.comparing import drawing, tuning
+from dnasa.comparing.plots import draw_topology, title
 from dnasa.core import InputError
-from dnasa.plots import draw_topology, title
 from dnasa.reproduce.report import Report
 from dnasa.reproduce.runs import missing, run
 from dnasa.topology import Topology

@@ -51,7 +51,7 @@ class RunFolder:
         *(f"{name}.{kind}" for name in ("curves", "stepsizes") for kind in ("csv", "png", "pdf", "svg", "pgf")),
     )
     FOLDERS = ("checkpoints", "tensorboard")
-    PARTS = ("extension-*", "alone-*")  # folders of further runs
+    PARTS = ("extension-*",)  # folders of further runs
     SITES = ("events-*.jsonl", "audit-*.jsonl")  # of each process among several
 
     def __init__(

@@ -19,7 +19,6 @@ from dnasa.runs.own_files import OwnFiles
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 SHOWN = 5  # runs in the text of a result
 
@@ -53,22 +52,7 @@ class Result:
 
     def final(self) -> "pd.DataFrame":
         """The evaluation of every run's answer: the last, or with early stopping the best."""
-        from dnasa.statistics import answered
-
         return answered(self.history).groupby("run", sort=True).tail(1).set_index("run")
-
-    def plot(self, path: str | Path | None = None) -> "Figure":
-        """The curves of all runs.
-
-        Args:
-            path: A file to save the figure to.
-        """
-        from dnasa.plots import draw_history, save_figure
-
-        figure = draw_history(self.history)
-        if path:
-            save_figure(figure, path)
-        return figure
 
     def __repr__(self) -> str:
         """The settings, the shape of x and the last evaluation of the first runs."""
@@ -79,9 +63,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """An HTML table of the last evaluation of every run, for notebooks."""
-        from dnasa import tables
-
-        return tables.html(self.final().reset_index(), self._title)
+        return html_table(self.final().reset_index(), self._title)
 
     @property
     def _title(self) -> str:
@@ -132,6 +114,22 @@ class Result:
         except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error, SafetensorError) as error:
             raise InputError(f"The result in {folder} is damaged: {first_line(error)}.") from error
         return cls(x, history, runs, settings, statistics=statistics)
+
+
+def answered(history: "pd.DataFrame") -> "pd.DataFrame":
+    """The evaluations of which the last is that of a run's answer: with early stopping, those that improved."""
+    if "improved" not in history:
+        return history
+    return history[(history.improved == 1) | history.consensus.isna()]
+
+
+def html_table(table: "pd.DataFrame", title: str = "", most: int = 30) -> str:
+    """An HTML table for notebooks; of long tables, the first rows."""
+    from html import escape
+
+    body = table.head(most).to_html(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}", border=0)
+    left = f"<p>{len(table) - most:,} further rows</p>" if len(table) > most else ""
+    return f"<p>{escape(title)}</p>{body}{left}" if title else body + left
 
 
 def _read_runs(path: Path) -> "pd.DataFrame":

@@ -11,7 +11,7 @@ from dnasa.data import DATASETS, Dataset, class_table, load
 from dnasa.data.columns import kind_of, numbers
 from dnasa.data.datasets import cache_folder, local_files
 from dnasa.data.rows import Rows
-from dnasa.plots import finish, panels
+from dnasa.extras import needed_by
 from dnasa.tasks.sources import first_of, preparation
 
 if TYPE_CHECKING:
@@ -149,14 +149,17 @@ def differences(data: Dataset, shards: list[np.ndarray]) -> pd.DataFrame | None:
 
 
 def draw(table: pd.DataFrame, name: str, how: str) -> "Figure":
-    figure, axes = panels(1, width=6.5)
-    from matplotlib.ticker import MaxNLocator, MultipleLocator
+    with needed_by("A figure"):
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-    axis, bottom, (which, *classes, _) = axes[0, 0], np.zeros(len(table)), table.columns
+    figure = Figure(figsize=(6.5, 3.4), dpi=120, layout="constrained")
+    axis, bottom, (which, *classes, _) = figure.subplots(), np.zeros(len(table)), table.columns
     for column, colour in zip(classes, colours(len(classes)), strict=True):
         axis.bar(range(len(table)), table[column], bottom=bottom, label=f"class {column}", color=colour)
         bottom += table[column].to_numpy()
-    finish(axis, which, "training rows")
+    axis.set(xlabel=which, ylabel="training rows")
+    axis.spines[["top", "right"]].set_visible(False)
     axis.set_axisbelow(True)
     axis.xaxis.set_major_locator(MultipleLocator(1) if len(table) <= ALL_NODES else MaxNLocator(integer=True))
     if which == "site" and len(table) <= ALL_NODES:

@@ -1,5 +1,6 @@
 """What a finished run leaves: the trained model and its tests."""
 
+import io
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ from dnasa.core import InputError, Network, ProcessLost
 from dnasa.data import Dataset
 from dnasa.extras import can_draw
 from dnasa.files import to_json
-from dnasa.plots import rendered
 from dnasa.problems.sharded import Sharded
 from dnasa.runs.own_files import OwnFiles
 from dnasa.runs.result import Result
@@ -77,7 +77,9 @@ def save_run(folder: Path | None, problem: Sharded, rows: Dataset, name: str, re
 def _write_tests(own: OwnFiles, measured: Evaluation, sites: list[str]) -> None:
     own.write("evaluation.json", to_json(measured))
     if can_draw():
-        own.write("evaluation.png", rendered(report.draw(measured, sites), "png"))
+        picture = io.BytesIO()
+        report.draw(measured, sites).savefig(picture, format="png")
+        own.write("evaluation.png", picture.getvalue())
 
 
 def _parts(problem: Sharded, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -148,13 +148,13 @@ OF_TASK = {"classification": _classification, "multilabel": _multilabel, "regres
 
 def draw(evaluation: Evaluation, sites: Sequence[str] = ()) -> "Figure":
     """Confusion matrix, calibration, and each node's own model, as far as they were measured."""
-    from dnasa.plots import panels
+    from matplotlib.figure import Figure
 
     parts: list[Callable[..., None]] = [_draw_matrix] if evaluation["task"] == "classification" else []
     parts += [_draw_calibration] if "decisions" in evaluation else []
     parts += [partial(_draw_nodes, sites=sites)] if evaluation["nodes"] or not parts else []
-    figure, axes = panels(len(parts))
-    for part, axis in zip(parts, axes.flat, strict=True):
+    figure = Figure(figsize=(4.6 * len(parts), 3.4), dpi=120, layout="constrained")
+    for part, axis in zip(parts, figure.subplots(1, len(parts), squeeze=False).flat, strict=True):
         part(axis, evaluation)
     return figure
 

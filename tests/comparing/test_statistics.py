@@ -7,20 +7,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dnasa import statistics
+from dnasa.comparing import statistics
 
 
 def runs(metric: str = "test_loss", **values: Any) -> pd.DataFrame:
     """The results of each rule, one per seed; None where the run diverged."""
     rows = [
-        {
-            "rule": rule,
-            "schedule": "fixed",
-            "eta": 0.1,
-            "seed": s,
-            metric: np.nan if v is None else v,
-            "diverged": v is None,
-        }
+        {"rule": rule, "schedule": "fixed", "eta": 0.1, "seed": s, "diverged": v is None}
+        | {metric: np.nan if v is None else v}
         for rule, some in values.items()
         for s, v in enumerate(some)
     ]
@@ -64,22 +58,15 @@ def test_differences_are_paired_with_the_interval_of_a_paired_t_test(metric: str
     assert table.difference[best] == 0
 
 
-def test_the_best_never_diverged_and_has_no_difference_to_one_that_did() -> None:
+def test_the_best_never_diverged_and_one_seed_has_no_interval() -> None:
+    assert not statistics.differences(runs(a=[None, None]), "test_loss").best.any()
+    one = statistics.differences(runs(a=[1.0], b=[3.0]), "test_loss").set_index("rule")
+    assert one.difference["b"] == 2
+    assert np.isnan(one.difference_low["b"])
     table = statistics.differences(runs(a=[0.1, None], b=[1.0, 2.0], c=[2.0, 3.0]), "test_loss").set_index("rule")
     assert table.best.to_dict() == {"a": False, "b": True, "c": False}
     assert np.isnan(table.difference["a"])
     assert table.difference["c"] == 1
-
-
-def test_one_seed_has_a_difference_without_an_interval() -> None:
-    table = statistics.differences(runs(a=[1.0], b=[3.0]), "test_loss").set_index("rule")
-    assert table.difference["b"] == 2
-    assert np.isnan(table.difference_low["b"])
-
-
-def test_there_is_no_best_where_everything_diverged() -> None:
-    table = statistics.differences(runs(a=[None, None]), "test_loss")
-    assert not table.best.any()
 
 
 def test_curves_are_over_the_seeds_of_each_evaluation() -> None:
@@ -117,39 +104,23 @@ def test_a_running_mean_is_its_formula_and_keeps_both_ends(count: int) -> None:
     assert np.array_equal(found, values) == (count < 20)
 
 
-def test_a_running_mean_does_not_bend_what_decays_geometrically() -> None:
-    values = 0.7 ** np.arange(100.0)
-    np.testing.assert_allclose(statistics.running_mean(values), values)
-
-
 def test_negative_values_have_the_usual_running_mean() -> None:
     values = np.sin(np.arange(20.0))
     np.testing.assert_allclose(statistics.running_mean(values)[1:-1], (values[:-2] + values[1:-1] + values[2:]) / 3)
 
 
-def smooth(smoothing: str, metric: str, values: list[float]) -> list[float]:
-    rows = [{"rule": "a", "seed": 0, "step": t, metric: value} for t, value in enumerate(values)]
-    return statistics.curves(pd.DataFrame(rows), metric, smooth=smoothing)["mean"].tolist()
+def test_smoothing_does_not_hide_where_a_run_diverged() -> None:
+    def smooth(*values: float) -> list[float]:
+        rows = [{"rule": "a", "seed": 0, "step": t, "test_loss": value} for t, value in enumerate(values)]
+        return statistics.curves(pd.DataFrame(rows), "test_loss", smooth=True)["mean"].tolist()
 
-
-def test_the_best_and_the_average_so_far_are_over_all_earlier_evaluations() -> None:
-    assert smooth("best", "test_loss", [3.0, 1.0, 2.0]) == [3, 1, 1]
-    assert smooth("best", "test_accuracy", [0.3, 0.1, 0.5]) == [0.3, 0.3, 0.5]
-    assert smooth("average", "test_loss", [3.0, 1.0, 2.0]) == [3, 2, 2]
-    assert smooth("none", "test_loss", [3.0, 1.0, 2.0]) == [3, 1, 2]
-
-
-@pytest.mark.parametrize("smoothing", ["mean", "best", "average"])
-def test_smoothing_does_not_hide_where_a_run_diverged(smoothing: str) -> None:
-    assert np.isfinite(smooth(smoothing, "test_loss", [3.0, 2.0, np.inf, 1.0])).tolist() == [True, True, False, True]
-    short = smooth(smoothing, "test_loss", [*np.linspace(9, 1, 50)])
-    long = smooth(smoothing, "test_loss", [*np.linspace(9, 1, 50), np.nan])
-    np.testing.assert_array_equal(long, [*short, np.nan])
+    assert np.isfinite(smooth(3.0, 2.0, np.inf, 1.0)).tolist() == [True, True, False, True]
+    np.testing.assert_array_equal(smooth(*np.linspace(9, 1, 50), np.nan), [*smooth(*np.linspace(9, 1, 50)), np.nan])
 
 
 def test_a_smoothed_curve_has_at_most_a_hundred_points_with_the_first_and_the_last() -> None:
     rows = pd.DataFrame({"rule": "a", "seed": 0, "step": range(1001), "test_loss": 1.0})
-    table = statistics.curves(rows, "test_loss", smooth="mean")
+    table = statistics.curves(rows, "test_loss", smooth=True)
     assert len(table) == 100
     assert (table.step.min(), table.step.max()) == (0, 1000)
     assert len(statistics.curves(rows, "test_loss")) == 1001

@@ -12,10 +12,9 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
-from dnasa import plots, style
-from dnasa.comparing import drawing
+from dnasa.comparing import drawing, plots, style
+from dnasa.comparing.statistics import curves
 from dnasa.core import InputError
-from dnasa.statistics import curves
 
 pytestmark = pytest.mark.pictures
 SIX = ["dsgd", "dsgt", "dasagt", "gt_hsgd", "adanasa", "dnasa"]
@@ -35,9 +34,9 @@ def history(rules: list[str], etas: tuple[float, ...] = (0.1,)) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def figure_of(rules: list[str], etas: tuple[float, ...] = (0.1,), separate: bool = False) -> Any:
-    table = curves(history(rules, etas), "grad_norm", smooth="mean").assign(mb_per_node=lambda rows: rows.step / 9)
-    return drawing.figure_of_curves(table, ["step", "mb_per_node"], "grad_norm", separate=separate)
+def figure_of(rules: list[str], etas: tuple[float, ...] = (0.1,)) -> Any:
+    table = curves(history(rules, etas), "grad_norm", smooth=True).assign(mb_per_node=lambda rows: rows.step / 9)
+    return drawing.figure_of_curves(table, ["step", "mb_per_node"], "grad_norm")
 
 
 def texts(figure: Any) -> dict[Text, Any]:
@@ -54,16 +53,15 @@ def texts(figure: Any) -> dict[Text, Any]:
     return found
 
 
-@pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize(
     ("name", "width", "count"),
     [("paper", 234 / 72.27, 6), ("paper:234pt", 234 / 72.27, 3), ("paper:5.5", 5.5, 5), ("paper:2.5", 2.5, 4)],
 )
 def test_printed_text_fits_the_column_in_7_or_8_points_and_nothing_overlaps(
-    name: str, width: float, count: int, separate: bool
+    name: str, width: float, count: int
 ) -> None:
     with style.context(name):
-        figure = figure_of(SIX[:count], separate=separate)
+        figure = figure_of(SIX[:count])
         boxes = texts(figure)
     assert figure.get_figwidth() == pytest.approx(width)
     assert {text.get_fontsize() for text in boxes} == {7, 8}
@@ -101,46 +99,6 @@ def test_printed_labels_have_only_what_distinguishes_the_lines() -> None:
         assert plots.names_of(variants[0])[1] == r"D-SGD (diminishing), $\eta$ = 0.3"
 
 
-def lightness(colour: str) -> float:
-    """CIE L*, from 0 to 100: what remains in grey."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
-    y = float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
-    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
-
-
-def test_printed_lines_differ_in_grey() -> None:
-    with style.context("paper"):
-        looks = plots.styles(SIX)
-    first = [lightness(look["color"]) for look in looks[: drawing.MOST_TOGETHER]]
-    assert all(abs(a - b) > 20 for a, b in combinations(first, 2))
-    assert lightness(style.BACKGROUND) - lightness(style.ACCENT) > 20
-    assert max(lightness(colour) for colour in style.OKABE_ITO) < 80  # on white
-    assert len({str(look["linestyle"]) for look in looks}) == len({look["marker"] for look in looks}) == 6
-
-
-def test_each_method_can_have_a_panel_with_the_others_in_grey() -> None:
-    figure = figure_of(SIX[:5], separate=True)
-    first, second, empty, *others = figure.axes
-    axes = [first, second, *others]
-    assert [axis.get_title().split()[0] for axis in axes] == ["D-SGD", "D-SGT", "D-ASAGT", "GT-HSGD", "AdaNASA"]
-    assert [text.get_text() for text in empty.texts] == ["grey: the other methods\nband: range over the seeds"]
-    assert (
-        figure_of(SIX, separate=True).get_supxlabel() == "step\n(grey: the other methods; band: range over the seeds)"
-    )
-    for place, axis in enumerate(axes):
-        colours = [line.get_color() for line in plots.data_lines(axis)]
-        assert colours == [style.ACCENT if i == place else style.BACKGROUND for i in range(5)]
-        assert len(axis.collections) == 1  # the band
-    assert len({axis.get_ylim() for axis in figure.axes}) == 1
-
-
-def test_printed_rows_are_at_most_3_inches_high() -> None:
-    with style.context("paper") as chosen:
-        assert chosen.size(1, 2, 6.4, 4.2)[1] == pytest.approx(2 * 1.89, abs=0.01)
-    with style.context("paper:487pt") as chosen:
-        assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))
-
-
 def test_printed_panels_have_whole_titles_and_each_label_once() -> None:
     with style.context("paper"):
         figure, axes = plots.panels(2, 3)
@@ -167,13 +125,26 @@ def test_printed_panels_have_whole_titles_and_each_label_once() -> None:
     assert "digits, exponential,\ndirichlet(0.3)" in words
 
 
-def test_a_style_ends_with_its_context() -> None:
+def lightness(color: str) -> float:
+    """CIE L*, from 0 to 100: what remains in grey."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    y = float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+    return 116 * y ** (1 / 3) - 16 if y > 0.008856 else 903.3 * y
+
+
+def test_a_style_sets_size_and_looks_and_ends_with_its_context() -> None:
     import matplotlib
 
-    size = matplotlib.rcParams["font.size"]
-    with style.context("paper"):
+    before = matplotlib.rcParams["font.size"]
+    with style.context("paper:487pt") as chosen:
         assert matplotlib.rcParams["font.size"] == 8
-    assert (matplotlib.rcParams["font.size"], style.current()) == (size, style.Style())
+        assert chosen.size(1, 1, 6.4, 4.2) == pytest.approx((487 / 72.27, 3))  # a row is at most 3 inches high
+        looks = plots.styles(SIX)
+    assert (matplotlib.rcParams["font.size"], style.current()) == (before, style.Style())
+    first = [lightness(look["color"]) for look in looks[: drawing.MOST_TOGETHER]]
+    assert all(abs(a - b) > 20 for a, b in combinations(first, 2))  # they differ in grey
+    assert max(map(lightness, style.OKABE_ITO)) < 80  # on white
+    assert len({str(look["linestyle"]) for look in looks}) == len({look["marker"] for look in looks}) == 6
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dnasa import solve, tables, topology
+from dnasa import solve, topology
+from dnasa.comparing import tables
 from dnasa.problems import LeastSquares
+from dnasa.runs.result import html_table
 
 
 def cell(metric: str = "test_loss", **values: Any) -> tuple[str, str]:
@@ -60,7 +62,7 @@ def test_a_result_is_a_table_in_a_notebook() -> None:
 
 
 def test_a_page_of_a_notebook_escapes_names_and_leaves_out_long_tails() -> None:
-    page = tables.html(pd.DataFrame({"<b>": ["<script>"] * 40}), "<i>")
+    page = html_table(pd.DataFrame({"<b>": ["<script>"] * 40}), "<i>")
     assert "<script>" not in page
     assert "<i>" not in page
     assert "10 further rows" in page

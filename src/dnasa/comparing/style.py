@@ -21,7 +21,7 @@ NARROWEST, WIDEST = 2.0, 20.0
 TALLEST, PROPORTION = 3.0, 0.585  # a row of panels: in inches, and as a part of the figure's width
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP*<>hpd"
-ACCENT, BACKGROUND = "#0072b2", "0.75"  # one line among others that are in the background
+ACCENT = "#0072b2"
 # Okabe and Ito's colours for the colour-blind without yellow, too light on white. The first four also differ in grey.
 OKABE_ITO = ("#000000", ACCENT, "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 LATEX = ("pdflatex", "xelatex", "lualatex")
@@ -133,7 +133,7 @@ def context(name: str) -> Iterator[Style]:
 
     Examples:
         ```python
-        with dnasa.style.context("paper"):
+        with dnasa.comparing.style.context("paper"):
             save_figure(comparison.draw_curves(), "curves.pdf")
         ```
     """

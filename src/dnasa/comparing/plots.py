@@ -1,4 +1,4 @@
-"""Plots, all in the current style (`dnasa.style`)."""
+"""Plots, all in the current style (`dnasa.comparing.style`)."""
 
 import io
 import re
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import networkx as nx
 import numpy as np
 
-from dnasa import statistics
+from dnasa.comparing import statistics
+from dnasa.comparing.style import DASHES, MARKERS, current, latex_program
 from dnasa.core import COLUMNS, InputError
 from dnasa.extras import needed_by
 from dnasa.files import write_output
+from dnasa.problems.metrics import in_percent
 from dnasa.rules.registry import CUSTOM, Look, look
-from dnasa.style import DASHES, MARKERS, current, latex_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,9 +67,7 @@ PGF = rb"""\makeatletter%
 MAX_ARROWS = 1000  # edges of a directed graph beyond which arrowheads are too small to see
 
 
-def panels(
-    columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4, share: bool = False
-) -> "tuple[Figure, np.ndarray]":
+def panels(columns: int, rows: int = 1, width: float = 4.6, height: float = 3.4) -> "tuple[Figure, np.ndarray]":
     """A figure in the current style and its axes as a two-dimensional array; the user's own style is not changed.
 
     Args:
@@ -76,7 +75,6 @@ def panels(
         rows: The number of rows.
         width: The width of a panel on a screen, in inches; in print, the figure has the width of the style.
         height: The height of a panel on a screen, in inches.
-        share: Whether all panels have the same axes.
     """
     with needed_by("A figure"):
         from matplotlib.figure import Figure
@@ -84,7 +82,7 @@ def panels(
     chosen = current()
     with chosen.applied():
         figure = Figure(figsize=chosen.size(columns, rows, width, height), layout="constrained")
-        return figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share)
+        return figure, figure.subplots(rows, columns, squeeze=False)
 
 
 Looks = Mapping[str, Look]  # of rules that may not be registered here, as a run folder has stored them
@@ -253,7 +251,7 @@ def name_decades(axis: Any) -> None:
 
 def name_heights(axis: "Axes", name: str) -> None:
     """Set the label of the vertical axis; accuracies are in percent, as in tables."""
-    percent = statistics.in_percent(name)
+    percent = in_percent(name)
     axis.set_ylabel(f"{name} (%)" if percent else name)
     if percent:
         axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.5g}")
@@ -337,7 +335,7 @@ def label(rule: Any, schedule: Any = None, eta: Any = None, number: int = 1, sto
 
 
 def names_of(variants: Sequence[Sequence[Any]]) -> list[str]:
-    """The label of each line; in print, only as much of it as no other line has."""
+    """The label of each line; in print, only as much of it as distinguishes it from the others."""
     longest = max((len(variant) for variant in variants), default=0)
     lengths = [[label(*variant[:count]) for variant in variants] for count in range(1, longest + 1)]
     if not current().printed:

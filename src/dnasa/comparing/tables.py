@@ -1,4 +1,4 @@
-"""Frames of results as text: with ±, and in notebooks."""
+"""Results as text: with ± and with intervals."""
 
 import re
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from dnasa.statistics import in_percent
+from dnasa.problems.metrics import in_percent
 
-__all__ = ["baseline", "html", "metric_name", "number", "with_interval", "with_spread"]
+__all__ = ["baseline", "metric_name", "number", "with_interval", "with_spread"]
 
 ROUNDING = 1e-12  # of a result: smaller differences between seeds are those of the arithmetic
 
@@ -70,12 +70,3 @@ def with_interval(metric: str, row: Any) -> str:
     if numbers[2] - numbers[1] <= ROUNDING * scale * abs(float(row["mean"])):
         return f"{middle}, the same for all seeds"
     return middle if pd.isna(row.difference_low) else f"{middle} [{low}, {high}]"
-
-
-def html(table: pd.DataFrame, title: str = "", most: int = 30) -> str:
-    """An HTML table for notebooks; of long tables, the first rows."""
-    from html import escape
-
-    body = table.head(most).to_html(index=False, na_rep="-", float_format=lambda value: f"{value:.4g}", border=0)
-    left = f"<p>{len(table) - most:,} further rows</p>" if len(table) > most else ""
-    return f"<p>{escape(title)}</p>{body}{left}" if title else body + left

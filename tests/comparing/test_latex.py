@@ -1,0 +1,152 @@
+"""LaTeX tables: aligned numbers, bold by the paired test, and a document that compiles without a line too wide."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dnasa.comparing import latex
+from dnasa.comparing.latex import Column
+
+needs_latex = pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+
+
+def rows(means: list[float], spreads: list[float], **more: Any) -> pd.DataFrame:
+    """As of `statistics.differences`: the first is the best, the second does not differ clearly, the others do."""
+    count = len(means)
+    usual: dict[str, Any] = {"mean": means, "spread": spreads, "runs": 5, "diverged": 0}
+    usual |= {"best": [True] + [False] * (count - 1)}
+    usual |= {"difference_low": [0.0, -0.02] + [-0.1234] * (count - 2)}
+    usual |= {"difference_high": [0.0, 0.01] + [-0.01] * (count - 2)}
+    return pd.DataFrame(usual | more)
+
+
+def test_numbers_have_room_for_the_longest_before_and_after_the_point() -> None:
+    padded = [r"\phantom{0}1\phantom{.03}", r"\phantom{0}0.03", r"10.5\phantom{3}"]
+    assert latex.aligned(["1", "0.03", "10.5"]) == padded
+    assert latex.aligned(["-1.5", "12.5"]) == [r"\phantom{0}$-$1.5", r"\phantom{$-$}12.5"]
+    assert latex.aligned(["1", "10"], lambda place, number: f"<{number}>") == [r"\phantom{0}<1>", "<10>"]
+    assert latex.aligned([]) == []
+
+
+def test_the_best_and_what_does_not_differ_clearly_from_it_are_bold() -> None:
+    numbers = [0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234]
+    assert latex.results("test_accuracy", rows(*numbers), [False, True, False]) == [
+        r"\best{\underline{96.84}} $\pm$ \phantom{0}0.16",
+        r"\best{96.66} $\pm$ \phantom{0}0.56\rlap{$^\dagger$}",
+        r"80.00 $\pm$ 12.34",
+    ]
+    few = latex.results("test_accuracy", rows(*numbers, runs=4))  # a paired test of few seeds decides little
+    assert few[:2] == [r"\best{96.84} $\pm$ \phantom{0}0.16", r"96.66 $\pm$ \phantom{0}0.56"]
+    same = latex.results("test_accuracy", rows([0.96841, 0.9684], [0.01, 0.01], runs=3))
+    assert same == [r"\best{96.84} $\pm$ 1.00"] * 2
+
+
+def test_single_seeds_have_no_spread_and_lost_runs_no_number() -> None:
+    nothing = [np.nan] * 2
+    table = rows([0.5, 0.4], nothing, runs=1, difference_low=nothing, difference_high=nothing)
+    assert latex.results("test_accuracy", table) == [r"\best{50.00}", "40.00"]
+    assert latex.intervals("test_accuracy", table) == []
+    table = rows([0.5, np.nan, np.nan], [0.1, np.nan, np.nan], diverged=[0, 2, np.nan], difference_low=np.nan)
+    assert latex.results("test_accuracy", table)[1:] == ["diverged (2/5)", "--"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "means", "spreads", "last", "unit"),
+    [
+        ("test_loss", [0.101, 0.135, 0.1826], [0.023, 0.0031, 0.0008], r"0.1826 $\pm$ 0.0008", ""),
+        ("test_loss", [1234.5, 2345.6, 4000.0], [12.0, 13.0, 110.0], r"4000 $\pm$ 110", ""),
+        ("test_loss", [1.5e-9, 2.5e-9, 4e-8], [2e-10, 2e-10, 2e-10], r"4.000 $\pm$ 0.020", "$10^{-8}$"),
+        ("test_loss", [1.5e-9, 2.5e-9, 4.0], [2e-10, 2e-10, 0.2], r"4.00 $\pm$ 0.20 $\cdot\, 10^{0}$", ""),
+        ("test_loss", [0.2, 0.2, 0.12], [0.03, 0.03, 0.00002], r"0.12000 $\pm$ 0.00002", ""),
+        ("test_loss", [0.2, 0.2, 0.12], [0.03, 0.03, 1e-15], r"0.120 $\pm$ 0.000", ""),  # equal seeds
+        ("test_accuracy", [0.95, 0.95, 0.9], [0.01, 0.01, 0.00003], r"90.000 $\pm$ 0.003", r"\%"),
+    ],
+)
+def test_decimals_follow_the_spread_and_small_or_wide_results_have_powers_of_ten(
+    metric: str, means: list[float], spreads: list[float], last: str, unit: str
+) -> None:
+    table = rows(means, spreads)
+    assert latex.results(metric, table)[2] == last
+    assert latex.unit(metric, table) == unit
+    assert bool(latex.intervals(metric, table)) == (r"\cdot" not in last)
+
+
+def test_intervals_are_those_of_the_others_in_the_unit_of_the_results() -> None:
+    table = rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.1234])
+    expected = ["", r"[\phantom{0}$-$2.00, \phantom{$-$}1.00]", r"[$-$12.34, $-$1.00]"]
+    assert latex.intervals("test_accuracy", table) == expected
+
+
+def test_stepsizes_are_numbers_and_those_at_an_edge_have_a_dagger() -> None:
+    assert latex.stepsizes([0.03, 1.0, np.nan], [False] * 3) == ["0.03", r"1\phantom{.03}", "--"]
+    assert latex.stepsizes([0.03, 0.003], [True, False])[0] == r"0.03\rlap{$^\dagger$}\phantom{3}"
+    assert latex.stepsizes([1e-5, 0.1], [True, False]) == [r"$1 \cdot 10^{-5}$\rlap{$^\dagger$}", "0.1"]
+
+
+def test_headers_have_units_and_arrows_and_signs_are_escaped() -> None:
+    assert latex.heading("test accuracy", "test_accuracy", r"\%") == r"Test accuracy (\%) $\uparrow$"
+    assert latex.heading("test R²", "test_r2", "") == r"Test $R^2$ $\uparrow$"
+    assert latex.heading("test loss", "test_loss", "") == r"Test loss $\downarrow$"
+    assert latex.text("100 % of D & co_1, 95% of -1 ± 2") == (r"100~\% of D \& co\_1, 95\% of $-$1 $\pm$ 2")
+
+
+ODD = "50 % \\ {#} $ ^ ~"
+
+
+def written(name: str = "first_50%") -> str:
+    table = rows([0.9684, 0.9666, 0.8], [0.0016, 0.0056, 0.0234])
+    names = Column("Method", [latex.text(name) for name in ("D-SGD & co_1", ODD, "D-SGD with momentum")], "l")
+    cells = latex.results("test_accuracy", table, [True, False, False])
+    graphs = [Column(graph, cells, group=part) for part in ("iid", "by label") for graph in ("ring", "complete")]
+    return latex.table([names, *graphs], latex.text(f"100 % of it; {ODD}"), name, ["A sentence."])
+
+
+def test_a_table_has_booktabs_rules_balanced_braces_and_as_many_cells_as_columns() -> None:
+    first, comment, text = written().split("\n", 2)
+    assert (first, comment) == (r"% Needs \usepackage{booktabs, graphicx}.", "% A sentence.")
+    assert [text.count(f"\\{rule}rule\n") for rule in ("top", "mid", "bottom")] == [1, 1, 1]
+    assert r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}" in text
+    assert r"\label{tab:first-50-}" in text
+    plain = re.sub(r"\\[{}$&%]", "", text)
+    assert plain.count("{") == plain.count("}")
+    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert [len(re.findall(r"(?<!\\)&", line)) for line in lines] == [2, 4, 4, 4, 4]
+    assert all(len(re.findall(r"(?<!\\)\$", line)) % 2 == 0 for line in lines)
+    narrow = latex.table([Column("Method", ["D-SGD"], "l"), Column("ring", ["1"])], "", "a")
+    kinds = [re.findall(r"\\(?:begin|end){(table.?)}", each) for each in (text, narrow)]
+    assert kinds == [["table*"] * 2, ["table"] * 2]
+
+
+def compiled(folder: Path, *tables: str, columns: bool = False) -> str:
+    """What LaTeX says about a page of these tables, with one column or with two of 234 pt."""
+    begin = "\\documentclass%s{article}\\usepackage{booktabs, graphicx}" % ("[twocolumn]" if columns else "")
+    begin += "\\setlength{\\textwidth}{478pt}\\setlength{\\columnsep}{10pt}" if columns else ""
+    page = [begin, "\\begin{document}", *tables, "\\end{document}\n"]
+    (folder / "page.tex").write_text("\n".join(page))
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout
+
+
+@needs_latex
+def test_bold_numbers_stay_in_the_place_of_the_others(tmp_path: Path) -> None:
+    box = latex.BOLD.replace(r"\makebox[\wd0]", r"\typeout{room \the\wd0}\setbox2\hbox").replace(
+        "}}}", r"}\typeout{bold \the\wd2}}}"
+    )
+    said = compiled(tmp_path, rf"{{{box}\small\best{{95.0812}}}}")
+    room, bold = (float(found) for found in re.findall(r"(?:room|bold) ([\d.]+)pt", said))
+    assert 0.95 * room < bold <= room
+
+
+@needs_latex
+def test_a_table_compiles_next_to_another_and_fits_the_page(tmp_path: Path) -> None:
+    wide = latex.table([Column("x" * 200, ["1"])], "", "wide")
+    said = compiled(tmp_path, r"\newcommand{\best}{mine}", written(), written("second"), wide)
+    assert "Overfull" not in said
