@@ -225,8 +225,8 @@ def test_nccl_keeps_torchs_own_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
-    monkeypatch.setattr(torchdist.dist, "rendezvous", lambda *_, **__: iter([(torch.distributed.HashStore(), 0, 1)]))
-    monkeypatch.setattr(torchdist.dist, "init_process_group", lambda *_, timeout, **__: limits.append(timeout))
+    monkeypatch.setattr(torch.distributed, "rendezvous", lambda *_, **__: iter([(torch.distributed.HashStore(), 0, 1)]))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, timeout, **__: limits.append(timeout))
     torchdist.start_group(30.0, "cuda")
     assert limits == [None]
 

@@ -52,8 +52,7 @@ def connect(
 ) -> Network:
     """The network of these sites; its `rank` is the number of this process's site."""
     transport = GroupTransport(sites, processes.blocks(topology.nodes, len(sites)), timeout)
-    own = {"the network": processes.network_text(topology, rounds, channel, every), "timeout": timeout}
-    processes.agree(transport, own)
+    processes.agree_on_network(transport, topology, rounds, channel, every, timeout=timeout)
     return processes.connect(topology, transport, rounds, channel, every)
 
 

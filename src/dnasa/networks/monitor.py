@@ -104,10 +104,8 @@ class Monitor(ThreadedLiveness):
     def wait_for_ends(self, timeout: float) -> None:
         """Wait until the scripts of all others have ended, too, or these are silent."""
         others = set(range(len(self.reports))) - {self.rank}
-        while not self.stop.is_set() and not all(
-            self._has_ended(rank) or self.silent(rank, timeout) for rank in others
-        ):
-            time.sleep(self.interval / 5)
+        while others and not self.stop.wait(self.interval / 5):
+            others = {rank for rank in others if not self._has_ended(rank) and not self.silent(rank, timeout)}
 
     def lost(self, began: float, timeout: float) -> list[int]:
         """The processes that were silent for the timeout; raises the problem, if there is one."""

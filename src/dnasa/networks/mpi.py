@@ -55,12 +55,8 @@ def connect(
     `survive`, the others continue without it.
     """
     nodes = processes.blocks(topology.nodes, world_size())
-    own = {
-        "the network": processes.network_text(topology, rounds, channel, every),
-        "timeout": timeout,
-        "survive": survive,
-    }
-    processes.agree(MPITransport(world_link(), nodes, timeout, Liveness()), own)  # before any makes a monitor
+    plain = MPITransport(world_link(), nodes, timeout, Liveness())  # which makes no communicator
+    processes.agree_on_network(plain, topology, rounds, channel, every, timeout=timeout, survive=survive)
     if not survive:
         return processes.connect(topology, MPITransport(world_link(), nodes, timeout), rounds, channel, every)
     transport = SurvivingTransport(world_link(), nodes, timeout)

@@ -345,6 +345,12 @@ def agree(network: Network | Transport, settings: dict[str, Any]) -> None:
     check_equal({name(rank): others for rank, others in enumerate(everyone)})
 
 
+def agree_on_network(
+    transport: Transport, topology: Topology, rounds: Any, channel: Channel | None, every: int, **more: Any
+) -> None:
+    agree(transport, {**more, "the network": network_text(topology, rounds, channel, every)})
+
+
 def check_equal(everyone: dict[str, dict[str, Any]]) -> None:
     """Refuse settings of processes that differ; names the first of them, and of lists the first entries that differ."""
     first, own = next(iter(everyone.items()), ("", {}))

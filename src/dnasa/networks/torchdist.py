@@ -38,8 +38,7 @@ def connect(
 ) -> Network:
     """The network of all processes that `torchrun` started; each holds a block of the nodes."""
     transport = TorchTransport(processes.blocks(topology.nodes, world_size(timeout, device)), timeout)
-    own = {"site": None, "the network": processes.network_text(topology, rounds, channel, every), "timeout": timeout}
-    processes.agree(transport, own)
+    processes.agree_on_network(transport, topology, rounds, channel, every, site=None, timeout=timeout)
     return processes.connect(topology, transport, rounds, channel, every)
 
 
@@ -112,11 +111,10 @@ def exit_together(monitor: Monitor) -> None:
 
 def end_waits() -> None:
     """End waits of other threads, which would abort the interpreter's exit: giving up one wait ends all of its group."""
-    for group in list(dist.distributed_c10d._world.pg_map):
+    soon = datetime.timedelta(milliseconds=1)
+    for group in [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]:
         with contextlib.suppress(RuntimeError):
-            group.recv([torch.zeros(1)], (group.rank() + 1) % group.size(), next(TAGS)).wait(
-                datetime.timedelta(milliseconds=1)
-            )
+            group.recv([torch.zeros(1)], (group.rank() + 1) % group.size(), next(TAGS)).wait(soon)
     for waiter in Waiter.everyone:
         waiter.works.put(None)
         waiter.thread.join(LONGEST_EXIT)
@@ -186,9 +184,7 @@ class TorchTransport(ProcessTransport):
         self.tag = str(self.number)
         self.ranks = ranks or range(size)  # of the processes that exchange messages
         self.carries_cuda = "nccl" in backends
-        processes.agree(
-            self, {"the backend of torch.distributed": backends}
-        )  # before a group that only some would make
+        processes.agree(self, {"the backend": backends})  # before they make a group that only some would make
         self.gpu_group = dist.new_group(list(self.ranks)) if self.carries_cuda else None  # NCCL has no tags
 
     def start(self, receives: Sequence[Message], sends: Sequence[Message]) -> Pending:

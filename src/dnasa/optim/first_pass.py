@@ -68,10 +68,7 @@ class FirstPass:
             )
 
     def compare(self, network: Network, tell: bool) -> None:
-        """Refuse different models, and warn about tensors that the optimizer was not given.
-
-        These are tensors that differ now, and statistics that will.
-        """
+        """Refuse different models, and warn about tensors not given: those that differ now, and statistics that will."""
         own = None if self.model is None else [self.checksum, self._described(self.model)]
         texts = network.allgather_text(json.dumps(own))
         known = {network.process_name(rank): json.loads(text) for rank, text in enumerate(texts) if text != "null"}
