@@ -22,7 +22,7 @@ PACKAGE = Path(dnasa.__file__).parent
 LEVELS = [
     ["core", "compiled"],
     ["arrays", "cuda", "extras", "files"],
-    ["prox", "randomness", "rules", "sites", "statistics", "style", "topology"],
+    ["randomness", "rules", "sites", "statistics", "style", "topology"],
     ["channels", "data", "latex", "plots", "tables"],
     ["networks", "problems"],
     ["runs"],

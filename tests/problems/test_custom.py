@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from thread_network import run_threads
 import dnasa
 from dnasa import InputError, Result, randomness, topology
 from dnasa.core import Array, Network, RunError
-from dnasa.problems import Custom
+from dnasa.problems import Custom, prox
 from dnasa.randomness import Generators, Streams
 from dnasa.runs.history import Evaluation
 
@@ -172,11 +173,11 @@ def test_a_process_computes_the_batched_gradients_of_its_own_nodes() -> None:
     np.testing.assert_array_equal(problem.gradient(x[..., 2:4, :], range(2, 4), [4, 5, 6], 7), everyone[..., 2:4, :])
 
 
-@pytest.mark.parametrize("prox", [None, dnasa.prox.l1(0.2)])
-def test_processes_give_the_simulators_iterates(prox: Callable[..., Any] | None) -> None:
+@pytest.mark.parametrize("operator", [None, prox.l1(0.2)])
+def test_processes_give_the_simulators_iterates(operator: Callable[..., Any] | None) -> None:
     def run(network: Network | None = None) -> Result:
         problem = Custom(
-            batched_gradient, np.zeros(DIM), batched=True, prox=prox, full_gradient=lambda x, i: x - TARGETS[i]
+            batched_gradient, np.zeros(DIM), batched=True, prox=operator, full_gradient=lambda x, i: x - TARGETS[i]
         )
         return dnasa.solve(problem, GRAPH, steps=30, seed=[0, 1], evaluate=10, network=network)
 
@@ -300,14 +301,11 @@ def test_a_function_without_a_signature_is_accepted() -> None:
 # ---------------------------------------------------------------- generators
 
 
-@pytest.mark.parametrize("way", ["compiled", "not compiled", "unknown memory"])
+@pytest.mark.parametrize("way", ["compiled", "not compiled"])
 def test_draws_for_all_nodes_are_those_of_each_stream(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way == "not compiled":
         monkeypatch.setattr(randomness, "compiled", None)
     rngs = Generators("custom", [0, 9], range(3, 6))
-    if way == "unknown memory":
-        for one in (one for row in rngs._restartables for one in row):
-            one.memory = None
     for t in (0, 63, 64, 65, 2):
         rngs.at(t)
         drawn = [
@@ -375,9 +373,19 @@ def test_from_loss_differentiates(loss: Callable[..., Any], batched: bool, start
     np.testing.assert_allclose(result.x, by_hand.x, rtol=1e-12, atol=1e-14)
 
 
-def test_another_loss_is_another_problem() -> None:
-    one, other = (Custom.from_loss(loss, np.zeros(DIM)).node_fingerprint(0) for loss in (node_loss, batched_loss))
-    assert one != other
+def test_the_fingerprint_is_that_of_the_user_or_has_the_names_of_functions_and_the_start() -> None:
+    problems = [
+        Custom.from_loss(node_loss, np.zeros(DIM)),
+        Custom.from_loss(batched_loss, np.zeros(DIM)),
+        Custom(node_gradient, np.zeros(DIM)),
+        Custom(partial(node_gradient), np.ones(DIM)),
+        *(Custom(node_gradient, np.zeros(DIM), prox=each) for each in (prox.l1(0.1), prox.l1(0.2), prox.ball(0.1))),
+    ]
+    prints = [problem.fingerprint for problem in problems]
+    assert len(set(prints)) == len(prints)
+    assert "custom node_loss, start" in prints[0]
+    assert "custom node_gradient, start" in prints[3]
+    assert Custom(node_gradient, np.zeros(DIM), fingerprint="set 7").fingerprint == "set 7"
 
 
 @pytest.mark.parametrize(

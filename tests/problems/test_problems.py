@@ -324,7 +324,7 @@ def test_a_problem_with_the_required_members_alone_runs_everywhere(tmp_path: Pat
 
 def test_optional_members_of_another_class_are_used() -> None:
     class Fuller(Minimal):
-        nodes, batch, prox = 5, 3, staticmethod(dnasa.prox.l1(10.0))
+        nodes, batch, prox = 5, 3, staticmethod(dnasa.problems.prox.l1(10.0))
 
         def rows(self, node: int) -> int:
             return 30

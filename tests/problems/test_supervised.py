@@ -123,7 +123,7 @@ def test_gradients_are_those_of_autograd_node_by_node(name: str) -> None:
     g = task.gradient(x, range(NODES), [5, 6], 9)
     for v, (s, seed), k in itertools.product(range(2), enumerate([5, 6]), range(NODES)):
         drawn = task.samples.at([seed], [k], 9)[0, 0]
-        key = int(task.dropout.words(seed, [k], 9)[0, 0])
+        key = int(task.dropout.states(seed, k, 9)[0])
         expected = literal_gradient(task, rows, loss, x[v, s, k], drawn, key)
         torch.testing.assert_close(g[v, s, k], expected, rtol=1e-9, atol=1e-11)
 

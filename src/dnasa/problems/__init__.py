@@ -7,7 +7,7 @@ from dnasa.extras import needed_by
 from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
-    from dnasa.problems import augment, models
+    from dnasa.problems import augment, models, prox
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
     from dnasa.problems.regression import Regression
@@ -25,6 +25,7 @@ __all__ = [
     "Supervised",
     "augment",
     "models",
+    "prox",
 ]
 
 
@@ -42,7 +43,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """Import a problem when it is first used, since some need torch."""
         with needed_by(f"dnasa.problems.{name}"):
-            if name in ("augment", "models"):
+            if name in ("augment", "models", "prox"):
                 return import_module(f"dnasa.problems.{name}")
             if name in MODULES:
                 return getattr(import_module(f"dnasa.problems.{MODULES[name]}"), name)

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dnasa.arrays import adds_up, as_floats, contiguous, copied, dtype_name, like, moderate, to_numpy
+from dnasa.arrays import adds_up, as_floats, checksum, contiguous, copied, dtype_name, like, moderate, to_numpy
 from dnasa.core import Array, InputError, Prox, UserCode, first_line, name_user_code, nodes_text, whole
 from dnasa.extras import needed_by
-from dnasa.problems.checksums import checksum
-from dnasa.problems.problem import Problem
+from dnasa.problems.problem import Problem, function_name
 from dnasa.randomness import Generators
 
 
@@ -33,11 +32,12 @@ class Custom(Problem):
         loss: `loss(x, node)`, evaluated at the mean iterate and averaged over the nodes.
         full_gradient: `full_gradient(x, node)`, evaluated at the mean iterate and averaged over the nodes.
         nodes: The number of nodes; by default any.
-        fingerprint: A text that identifies the gradient function and its data: a resumed run must have the same. By default
-            the function's code and the arrays, numbers and functions that it refers to are compared.
+        fingerprint: A text that identifies the gradient function and its data: a resumed run must have the same. The default
+            consists of the starting point and the qualified names of `gradient` and `prox`: their code and their data are not
+            compared, so give a fingerprint where either may change.
         batched: Whether `gradient` computes all nodes and runs in one call.
         evaluate: `evaluate(x)`, further metrics of the mean iterate: numbers by name.
-        prox: The proximal operator of h (`dnasa.prox`), or a projection.
+        prox: The proximal operator of h (`dnasa.problems.prox`), or a projection.
 
     Examples:
         >>> targets = np.array([1.0, 2.0, 6.0])  # of three nodes
@@ -101,25 +101,15 @@ class Custom(Problem):
             _check_loss(value, tuple(x.shape[:-1]), whose)
             return torch.autograd.grad(value.sum(), point)[0]
 
+        gradient.__qualname__ = function_name(loss)
         return cls(gradient, torch.as_tensor(start), batched=batched, **options)
 
     @cached_property
     def fingerprint(self) -> str:
         if self.user_fingerprint is not None:
             return self.user_fingerprint
-        return f"custom, start {checksum(self.point)}" + (f", prox {checksum(self.prox)}" if self.prox else "")
-
-    @cached_property
-    def _gradient_checksum(self) -> str:
-        return checksum(self.gradient_function)
-
-    def node_fingerprint(self, node: int) -> str:
-        """Identifies the gradient function in this process, which may refer only to the data of this process's nodes.
-
-        Args:
-            node: A node that this process holds.
-        """
-        return self._gradient_checksum if self.user_fingerprint is None else ""
+        prox = f", prox {function_name(self.prox)}" if self.prox else ""
+        return f"custom {function_name(self.gradient_function)}, start {checksum(self.point)}{prox}"
 
     def start(self, seed: int) -> Array:
         return self.point

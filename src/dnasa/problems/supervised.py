@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dnasa.arrays import checksum
 from dnasa.core import InputError, Layout, choose, first_line
 from dnasa.cuda import CudaGraphs
 from dnasa.data import Dataset, class_table
 from dnasa.data.partitions import label_difference
 from dnasa.data.validation import validation_name
-from dnasa.problems.checksums import checksum
 from dnasa.problems.modules import FlatModule, Loss, check_number
+from dnasa.problems.problem import function_name
 from dnasa.problems.sharded import Model, Sharded, Shards, seeded
 from dnasa.problems.stacked import batched
 from dnasa.problems.stored import DeviceRows, as_inputs, as_targets
@@ -209,8 +210,16 @@ class Supervised(Sharded):
         """Identifies the test data, the model and the loss; the nodes' rows may be in other processes."""
         every = np.arange(len(self.test_inputs))
         data = self.test_counts or (self.test_inputs.checksum(every), self.test_labels.checksum(every))
-        model = self.layout, repr(self.module.tested), self.module.constants(), self.module.autocast
-        common = checksum(data, model, self.module.loss, self.augment)
+        constants, loss = self.module.constants(), self.module.loss
+        if isinstance(loss, nn.Module):
+            constants |= loss.state_dict()
+        names = [
+            repr(loss) if isinstance(loss, nn.Module) else function_name(loss),
+            self.augment and function_name(self.augment),
+        ]
+        common = checksum(
+            repr((data, self.layout, self.module.tested, self.module.autocast, names)), *constants.values()
+        )
         return f"supervised, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:
@@ -238,7 +247,7 @@ class Supervised(Sharded):
             inputs = torch.stack(changed)
         if self.stack is not None:
             return self._stacked(x.reshape(-1, x.shape[-1]), inputs, targets).view_as(x)
-        keys = [int(words[0]) for seed in seeds for words in self.dropout.words(seed, nodes, t)]
+        keys = [int(words[0]) for seed in seeds for words in self.dropout.states(seed, np.asarray(nodes, np.uint64), t)]
         compute = self._on_gpu if x.is_cuda else self._one_by_one
         return compute(x.reshape(-1, x.shape[-1]), inputs, targets, keys).view_as(x)
 
@@ -248,7 +257,7 @@ class Supervised(Sharded):
     def _augmented(self, inputs: Tensor, seed: int, node: int, t: int) -> Tensor:
         if not self.augment:
             return inputs
-        generator = torch.Generator(self.device).manual_seed(int(self.changes.words(seed, [node], t)[0, 0]))
+        generator = torch.Generator(self.device).manual_seed(int(self.changes.states(seed, node, t)[0]))
         return self.augment(inputs, generator)
 
     def _stacked(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:

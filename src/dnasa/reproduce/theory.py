@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from dnasa import prox, topology
+from dnasa import topology
 from dnasa.core import Array
 from dnasa.plots import SYMBOLS, colours, finish
+from dnasa.problems import prox
 from dnasa.problems.custom import Custom
 from dnasa.problems.robust_regression import RobustRegression
 from dnasa.reproduce.experiment import Experiment, Found, Part, RunSpec, evaluation_steps

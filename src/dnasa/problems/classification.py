@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dnasa.arrays import checksum
 from dnasa.core import Array, Layout
 from dnasa.cuda import CudaGraphs
 from dnasa.data.validation import validation_name
-from dnasa.problems.checksums import checksum
 from dnasa.problems.sharded import Model, Sharded, Shards
 from dnasa.problems.stacked.batched import Models, cross_entropies
 from dnasa.problems.stored import as_tensor
@@ -85,9 +85,9 @@ class Classification(Sharded):
     def fingerprint(self) -> str:
         """Identifies the test data and the model; the nodes' rows may be in other processes."""
         kinds = [type(part).__name__ for part in self.models.module.modules()]
-        tests = self.test_counts or (self.test_inputs, self.test_labels)
+        tests = () if self.test_counts else (self.test_inputs, self.test_labels)
         weights = () if self.class_weight is None else (self.class_weight,)
-        common = checksum(*tests, self.layout, kinds, *weights)
+        common = checksum(repr((self.test_counts, self.layout, kinds)), *tests, *weights)
         return f"classification, {self.nodes} shards, {self.test_total:,} test rows, checksum {common}"
 
     def _checksum_of(self, rows: np.ndarray, tests: np.ndarray) -> str:

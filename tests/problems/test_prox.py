@@ -12,10 +12,10 @@ from conftest import eta_of
 from sklearn.linear_model import Lasso
 
 import dnasa
-from dnasa import InputError, prox, rules, topology
+from dnasa import InputError, rules, topology
 from dnasa.core import Array, Prox
 from dnasa.networks import simulated
-from dnasa.problems import Custom
+from dnasa.problems import Custom, prox
 from dnasa.rules import registry
 from dnasa.rules.registry import RULES, Variant, schedules_of
 from dnasa.runs.history import Evaluation
