@@ -14,7 +14,7 @@ import torch
 
 from benchmarks import networks
 from dnasa.engine import fused
-from dnasa.problems.stacked import classification
+from dnasa.problems import classification
 
 STEPS = 300
 

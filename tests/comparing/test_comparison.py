@@ -23,8 +23,8 @@ from dnasa.comparing import captions, comparison, drawing, tuning
 from dnasa.comparing.comparison import compare
 from dnasa.core import InputError
 from dnasa.problems import Custom, LeastSquares, RobustRegression
+from dnasa.problems.classification import Classification
 from dnasa.problems.models import perceptron
-from dnasa.problems.stacked.classification import Classification
 from dnasa.rules.registry import RULES, Variant, variants
 from dnasa.statistics import final, over_seeds, start
 

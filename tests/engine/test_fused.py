@@ -29,7 +29,7 @@ from dnasa.engine.fused import (
 from dnasa.engine.side_by_side import SideBySide, make_stepper
 from dnasa.engine.steppers import Sequential
 from dnasa.networks.simulated import connect
-from dnasa.problems.stacked import classification
+from dnasa.problems import classification
 from dnasa.rules import schedules
 from dnasa.rules.registry import groups, variants
 from dnasa.rules.weight_decay import with_weight_decay

@@ -8,11 +8,11 @@ from dnasa.problems.problem import Problem
 
 if TYPE_CHECKING:
     from dnasa.problems import augment, models, prox
+    from dnasa.problems.classification import Classification
     from dnasa.problems.custom import Custom
     from dnasa.problems.least_squares import LeastSquares
     from dnasa.problems.regression import Regression
     from dnasa.problems.robust_regression import RobustRegression
-    from dnasa.problems.stacked.classification import Classification
     from dnasa.problems.supervised import Supervised
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 
 
 MODULES = {
-    "Classification": "stacked.classification",
+    "Classification": "classification",
     "Custom": "custom",
     "LeastSquares": "least_squares",
     "Regression": "regression",
