@@ -60,7 +60,6 @@ bench: setup ## measure speed and memory
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.foundation
 	$(BIN)/python -m benchmarks.networks
-	$(BIN)/python -m benchmarks.choices
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.rules
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node 2 -m benchmarks.overlap

@@ -31,7 +31,6 @@ for case in optimizer_gpu.CASES.values():
     print(*optimizer_gpu.measure(case, 20, "cpu", calls=1))
 """
 CODECS = """
-codecs.show("tensors", codecs.packing_of_tensors("cpu", 300, 1))
 print(*codecs.packing(300, 1), *codecs.exchanges(codecs.simulated.connect, 300, 1))
 """
 SMALL = {  # what runs, and what it prints
@@ -42,7 +41,6 @@ SMALL = {  # what runs, and what it prints
     "parameters": ("parameters.WIDTH = 3\nparameters.main('cpu')", "memory of their own costs"),
     "growth": ("print(*growth.measure('runs', 2))", "size seconds peak held"),
     "networks": (NETWORKS, "2 medians"),
-    "choices": ("choices.gradients('a9a network', 1)", "a9a network, gradients alone"),
     "suite": ("print(suite.solve_seconds(steps=3, runs=2) > 0)", "True"),
     "survive": ("print(survive.rank_of('self'))", "None"),
     "supervised": ("supervised.measure('GPT', 'float32', 'cpu', quick=True)", "8 nodes, one by one"),

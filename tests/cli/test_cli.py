@@ -435,9 +435,9 @@ def test_messages_can_be_compressed(tmp_path: Path) -> None:
 
 
 def test_faults_can_be_simulated(tmp_path: Path) -> None:
-    words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --wire float16 --out"
+    words = "train --problem least_squares --nodes 4 --steps 30 --drop 0.2 --away 0.1 --stale 2 --out"
     done = run(*words.split(), tmp_path / "a")
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "a" / "config.json").read_text())
-    expected = {"drop": 0.2, "away": 0.1, "stale": 2, "seed": 0, "message_dtype": "float16"}
+    expected = {"drop": 0.2, "away": 0.1, "stale": 2, "seed": 0}
     assert config["run"]["the channel"] == expected
