@@ -184,7 +184,7 @@ def test_one_node_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_changing_graph_is_drawn(tmp_path: Path) -> None:
-    drawn(topology.one_peer(8), tmp_path / "graph.png")
+    drawn(topology.exact(8), tmp_path / "graph.png")
 
 
 def test_a_directed_graph_has_an_arrow_for_every_edge(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_topology_describes_a_directed_graph_by_its_edges_in_both_directions(tmp
 
 
 def test_topology_shows_the_matrices_of_a_changing_graph_one_by_one() -> None:
-    done = run("topology", "one_peer", "--nodes", 4)
+    done = run("topology", "exact", "--nodes", 4)
     assert "2; edges and degrees are averages, rho is per step" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("W of")] == ["W of step 0:", "W of step 1:"]
     assert "[0.5 0.5 0.  0. ]" in done.stdout

@@ -33,7 +33,7 @@ DATA = {
     "miniboone": "MiniBooNE",
     "shakespeare": "Shakespeare",
 }
-GRAPHS = {"exact": "one-peer finite-time consensus graphs", "one_peer": "one-peer exponential graph"}  # in captions
+GRAPHS = {"exact": "one-peer finite-time consensus graphs"}  # in captions
 METRICS = ("test_loss", "test_accuracy", "test_label_accuracy", "test_rmse", "test_r2")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from inspect import signature
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from math import log2
 from typing import Any
 
@@ -217,17 +217,6 @@ def _probability(p: Any) -> float:
     return value
 
 
-def one_peer(n: int, weights: str | None = None) -> Topology:
-    """One-peer exponential graph: `exact` for a power of two. At step t, node i averages with the node whose number differs
-    in digit t mod log2(n).
-
-    Args:
-        n: The number of nodes, a power of two.
-        weights: Must be None: the weights are one half each.
-    """
-    return replace(exact(_power_of_two(n, "The one-peer exponential graph"), weights), name="one_peer")
-
-
 PAPER_EDGES = (
     "1-2 2-3 3-6 4-6 4-5 5-7 7-8 1-8 1-3 3-7 4-7 4-8 2-8 2-5 5-6 1-6 1-4 2-4 2-6 6-7 1-7 1-5 5-8 3-8"  # as drawn
 )
@@ -290,7 +279,7 @@ def from_networkx(graph: nx.Graph, weights: str | None = None, name: str | None 
 
 
 def without(topology: Topology, lost: Sequence[int]) -> Topology:
-    """The graph of the remaining nodes, with the fewest new edges that make it (strongly) connected, and default weights.
+    """The graph of the remaining nodes, with new edges that make it (strongly) connected, and default weights.
 
     The remaining nodes are numbered again from 0, in the same order. A graph that averages exactly is made again for them.
 
@@ -316,28 +305,10 @@ def _missing(graph: nx.Graph) -> list[tuple[int, int]]:
 
 
 def _missing_directed(graph: nx.DiGraph) -> list[tuple[int, int]]:
-    """The fewest edges that make the graph strongly connected (Eswaran and Tarjan, 1976).
-
-    In the acyclic graph of the strongly connected parts, each source is matched with a sink that it reaches, as long as
-    there is one. One cycle runs through all matched pairs; the other sinks lead to the other sources.
-    """
-    parts = nx.condensation(graph)
-    if len(parts) == 1:
-        return []
-    sources = [part for part in parts if not parts.in_degree(part)]
-    sinks = [part for part in parts if not parts.out_degree(part)]
-    match: dict[int, int] = {}
-    for source in sources:
-        reached = nx.descendants(parts, source) | {source}
-        free = [sink for sink in sinks if sink in reached and sink not in match.values()]
-        if free:
-            match[source] = free[0]
-    first, *others = match
-    heads = [*others, first, *(source for source in sources if source not in match)]
-    tails = [*match.values(), *(sink for sink in sinks if sink not in match.values())]
-    node = {part: _lowest_degree(graph, parts.nodes[part]["members"]) for part in {*heads, *tails}}
-    pairs = zip_longest(tails, heads)
-    return [(node[tails[0] if tail is None else tail], node[first if head is None else head]) for tail, head in pairs]
+    """A cycle through all strongly connected parts, which makes the graph strongly connected."""
+    parts = reversed(list(nx.strongly_connected_components(graph)))  # senders first: some edges are there already
+    nodes = [_lowest_degree(graph, part) for part in parts]
+    return list(zip(nodes, [*nodes[1:], nodes[0]], strict=True)) if len(nodes) > 1 else []
 
 
 def _lowest_degree(graph: nx.Graph, nodes: set[int]) -> int:
@@ -356,19 +327,8 @@ def squarest(n: int) -> tuple[int, int]:
 
 
 UNDIRECTED = (
-    ring,
-    ladder,
-    complete,
-    random,
-    star,
-    path,
-    grid,
-    torus,
-    hypercube,
-    exponential,
-    exact,
-    one_peer,
-    paper_random,
+    *(ring, ladder, complete, random, star, path),
+    *(grid, torus, hypercube, exponential, exact, paper_random),
 )
 DIRECTED = (directed_ring, directed_exponential)
 TOPOLOGIES: dict[str, Callable[..., Any]] = {f.__name__: f for f in (*UNDIRECTED, *DIRECTED)}
