@@ -139,16 +139,6 @@ def test_without_train_metrics_only_the_test_rows_are_evaluated() -> None:
     }
 
 
-def test_a_network_instead_of_a_maker_starts_from_its_parameters() -> None:
-    net = perceptron(6, 5, 3)
-    task = Classification(
-        net, np.ones((4, 6), np.float32), [0, 1, 2, 0], [np.arange(4)], np.ones((1, 6), np.float32), [0]
-    )
-    expected = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
-    torch.testing.assert_close(task.start(0), expected)
-    torch.testing.assert_close(task.start(9), expected)
-
-
 def test_cross_entropy_is_torchs() -> None:
     logits, labels = torch.randn(3, 7, 4), torch.randint(0, 4, (3, 7))
     expected = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(3, 7)
@@ -199,11 +189,6 @@ def test_more_nodes_than_test_rows_are_fine() -> None:
     task = Classification(lambda: perceptron(6, 5, 3), x, y, np.array_split(np.arange(40), 20), x[:2], y[:2], batch=2)
     result = dnasa.solve(task, topology.ring(20), steps=3)
     assert 0 <= result.final().test_accuracy.item() <= 1
-
-
-def test_tracking_does_not_depend_on_the_loss_scale() -> None:
-    a, b = (dnasa.solve(problem(loss_scale=c), topology.ring(4), steps=30).final().tracking.item() for c in (1.0, 64.0))
-    assert a == pytest.approx(b)
 
 
 @pytest.mark.parametrize(

@@ -287,11 +287,6 @@ def test_every_node_has_batches_of_enough_rows() -> None:
     assert torch.isfinite(task.evaluate(task.start(0)[None, None], range(NODES))["train_loss"]).all()
 
 
-def test_without_train_metrics_the_training_rows_are_not_evaluated() -> None:
-    task = problem("gpt", train_metrics=False)
-    assert set(task.evaluate(task.start(0)[None, None], range(NODES))) == {"test_loss", "test_accuracy"}
-
-
 def test_batch_norm_in_eval_mode_keeps_its_statistics() -> None:
     frozen: Any = perceptron().eval()
     frozen[1].running_mean += 3
@@ -371,21 +366,6 @@ def test_augmentation_depends_on_seed_node_and_step_alone() -> None:
 # ---------------------------------------------------------------- runs
 
 
-def test_rules_and_seeds_run_side_by_side_as_alone() -> None:
-    task, graph = problem(), topology.ring(NODES, weights="lazy")
-    batch = dnasa.solve(task, graph, ["dsgt", "dnasa"], eta=[0.05, 0.1], seed=[0, 3], steps=6, evaluate=3)
-    assert np.isfinite(batch.history.test_loss).all()
-    for run, row in batch.runs.iterrows():
-        alone = dnasa.solve(task, graph, row.rule, eta=None if np.isnan(row.eta) else row.eta, seed=row.seed, steps=6)
-        torch.testing.assert_close(batch.x[run], alone.x, rtol=0, atol=1e-12)
-
-
-def test_training_learns() -> None:
-    task = problem("tied")
-    result = dnasa.solve(task, topology.ring(NODES), steps=300, evaluate=300)
-    assert result.history.test_loss.iloc[-1] < 0.3 * result.history.test_loss.iloc[0]
-
-
 @pytest.mark.parametrize(("name", "buffers"), [("batch norm", "mixed"), ("perceptron", "local"), ("gpt", "mixed")])
 def test_processes_have_the_bits_of_the_simulator(name: str, buffers: str) -> None:
     """By a rule and on a graph whose sums of two terms are the same in any order."""
@@ -398,18 +378,6 @@ def test_processes_have_the_bits_of_the_simulator(name: str, buffers: str) -> No
     simulated = work()
     for result in run_threads(graph, work):
         assert torch.equal(result.x, simulated.x)
-        for column in ("train_loss", "test_loss", "grad_norm"):
-            np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
-
-
-def test_uneven_processes_evaluate_as_the_simulator() -> None:
-    graph = topology.ring(NODES)
-
-    def work(network: Network | None = None) -> Result:
-        return dnasa.solve(problem(), graph, steps=4, evaluate=2, network=network, node_weights=[1, 2, 3])
-
-    simulated = work()
-    for result in run_threads(graph, work, processes=2):
         for column in ("train_loss", "test_loss", "grad_norm"):
             np.testing.assert_allclose(result.history[column], simulated.history[column], rtol=1e-9)
 
@@ -551,12 +519,6 @@ def test_another_dropout_is_another_model() -> None:
         return Supervised(lambda: net, nn.MSELoss(), table(), [np.arange(30)], batch=4).fingerprint
 
     assert with_dropout(0.1) == with_dropout(0.1) != with_dropout(0.9)
-
-
-def test_a_metric_named_after_a_column_is_refused() -> None:
-    task = problem("tied", metrics={"step": nn.functional.mse_loss})
-    with pytest.raises(InputError, match="measures 'step', a column"):
-        dnasa.solve(task, topology.ring(NODES), steps=2)
 
 
 # ---------------------------------------------------------------- GPU
