@@ -154,12 +154,12 @@ def half(W: Array) -> Array:
         (np.eye(2) * 1j, "real numbers"),
         (half([[1, 1], [0, 1]]), r"symmetric.* W\[0, 1\] = 0.5 but W\[1, 0\] = 0, and column 0 sums to 0.5"),
         (half([[1, 1], [0, 2]]), r"rows sum to 1 where its columns must.*W\.T"),
-        (half([[1, 0], [1, 2]]), "not strongly connected: node 1 cannot reach node 0"),
-        (half([[2, 1], [0, 1]]), "not strongly connected: node 0 cannot reach node 1"),
+        (half([[1, 0], [1, 2]]), "not strongly connected: add edges between its 2 parts"),
+        (half([[2, 1], [0, 1]]), "not strongly connected: add edges"),
         (np.roll(np.eye(3), 1, axis=0), r"multiple of 3.*Use \(I \+ W\) / 2"),
         ([[1.5, -0.5], [-0.5, 1.5]], r"negative; W\[0, 1\] = -0.5"),
         ([[0.5, 0.4], [0.4, 0.6]], "row 0 sums to 0.9"),
-        (np.eye(3), "not connected: node 0 cannot reach node 1"),
+        (np.eye(3), "not connected: add edges between its 3 parts, such as nodes 0 and 1"),
         ([[0, 1], [1, 0]], "rho = 1"),
         ([[np.nan, 1], [1, 0]], r"finite entries; W\[0, 0\] = nan"),
         ([[0.5, 0.5], [np.inf, 0.5]], r"finite entries; W\[1, 0\] = inf"),
@@ -215,7 +215,7 @@ def test_a_graph_without_self_weights_is_accepted_if_it_has_an_odd_cycle() -> No
         (lambda: topology.paper_random(9), "8 nodes"),
         (lambda: topology.make("rng", 8), "Unknown topology 'rng'. Choose from: ring, ladder"),
         (lambda: topology.ring(8, weights="wat"), "Unknown weights 'wat'. Choose from: laplacian"),
-        (lambda: topology.from_networkx(nx.DiGraph([(0, 1)])), "not strongly connected: node 1 cannot reach node 0"),
+        (lambda: topology.from_networkx(nx.DiGraph([(0, 1)])), "not strongly connected: add edges between its 2 parts"),
         (lambda: topology.from_networkx(nx.DiGraph([(0, 1), (1, 0)]), "metropolis"), "equal shares: leave weights out"),
         (lambda: topology.directed_ring(8, weights="lazy"), "equal shares: leave weights out"),
         (lambda: topology.from_networkx([(0, 1)]), "needs a networkx Graph or DiGraph, not a list"),
@@ -309,7 +309,7 @@ def test_weights_do_not_depend_on_the_number_of_threads(capsys: pytest.CaptureFi
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs registered by a test are forgotten."""
-    monkeypatch.setattr(topology.graphs, "TOPOLOGIES", dict(topology.TOPOLOGIES))
+    monkeypatch.setattr(topology.registry, "TOPOLOGIES", dict(topology.TOPOLOGIES))
 
 
 @pytest.mark.usefixtures("registry")
